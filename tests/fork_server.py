@@ -1,10 +1,10 @@
-"""Server that forks commands of `fleet` from a process that has imported them: saves 0.5 s of CPU time a command.
+"""Fork commands of `fleet` from a process that has imported them, which saves 0.5 s of CPU time per command.
 
 A forked command has its own arguments, environment, directory, standard files, and network namespace. It is a child
-of the process that runs the tests, as if that had started it, in the same session and process group. From there on it
-runs the installed launcher, and it ends as any Python program ends.
+of the process that runs the tests, as if that process had started it, in the same session and
+process group. After the fork it runs the installed launcher, and it ends as any Python program ends.
 
-What the tests do not see in a forked command: the start of the interpreter, the imports, and `/proc/PID/cmdline`.
+The tests do not cover, in a forked command: the start of the interpreter, the imports, and `/proc/PID/cmdline`.
 `start_command` starts the installed program itself if a variable differs that the interpreter reads when it starts.
 """
 
@@ -56,9 +56,9 @@ class Request:
         arguments: Arguments of `fleet`.
         directory: Working directory.
         environment: All variables.
-        namespace: File of the network namespace; empty: that of the tests.
+        namespace: File of the network namespace; empty: the namespace of the tests.
         new_session: Whether the command starts a session.
-        ignored: Signals that the tests ignore, and therefore the command, too.
+        ignored: Signals that the tests ignore and the command must ignore, too.
     """
 
     arguments: Sequence[str]
@@ -112,7 +112,7 @@ def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _ForkedCommand(subprocess.Popen[bytes]):
-    """A command that a server forks; otherwise the same as any child process."""
+    """A command that a server forks; otherwise identical to any child process."""
 
     def __init__(self, server: _Server, request: Request, **options: Any) -> None:
         self._server = server
@@ -120,7 +120,7 @@ class _ForkedCommand(subprocess.Popen[bytes]):
         super().__init__([str(PROGRAM), *request.arguments], **options)
 
     def _execute_child(self, *arguments: Any) -> None:
-        """Replace fork and exec; Popen has made the pipes, and waits for the process."""
+        """Replace fork and exec; Popen has created the pipes, and waits for the process."""
         read_in, write_in, read_out, write_out, read_err, write_err = arguments[10:16]
         self.pid = self._server.fork(self._request, [read_in, write_out, write_err])
         self._child_created = True
@@ -146,14 +146,14 @@ def start_command(
     """Start a command of `fleet`.
 
     Args:
-        arguments: Its arguments.
-        directory: Its working directory.
-        environment: All its variables.
-        stdin: As of `subprocess.Popen`, and so are the next ones.
+        arguments: Arguments of `fleet`.
+        directory: Working directory.
+        environment: All variables.
+        stdin: Standard input, as for `subprocess.Popen`.
         stdout: Standard output.
         stderr: Standard error.
-        new_session: Whether it starts a session.
-        namespace: Name of the network namespace it runs in; empty: that of the tests.
+        new_session: Whether the command starts a session.
+        namespace: Name of the network namespace to run in; empty: the namespace of the tests.
 
     Returns:
         The process, a child of this one.
@@ -204,7 +204,7 @@ def _next_request(connection: socket.socket) -> tuple[Request, list[int]] | None
 
 
 def _fork() -> int:
-    """Fork a process whose parent is ours; return its ID, 0 in the process itself."""
+    """Fork a process whose parent is the parent of this one; return its ID, or 0 in the forked process."""
     python = ctypes.pythonapi
     libc = ctypes.PyDLL(None)
     libc.syscall.restype = ctypes.c_long
@@ -221,19 +221,19 @@ def _fork() -> int:
 
 
 def _serve(connection: socket.socket) -> tuple[Request, list[int]] | None:
-    """Fork a process for each request; return in each with its request, and without one in the server at the end."""
-    while (found := _next_request(connection)) is not None:
+    """Fork a process for each request; return the request in each forked process, and None in the server."""
+    while (request := _next_request(connection)) is not None:
         if (pid := _fork()) == 0:
             connection.close()
-            return found
+            return request
         connection.sendall(_LENGTH.pack(pid))
-        for descriptor in found[1]:
+        for descriptor in request[1]:
             os.close(descriptor)
     return None
 
 
 def _become(request: Request, files: Sequence[int]) -> None:
-    """Turn this process into that of the command."""
+    """Turn this process into the process of the command."""
     for target, descriptor in enumerate(files):
         os.dup2(descriptor, target)
     os.closerange(3, 1024)
@@ -256,7 +256,7 @@ def _become(request: Request, files: Sequence[int]) -> None:
 
 
 def _open_standard_files() -> None:
-    """Open the standard files anew, as Python does when it starts."""
+    """Open the standard files again, as Python does when it starts."""
     old = (sys.stdin, sys.stdout, sys.stderr)
     for number, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
         binary = cast("io.BufferedWriter", open(number, mode, closefd=False))  # noqa: SIM115
@@ -284,18 +284,18 @@ def _import_all() -> None:
 
 
 def main() -> Request | None:
-    """Serve until the connection is closed; return the request in each forked process."""
+    """Serve until the connection is closed; return the request in each forked process, and None in the server."""
     atexit.register(_end)  # exit handlers run in the reverse order
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     _import_all()
     gc.collect()
     gc.freeze()
     connection = socket.socket(fileno=int(sys.argv[1]))
-    found = _serve(connection)
-    if found is None:
+    request = _serve(connection)
+    if request is None:
         return None
-    _become(*found)
-    return found[0]
+    _become(*request)
+    return request[0]
 
 
 _exit_code: list[int] = []
@@ -316,7 +316,7 @@ def _run() -> None:
 
 
 def _end() -> None:
-    """End the process of a command after all other exit handlers, without freeing what is in memory."""
+    """End the process of a command after all other exit handlers, without freeing its memory."""
     if not _exit_code:
         return
     code = _exit_code[0]

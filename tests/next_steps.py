@@ -1,4 +1,4 @@
-"""Next steps of errors, for tests."""
+"""Read the next steps of errors in tests."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def next_lines(error: FleetError) -> str:
 
 
 def repetition(error: FleetError) -> Again | None:
-    """Return how the typed command is to be repeated; None: not at all."""
+    """Return the step that repeats the typed command; None: the command must not be repeated."""
     return next((step for step in error.next_steps if isinstance(step, Again)), None)

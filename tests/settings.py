@@ -1,4 +1,4 @@
-"""Settings as the command line gives them."""
+"""Create settings as the command line creates them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ _GENERAL = {"name", "provider", "workers", "python", "packages"}
 
 
 def settings(**values: Any) -> Settings:
-    """Settings in which each option of a provider is set for all providers that have it."""
+    """Return settings in which each option of a provider is set for all providers that have it."""
     given = {name: values.pop(name) for name in _GENERAL & set(values)}
     options = {
-        provider: found
+        provider: provider_options
         for provider in NAMES
-        if (found := {name: values[name] for name in declarations(options_class(provider)) if name in values})
+        if (
+            provider_options := {
+                name: values[name] for name in declarations(options_class(provider)) if name in values
+            }
+        )
     }
     return Settings(**given, options=options)

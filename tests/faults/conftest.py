@@ -15,7 +15,7 @@ Hosts = Callable[[int], list[Namespace]]
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    """Makes hosts with a network of their own, and takes them down; skips where that cannot be."""
+    """Yield a function that creates hosts with separate networks, deleted at the end; skip if not possible."""
     with contextlib.ExitStack() as stack:
 
         def make(count: int) -> list[Namespace]:
@@ -29,7 +29,7 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture
 def connect(tmp_path: Path, hosts: Hosts) -> Iterator[Connect]:
-    """Opens conversations with hosts by number, or in a namespace; ends what runs on them afterwards."""
+    """Yield a function that opens channels to hosts by number, or in a namespace; end their processes at the end."""
     opened: list[Agent] = []
 
     def open_agent(number: int, where: Namespace | None = None, **options: object) -> Agent:

@@ -1,4 +1,4 @@
-"""Hosts with a network, processes and a real OpenSSH server of their own, the computer of their user, and faults."""
+"""Hosts with a separate network, processes, and OpenSSH server; the computer of their user; and faults."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ USER = "root"
 
 
 def _inner_pid(pid: int) -> int:
-    """Number of a process in the innermost namespace that it is in."""
+    """Return the number of a process in its innermost namespace."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
-    raise AssertionError("this kernel tells no NSpid")
+    raise AssertionError("this kernel has no NSpid")
 
 
 @dataclass
 class FaultHost:
-    """A host: its own network, its own process numbers, its own sshd; `root` is fleet's directory on it.
+    """A host with a separate network, process numbers, and sshd; `root` is the directory of `fleet` on it.
 
     Attributes:
-        name: Of its slot, ``worker-0``.
-        where: Its network.
-        directory: Of its keys and logs; `root` is below it.
+        name: Name of its slot, such as ``worker-0``.
+        where: Network namespace of the host.
+        directory: Directory of its keys and logs; `root` is below it.
         python: Interpreter of agents and scripts.
     """
 
@@ -64,7 +64,7 @@ class FaultHost:
         return self.directory / "fleet"
 
     def prepare(self) -> Host:
-        """Make its keys; how SSH reaches it."""
+        """Create its keys; return the record of how SSH reaches it."""
         self.root.mkdir(parents=True, exist_ok=True)
         pair = generate_ed25519(self.name)
         key = self.directory / "host_key"
@@ -85,18 +85,18 @@ class FaultHost:
         )
 
     def start(self) -> None:
-        """Start its sshd as the first process of its own; a host that runs stays as it is."""
+        """Start its sshd in a new process namespace; do nothing if the host runs."""
         if self._running is not None and self._running.poll() is None:
             return
         program = sshd.find()
         assert program
         # Not by `ip netns exec`, which hides the control groups.
         network = ("nsenter", f"--net=/run/netns/{self.where.name}")
-        own = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        process_namespace = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
         log = self.directory / "sshd.log"
         with log.open("wb") as words:
             self._running = subprocess.Popen(
-                [*network, *own, program, "-D", "-e", "-f", str(self.directory / "sshd_config")],
+                [*network, *process_namespace, program, "-D", "-e", "-f", str(self.directory / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=words,
@@ -109,7 +109,7 @@ class FaultHost:
         self._space = str(Path(f"/proc/{self._init}/ns/pid").readlink())
 
     def die(self) -> None:
-        """The host is gone, at once and with all that ran on it."""
+        """Unplug the host and end everything that runs on it, at once."""
         self.where.unplug()
         self.power_off()
 
@@ -124,22 +124,22 @@ class FaultHost:
         self._running = None
 
     def processes(self) -> dict[int, psutil.Process]:
-        """All that runs on it but the first process and SSH's sessions, by its number there; zombies left out."""
-        found = {}
+        """Return its processes by their number on the host, except the first one, sessions of SSH, and zombies."""
+        running = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid == self._init or str(Path(f"/proc/{process.pid}/ns/pid").readlink()) != self._space:
                     continue
                 if process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("sshd"):
-                    found[_inner_pid(process.pid)] = process
-        return found
+                    running[_inner_pid(process.pid)] = process
+        return running
 
     def is_idle(self) -> bool:
-        """Whether nothing runs on it."""
+        """Return whether no process runs on it."""
         return not self.processes()
 
     def clear(self) -> None:
-        """End everything but sshd."""
+        """End all processes except sshd."""
         while left := self.processes():
             for process in left.values():
                 with contextlib.suppress(psutil.Error):
@@ -152,11 +152,11 @@ class Play:
     """A job that `fleet train` started, with the hosts on which it runs.
 
     Attributes:
-        fleet: Its hosts.
+        fleet: The hosts of the job.
         client: The process of `fleet train`.
-        out: What that prints.
-        err: What that says.
-        before: Jobs that were there already.
+        out: File of its standard output.
+        err: File of its standard error.
+        before: Jobs that existed before.
     """
 
     fleet: FaultFleet
@@ -167,11 +167,11 @@ class Play:
     _job: str = ""
 
     def _jobs(self) -> set[str]:
-        found: set[str] = set()
+        jobs: set[str] = set()
         for host in self.fleet.hosts:
             with contextlib.suppress(FileNotFoundError):  # the oldest job is removed while the newest is made
-                found.update(path.parent.name for path in host.root.glob("jobs/*/*"))
-        return found
+                jobs.update(path.parent.name for path in host.root.glob("jobs/*/*"))
+        return jobs
 
     @property
     def job(self) -> str:
@@ -195,14 +195,14 @@ class Play:
         return path.read_bytes() if path.exists() else b""
 
     def wait_for_log(self, number: int, text: str, attempt: int = 1, deadline_s: float = 60) -> None:
-        def told() -> bool:
+        def is_logged() -> bool:
             assert self.client.poll() in (None, -signal.SIGKILL), self.words()
             return f"{text}\n".encode() in self.log(number, attempt)
 
-        wait_for(f"{text!r} in attempt {attempt} on host {number}", told, deadline_s)
+        wait_for(f"{text!r} in attempt {attempt} on host {number}", is_logged, deadline_s)
 
     def wait_for_steps(self, number: int, count: int, attempt: int) -> None:
-        """Wait until a task has made so many steps in an attempt."""
+        """Wait until a task has made `count` steps in an attempt."""
         wait_for(
             f"{count} steps in attempt {attempt} on host {number}",
             lambda: self.log(number, attempt).count(b"say step ") >= count,
@@ -215,18 +215,18 @@ class Play:
         return [json.loads(line) for line in lines if line.endswith(b"}")]
 
     def wait_for_record(self, number: int, kind: str, attempt: int = 1, **values: object) -> None:
-        def told() -> bool:
+        def is_recorded() -> bool:
             return any(
-                one["record"] == kind and all(one[key] == value for key, value in values.items())
-                for one in self.records(number, attempt)
+                record["record"] == kind and all(record[key] == value for key, value in values.items())
+                for record in self.records(number, attempt)
             )
 
-        wait_for(f"{kind} {values} in attempt {attempt} on host {number}", told, 60)
+        wait_for(f"{kind} {values} in attempt {attempt} on host {number}", is_recorded, 60)
 
     def saved_everywhere(self, wanted: Callable[[Path], bool], *numbers: int) -> None:
-        """Wait until each of the hosts keeps a snapshot with a file, or a manifest, of which `wanted` holds."""
+        """Wait until each of the hosts keeps a snapshot with a file or a manifest for which `wanted` returns True."""
 
-        def one(number: int) -> bool:
+        def is_saved(number: int) -> bool:
             with contextlib.suppress(OSError, ValueError):
                 for manifest in (self.directory(number) / "replica").glob("*-*/manifest"):
                     if any(wanted(path) for path in manifest.parent.iterdir()):
@@ -234,29 +234,29 @@ class Play:
             return False
 
         for number in numbers:
-            wait_for(f"a snapshot on host {number}", partial(one, number), 40)
+            wait_for(f"a snapshot on host {number}", partial(is_saved, number), 40)
 
-    # --- who runs ---------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------------------------
 
     def process(self, number: int, kind: str) -> psutil.Process:
-        """The ``task``, ``watchdog``, ``supervisor`` or ``replicator`` of a host."""
+        """Return the ``task``, ``watchdog``, ``supervisor`` or ``replicator`` process of a host."""
 
-        def found() -> psutil.Process | None:
+        def lookup() -> psutil.Process | None:
             with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error, StopIteration):
                 return self._process(number, kind)
             return None
 
-        return wait_for(f"the {kind} of host {number}", found)
+        return wait_for(f"the {kind} of host {number}", lookup)
 
     def _process(self, number: int, kind: str) -> psutil.Process:
-        known = json.loads((self.directory(number) / "processes").read_text())
+        recorded = json.loads((self.directory(number) / "processes").read_text())
         running = self.fleet.hosts[number].processes()
         if kind == "task":
-            return running[known["task"][0]]
-        watchdog = running[known["supervisor"][0]]
+            return running[recorded["task"][0]]
+        watchdog = running[recorded["supervisor"][0]]
         if kind == "watchdog":
             return watchdog
-        (supervisor,) = (one for one in watchdog.children() if one.status() != psutil.STATUS_ZOMBIE)
+        (supervisor,) = (child for child in watchdog.children() if child.status() != psutil.STATUS_ZOMBIE)
         if kind == "supervisor":
             return supervisor
         return next(
@@ -270,33 +270,33 @@ class Play:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def finish(self, code: int, deadline_s: float) -> Told:
-        """Wait for the client; it must end with `code`."""
+    def finish(self, code: int, deadline_s: float) -> ClientReport:
+        """Wait for the client to exit with `code`; return its report."""
         try:
             self.client.wait(deadline_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"no end within {deadline_s} s\n{self.words()}") from None
         err = self.err.read_text(errors="replace")
-        assert "\nTraceback (most recent call last)" not in "\n" + err, err  # but for that of the script
+        assert "\nTraceback (most recent call last)" not in "\n" + err, err  # except the traceback of the script
         assert self.client.returncode == code, f"exit code {self.client.returncode}, not {code}\n{self.words()}"
-        return Told([json.loads(line) for line in self.out.read_bytes().splitlines()])
+        return ClientReport([json.loads(line) for line in self.out.read_bytes().splitlines()])
 
     def nothing_is_left(self, deadline_s: float = 15) -> None:
-        """No process of the job, nor anything that it started, is left on any host."""
+        """Wait until no process of the job, or started by it, is left on any host."""
         for host in self.fleet.hosts:
             wait_for(f"the end of all processes on {host.name}", host.is_idle, deadline_s)
 
-    def no_byte_is_lost(self, told: Told, *, cut: tuple[int, ...] = ()) -> None:
-        """What was streamed is what lies on the hosts, and that is what the tasks wrote.
+    def no_byte_is_lost(self, report: ClientReport, *, cut: tuple[int, ...] = ()) -> None:
+        """Check that the streamed logs are the logs stored on the hosts, and that these are what the tasks wrote.
 
         Args:
-            told: By the client.
-            cut: Hosts whose end nobody could see, or whose disk was full: of these the first part was streamed.
+            report: Report of the client.
+            cut: Numbers of hosts that were lost, or whose disk was full: a part of their logs was streamed.
         """
         for number, host in enumerate(self.fleet.hosts):
             for path in sorted(self.directory(number).glob("attempt-*/log")):
                 attempt = int(path.parent.name.partition("-")[2])
-                stored, streamed = path.read_bytes(), told.log(host.name, attempt)
+                stored, streamed = path.read_bytes(), report.log(host.name, attempt)
                 if number in cut:
                     assert stored.startswith(streamed) or streamed.startswith(stored)
                     continue
@@ -304,14 +304,14 @@ class Play:
                 side = self.directory(number) / "logs" / f"said-{attempt}"
                 if side.exists():
                     written = [line for line in stored.split(b"\n")[:-1] if line.startswith(b"say ")]
-                    said = side.read_bytes().split(b"\n")[:-1]
-                    assert written[: len(said)] == said
-                    assert len(written) - len(said) in (0, 1)
+                    lines = side.read_bytes().split(b"\n")[:-1]
+                    assert written[: len(lines)] == lines
+                    assert len(written) - len(lines) in (0, 1)
 
 
 @dataclass
-class Told:
-    """What a client told, in JSON lines."""
+class ClientReport:
+    """The events that a client reported, from its JSON lines."""
 
     events: list[dict[str, Any]]
 
@@ -326,26 +326,26 @@ class Told:
                 data += event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
         return bytes(data)
 
-    def said(self, slot: str, attempt: int, word: str) -> list[str]:
-        """What follows ``say WORD`` in a task's output."""
+    def values(self, slot: str, attempt: int, word: str) -> list[str]:
+        """Return the values that follow ``say WORD`` in a task's output."""
         lines = self.log(slot, attempt).decode("utf-8", "replace").splitlines()
         return [line.partition(f"say {word} ")[2] for line in lines if line.startswith(f"say {word} ")]
 
     @property
     def verdict(self) -> tuple[str, str]:
-        """Kind and task of the last verdict on the job; empty where there is none."""
+        """Return kind and task of the last verdict on the job; two empty strings if it has no verdict."""
         final = [event for event in self.of("job_diagnosed") if event["final"]]
         assert len(final) <= 1
         return (final[0]["kind"], final[0]["task"]) if final else ("", "")
 
     @property
     def ended(self) -> list[tuple[int, str]]:
-        """The attempts that failed before the last one, and the task that failed first in each."""
+        """Return the attempts that failed before the last one, each with the task that failed first."""
         return [(event["attempt"], event["first_failed_task"]) for event in self.of("attempt_ended")]
 
     @property
     def verdicts(self) -> list[tuple[int, str, str]]:
-        """Attempt, kind and task of the verdicts on attempts that failed before the last one."""
+        """Return attempt, kind and task of the verdicts on attempts that failed before the last one."""
         return [
             (event["attempt"], event["kind"], event["task"])
             for event in self.of("job_diagnosed")
@@ -363,9 +363,9 @@ class FaultFleet:
     """Hosts on one network, and the computer from which `fleet` is typed.
 
     Attributes:
-        hosts: By index.
-        laptop: Where the commands run.
-        state: FLEET_STATE_DIR.
+        hosts: Hosts by index.
+        laptop: Network namespace in which the commands run.
+        state: Value of FLEET_STATE_DIR.
         work: Working directory of the commands.
     """
 
@@ -380,24 +380,24 @@ class FaultFleet:
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def start(self, *words: str, rest: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], Path, Path]:
-        """Start a command; with the files of what it prints and of what it says."""
+        """Start a command; return its process and the files of its standard output and standard error."""
         number = next(self._numbers)
         out, err = self.work / f"out-{number}", self.work / f"err-{number}"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}
-        with out.open("wb") as printed, err.open("wb") as said:
+        with out.open("wb") as printed, err.open("wb") as errors:
             client = start_command(
                 [*words, "--fleet", FLEET, *(["--", *rest] if rest else [])],
                 directory=self.work,
                 environment={**inherited, "FLEET_STATE_DIR": str(self.state)},
                 stdout=printed,
-                stderr=said,
+                stderr=errors,
                 namespace=self.laptop.name,
             )
         self._clients.append(client)
         return client, out, err
 
     def run(self, *words: str, code: int = 0, deadline_s: float = 60) -> CommandResult:
-        """Run a command to its end."""
+        """Run a command to its end, and check its exit code."""
         client, out, err = self.start(*words)
         client.wait(deadline_s)
         ran = CommandResult(client.returncode, out.read_bytes(), err.read_text(errors="replace"))
@@ -420,41 +420,41 @@ class FaultFleet:
         order()
         self._repairs.append(repair)
 
-    def cut(self, one: int, other: int) -> None:
-        """Let all packets between two hosts vanish."""
-        self.cut_one_way(one, other)
-        self.cut_one_way(other, one)
+    def cut(self, first: int, second: int) -> None:
+        """Drop all packets between two hosts."""
+        self.cut_one_way(first, second)
+        self.cut_one_way(second, first)
 
     def cut_one_way(self, sender: int, receiver: int) -> None:
-        """Let all packets of one host to another vanish."""
-        here, there = self.hosts[sender].where, self.hosts[receiver].where
-        self._fault(lambda: here.mislead(there), lambda: here.find(there))
+        """Drop all packets from one host to another."""
+        source, target = self.hosts[sender].where, self.hosts[receiver].where
+        self._fault(lambda: source.mislead(target), lambda: source.find(target))
 
-    def refuse(self, one: int, other: int) -> None:
-        """Let the network refuse all packets between two hosts."""
-        for here, there in ((one, other), (other, one)):
-            self._refuse_one_way(self.hosts[here].where, self.hosts[there].where)
+    def refuse(self, first: int, second: int) -> None:
+        """Reject all packets between two hosts."""
+        for sender, receiver in ((first, second), (second, first)):
+            self._refuse_one_way(self.hosts[sender].where, self.hosts[receiver].where)
 
-    def _refuse_one_way(self, here: Namespace, there: Namespace) -> None:
-        self._fault(lambda: here.refuse_all(there), lambda: here.allow_all(there))
+    def _refuse_one_way(self, source: Namespace, target: Namespace) -> None:
+        self._fault(lambda: source.refuse_all(target), lambda: source.allow_all(target))
 
     def isolate(self, number: int) -> None:
-        """Let a host reach none of the others, nor be reached; its user reaches it."""
+        """Cut a host off from all other hosts; the computer of its user still reaches it."""
         for other in range(len(self.hosts)):
             if other != number:
                 self.cut(number, other)
 
     def unplug(self, where: Namespace) -> None:
-        """Pull a cable."""
+        """Unplug the network cable of a namespace."""
         self._fault(where.unplug, where.plug)
 
     def choke(self, number: int) -> None:
-        """Let what a host sends wait, and what is too much be lost."""
+        """Delay the packets that a host sends, and drop those that exceed the queue."""
         where = self.hosts[number].where
         self._fault(where.choke, where.widen)
 
     def kill_host(self, number: int) -> None:
-        """A host is gone, at once and with all that ran on it."""
+        """Unplug a host and end everything that runs on it, at once."""
         host = self.hosts[number]
         self._fault(host.die, lambda: self._revive(host))
 
@@ -464,14 +464,14 @@ class FaultFleet:
         host.start()
 
     def heal(self) -> None:
-        """Put all in order that was ordered here."""
+        """Undo all faults that were ordered through this object."""
         while self._repairs:
             self._repairs.pop()()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Put the network in order, and end what a failed test left."""
+        """Undo all faults, and end the processes that a failed test left."""
         self.heal()
         for client in self._clients:
             if client.poll() is None:
@@ -485,12 +485,12 @@ class FaultFleet:
 
 @contextlib.contextmanager
 def fault_fleet(directory: Path, count: int, *, pythons: Mapping[int, str] | None = None) -> Iterator[FaultFleet]:
-    """A fleet of so many hosts below `directory`; everything is taken down at the end.
+    """Yield a fleet of `count` hosts below `directory`; delete it at the end.
 
     Args:
-        directory: Of all that belongs to it.
-        count: Of hosts.
-        pythons: Interpreters of agents and scripts on hosts that have one of their own.
+        directory: Directory of all files of the fleet.
+        count: Number of hosts.
+        pythons: Interpreter of agents and scripts by host number, for hosts that do not use the one of the tests.
     """
     sshd.make_separation_directory()
     state, work = directory / "state", directory / "work"

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces of this computer, on one switch: 10.77.0.2 and up, with faults to order."""
+"""Create hosts as network namespaces of this computer, on one switch, from 10.77.0.2 upward, with network faults."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _NUMBERS = itertools.count()
-NOBODY = "02:00:00:00:00:01"  # a hardware address that no port of the switch has
+UNUSED_ADDRESS = "02:00:00:00:00:01"  # a hardware address that no port of the switch has
 
 
 def ip(*words: str) -> str:
-    """Run `ip`; what it printed.
+    """Run `ip`; return its output.
 
     Raises:
-        OSError: it is missing or failed.
+        OSError: If `ip` is missing or failed.
     """
     return _run("ip", *words)
 
@@ -37,67 +37,67 @@ class Namespace:
     name: str
     address: str
     switch: str
-    port: str  # its end of the cable at the switch
+    port: str  # end of its cable at the switch
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What runs a command there."""
+        """Return the words that run a command in it."""
         return ("ip", "netns", "exec", self.name)
 
     @property
     def hardware(self) -> str:
-        """Hardware address of its interface."""
+        """Return the hardware address of its interface."""
         return ip("-n", self.name, "-br", "link", "show", "eth0").split()[2]
 
-    def mislead(self, other: Namespace, hardware: str = NOBODY) -> None:
-        """Let all packets to `other` end in the void, or at another host; unlike a firewall, without a word."""
+    def mislead(self, other: Namespace, hardware: str = UNUSED_ADDRESS) -> None:
+        """Send all packets for `other` to another hardware address: dropped silently, or sent to another host."""
         ip("-n", self.name, "neigh", "replace", other.address, "lladdr", hardware, "dev", "eth0", "nud", "permanent")
 
     def find(self, other: Namespace) -> None:
-        """Take back that packets to `other` are misled."""
+        """Undo mislead()."""
         ip("-n", self.name, "neigh", "del", other.address, "dev", "eth0")
 
     def refuse_all(self, other: Namespace) -> None:
-        """Let the kernel refuse to send anything to `other`, connections that stand included."""
+        """Let the kernel reject everything sent to `other`, open connections included."""
         ip("-n", self.name, "rule", "add", "pref", "11", "to", other.address, "type", "unreachable")
 
     def allow_all(self, other: Namespace) -> None:
-        """Take back that everything to `other` is refused."""
+        """Undo refuse_all()."""
         ip("-n", self.name, "rule", "del", "pref", "11", "to", other.address, "type", "unreachable")
 
     def choke(self) -> None:
-        """Let what it sends wait for up to a sixth of a second, and what is more than that be lost.
+        """Delay packets that it sends for up to a sixth of a second, and drop those that exceed the queue.
 
-        Not every kernel has netem, which does it by chance; all have the token bucket.
+        Not every kernel has netem, which drops packets at random; all have the token bucket filter.
         """
         narrow = ("rate", "128kbit", "burst", "1600", "limit", "2600")
         _run("tc", "-n", self.name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *narrow)
 
     def widen(self) -> None:
-        """Take back that it is choked."""
+        """Undo choke()."""
         _run("tc", "-n", self.name, "qdisc", "del", "dev", "eth0", "root")
 
     def unplug(self) -> None:
-        """Pull the cable at the switch: nothing comes or goes, and nobody is told."""
+        """Unplug the cable at the switch: no packet passes, and neither side is notified."""
         ip("-n", self.switch, "link", "set", self.port, "nomaster")
 
     def plug(self) -> None:
-        """Put the cable back."""
+        """Plug the cable in again."""
         ip("-n", self.switch, "link", "set", self.port, "master", "switch")
 
     def refuse_way(self, other: Namespace, port: int, kind: str = "unreachable") -> None:
-        """Let the kernel refuse connections to a port of `other`: ``unreachable``, ``prohibit`` or ``blackhole``."""
+        """Let the kernel reject connections to a port of `other`: ``unreachable``, ``prohibit`` or ``blackhole``."""
         to = ("to", other.address, "ipproto", "tcp", "dport", str(port))
         ip("-n", self.name, "rule", "add", "pref", "10", *to, "type", kind)
 
     def swallow_answers(self, other: Namespace, port: int) -> None:
-        """Let no answer of our port reach `other`, as a firewall does that drops what comes in."""
+        """Drop the answers from `port` of this host to `other`, as a firewall does that drops incoming packets."""
         to = ("to", other.address, "ipproto", "tcp", "sport", str(port))
         ip("-n", self.name, "rule", "add", "pref", "10", *to, "type", "blackhole")
 
 
 def obstacle() -> str:
-    """Why there can be no namespaces here; empty where there can."""
+    """Return why namespaces cannot be created here; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -112,7 +112,7 @@ def obstacle() -> str:
 
 @contextlib.contextmanager
 def namespaces(count: int) -> Iterator[list[Namespace]]:
-    """So many hosts; they are deleted at the end, with what their network still holds."""
+    """Yield `count` hosts; delete them at the end, and end the processes in their network."""
     stem = f"fleet-{os.getpid()}-{next(_NUMBERS)}"
     switch = f"{stem}-switch"
     hosts = [Namespace(f"{stem}-{n}", f"10.77.0.{n + 2}", switch, f"port{n}") for n in range(count)]

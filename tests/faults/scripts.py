@@ -1,4 +1,4 @@
-"""Scripts with real TensorFlow, tiny enough for a suite of faults."""
+"""Scripts with real TensorFlow, small enough for a suite of faults."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ attempt = int(os.environ["FLEET_ATTEMPT"])
 directory = os.environ["FLEET_CHECKPOINT_DIR"]
 """
 
-# The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: all save, each to a
-# directory of its own, and only the chief's stays. An epoch is ten steps; each fifth step is saved.      task.py
-# EPOCHS [pause=SECONDS] [raise=STEP] [directory=PATH] [big]
+# The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: each task saves to a
+# separate directory, and only the directory of the chief is kept. An epoch has 10 steps; every fifth step is saved.
+#
+#     task.py EPOCHS [pause=SECONDS] [raise=STEP] [directory=PATH] [big]
 LOOP = (
     _SAY
     + r"""
@@ -110,7 +111,7 @@ with strategy.scope():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
     model.compile("sgd", "mse")
 
-class Tell(tf.keras.callbacks.Callback):
+class Report(tf.keras.callbacks.Callback):
     begun = False
     def on_epoch_begin(self, epoch, logs=None):
         if not self.begun:
@@ -124,13 +125,13 @@ x = tf.random.normal([32, 4], seed=1)
 data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1))).batch(8)
 data = data.with_options(tf.data.Options())
 model.fit(data, epochs=int(sys.argv[1]), verbose=0, callbacks=[
-    Tell(), tf.keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")),
+    Report(), tf.keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")),
 ])
 say("end", sys.argv[1])
 """
 )
 
-# One file for the whole model, written in place by Keras and HDF5, from which the script itself goes on.
+# One file for the whole model, written in place by Keras and HDF5, from which the script itself continues.
 #
 #     task.py EPOCHS
 H5 = (

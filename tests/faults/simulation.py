@@ -1,7 +1,7 @@
-"""A gang in simulated time: real minds (train.agent.gang.election), stand-in tasks, a network with faults, a seed.
+"""Run a gang in simulated time: real peers (train.agent.gang.election), stand-in tasks, a faulty network, and a seed.
 
-What the edges of a supervisor do is modelled as they do it: a follower dials its leader again and again, a connection
-that breaks may come back within the link timeout, a supervisor that is killed or freezes is replaced by its watchdog,
+The outer parts of a supervisor are modelled: a follower dials its leader repeatedly, a connection that breaks may
+come back within the link timeout, and a supervisor that is killed or freezes is replaced by its watchdog,
 which ends all processes first.
 """
 
@@ -56,15 +56,15 @@ from train.agent.gang.states import DesiredState, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy
 
 LINK_TIMEOUT_S = 10.0
-WATCHDOG_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for so long is replaced
-NOTICE_S = 30.0  # a host that the cloud takes is gone after so long
-HEALED_S = 8.0  # after so long two parts of a network have found each other
+WATCHDOG_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for this time is replaced
+NOTICE_S = 30.0  # a host that the cloud takes is gone after this time
+HEALED_S = 8.0  # after this time the parts of a network are connected again
 PULSE_S = 2.0
 HEALTHY = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
 
 
 class BrokenPropertyError(AssertionError):
-    """What must never be was."""
+    """A property that must always hold did not hold."""
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Host:
     node: Peer | None = None
     up: bool = True
     frozen: bool = False
-    life: int = 0  # of its supervisor; what was meant for a former one is void
+    life: int = 0  # number of its supervisor; events for an earlier one are dropped
     dialling: str = ""
     task: Task | None = None
     held_snapshot: Snapshot | None = None
@@ -103,7 +103,7 @@ class Host:
 
 @dataclass
 class Link:
-    """A connection; `dialler` follows or seeks."""
+    """A connection; `dialler` is the side that follows or seeks."""
 
     dialler: str
     other: str
@@ -116,11 +116,11 @@ class World:
     """A job on hosts that fail.
 
     Args:
-        seed: Of everything that is random.
+        seed: Seed of everything that is random.
         count: Number of hosts.
-        policy: Of the job.
+        policy: Policy of the job.
         spares: Number of hosts without a task at first.
-        tasks: The task of each host at first, empty for a spare; none: those of their names.
+        tasks: The first task of each host, empty for a spare; without them: each host's name.
     """
 
     def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0, tasks: tuple[str, ...] = ()) -> None:
@@ -129,7 +129,7 @@ class World:
         self.blocked: dict[frozenset[str], float] = {}
         self.healed: dict[frozenset[str], float] = {}
         self.links: dict[tuple[str, str], Link] = {}
-        self.away: dict[tuple[str, str], float] = {}  # who misses whom, and until when it may come back
+        self.away: dict[tuple[str, str], float] = {}  # (host, lost peer): until when the peer may come back
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
@@ -152,11 +152,11 @@ class World:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def at(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something after so many seconds."""
+        """Call a function after this number of seconds."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._count), call))
 
     def run(self, until_s: float) -> None:
-        """Let so much time pass, or all that happens."""
+        """Run the simulation for this time, or until all hosts are done."""
         end, turns = self.now + until_s, 0
         while self._queue and self._queue[0][0] <= end and not self.over:
             when, _, call = heapq.heappop(self._queue)
@@ -169,11 +169,11 @@ class World:
 
     @property
     def over(self) -> bool:
-        """Whether nobody is left who could do anything."""
+        """Return whether all hosts are done or down."""
         return all(host.done or not host.up for host in self.hosts.values())
 
     def say(self, text: str) -> None:
-        """Keep a line for the story of a broken property."""
+        """Add a line to the trace of the history."""
         self.trace.append(f"{self.now - 1000:8.3f} {text}")
 
     # --- supervisors ----------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class World:
         return born
 
     def feed(self, host: Host, event: election.PeerEvent) -> None:
-        """Let a supervisor know of something."""
+        """Pass an event to a supervisor."""
         if host.node is None or not host.up or host.done:
             return
         if host.frozen:
@@ -237,7 +237,7 @@ class World:
             host.dialling = action.slot
             self._dial(host, host.life, 0.01)
         elif isinstance(action, ProbePeer):
-            self._knock(host, action)
+            self._probe(host, action)
         elif isinstance(action, Finish):
             self._finish(host, action.result)
         elif isinstance(action, (Spawn, OpenGate, InspectTask, EndTask)):
@@ -262,8 +262,8 @@ class World:
         elif isinstance(action, Fetch):
             self._fetch(host, action.snapshot, life)
         elif isinstance(action, ProbePorts):
-            found = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
-            later(5.0 if any(found.values()) else quick, PortsProbed(action.attempt, found))
+            results = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
+            later(5.0 if any(results.values()) else quick, PortsProbed(action.attempt, results))
 
     def _do_with_task(self, host: Host, action: Spawn | OpenGate | InspectTask | EndTask) -> None:
         if isinstance(action, Spawn):
@@ -291,14 +291,14 @@ class World:
         host.done = True
         self._hang_up_all(host)
         for other in self.hosts.values():
-            told = other.node is not None and other.result is not None and not other.done
-            if told and not any(other.name in pair for pair, link in self.links.items() if link.open):
+            is_informed = other.node is not None and other.result is not None and not other.done
+            if is_informed and not any(other.name in pair for pair, link in self.links.items() if link.open):
                 self._leave(other)
 
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def kill_supervisor(self, host: Host) -> None:
-        """SIGKILL; the watchdog ends the processes and starts another."""
+        """Kill a supervisor (SIGKILL); its watchdog ends the processes and starts another supervisor."""
         if not host.up or host.done or host.node is None or host.result is not None:
             return
         self.say(f"supervisor of {host.name} killed")
@@ -326,7 +326,7 @@ class World:
         self.at(0.3, again)
 
     def freeze_supervisor(self, host: Host) -> None:
-        """SIGSTOP; the watchdog notices after a while."""
+        """Freeze a supervisor (SIGSTOP); its watchdog notices after a delay."""
         if not host.up or host.done or host.frozen or host.node is None:
             return
         self.say(f"supervisor of {host.name} frozen")
@@ -335,7 +335,7 @@ class World:
         self.at(WATCHDOG_S, lambda: self.kill_supervisor(host) if host.life == life and host.frozen else None)
 
     def kill_host(self, host: Host) -> None:
-        """The computer is gone."""
+        """Remove a host, with everything that runs on it."""
         if not host.up or host.done:
             return
         self.say(f"{host.name} is gone")
@@ -346,7 +346,7 @@ class World:
         self._peers_notice(host)
 
     def preempt(self, host: Host, back_s: float) -> None:
-        """The cloud says that it takes a host, and does; another is made in its place so long after that."""
+        """Preempt a host after the notice of the cloud; replace it `back_s` seconds after that."""
         if not host.up or host.done:
             return
         self.say(f"{host.name} is being preempted")
@@ -360,11 +360,11 @@ class World:
         self.at(NOTICE_S, taken)
 
     def replace(self, host: Host) -> None:
-        """A new computer under the name of one that is gone, invited by whoever still runs the job."""
+        """Replace a host that is gone by a new one with the same name, invited by a host that still runs the job."""
         if host.up:
             return
         if not any(
-            one.up and not one.done and one.result is None and one.node is not None for one in self._others(host)
+            peer.up and not peer.done and peer.result is None and peer.node is not None for peer in self._others(host)
         ):
             return
         self.say(f"{host.name} is replaced")
@@ -377,26 +377,26 @@ class World:
         self._pulse(host, host.life)
 
     def _others(self, host: Host) -> list[Host]:
-        return [one for one in self.hosts.values() if one is not host]
+        return [other for other in self.hosts.values() if other is not host]
 
     def kill_task(self, host: Host, ended: Exit) -> None:
-        """The process of a task ends."""
+        """End the process of a task."""
         if host.up and host.task is not None and host.task.alive and host.task.exit is None:
             self.say(f"task of {host.name}: {ended}")
             self._exit(host, host.task, ended)
 
     def freeze_task(self, host: Host) -> None:
-        """SIGSTOP of a task, and SIGCONT long after."""
+        """Stop a task (SIGSTOP), and continue it (SIGCONT) 120 s later."""
         task = host.task
         if host.up and task is not None and task.alive:
             self.say(f"task of {host.name} frozen")
             task.frozen = True
             self.at(120.0, lambda: setattr(task, "frozen", False))
 
-    def block(self, one: str, other: str, seconds: float) -> None:
-        """No packet passes between two hosts for a while."""
-        pair = frozenset((one, other))
-        self.say(f"{one} | {other} for {seconds:.1f} s")
+    def block(self, first: str, second: str, seconds: float) -> None:
+        """Drop all packets between two hosts for `seconds`."""
+        pair = frozenset((first, second))
+        self.say(f"{first} | {second} for {seconds:.1f} s")
         self.blocked[pair] = max(self.blocked.get(pair, 0.0), self.now + seconds)
         self.at(seconds + 0.001, lambda: self._heal(pair))
 
@@ -405,9 +405,9 @@ class World:
             self.blocked.pop(pair, None)
             self.healed[pair] = self.now
 
-    def reach(self, one: str, other: str) -> bool:
-        """Whether packets pass."""
-        return self.hosts[other].up and self.hosts[one].up and frozenset((one, other)) not in self.blocked
+    def reach(self, first: str, second: str) -> bool:
+        """Return whether packets pass between two hosts."""
+        return self.hosts[second].up and self.hosts[first].up and frozenset((first, second)) not in self.blocked
 
     # --- links ----------------------------------------------------------------------------------------------------
 
@@ -439,33 +439,33 @@ class World:
     def _connect(self, host: Host, other: Host) -> None:
         link = Link(host.name, other.name, {host.name: self.now, other.name: self.now})
         self.links[(host.name, other.name)] = link
-        for one, two in ((host, other), (other, host)):
-            self.away.pop((one.name, two.name), None)
-            self.feed(one, PeerConnected(two.name))
+        for near, far in ((host, other), (other, host)):
+            self.away.pop((near.name, far.name), None)
+            self.feed(near, PeerConnected(far.name))
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
-        """Beats, silence, and what waits while packets do not pass."""
+        """Update the time of the last heartbeat, deliver waiting messages, and break a silent connection."""
         if not link.open:
             return
         ends = (self.hosts[link.dialler], self.hosts[link.other])
         if self.reach(link.dialler, link.other):
-            for one, two in (ends, ends[::-1]):
-                if not two.frozen and two.node is not None and two.up:
-                    link.heard[one.name] = self.now
+            for near, far in (ends, ends[::-1]):
+                if not far.frozen and far.node is not None and far.up:
+                    link.heard[near.name] = self.now
             waiting, link.waiting = link.waiting, []
             for receiver, message in waiting:
                 self._deliver(link, receiver, message)
-        for one, two in (ends, ends[::-1]):
-            if link.open and one.up and not one.frozen and self.now - link.heard[one.name] > 0.8 * LINK_TIMEOUT_S:
-                self._break(link, by=one.name)
-                self._down(one, two, "its agent was silent for 10 s")
+        for near, far in (ends, ends[::-1]):
+            if link.open and near.up and not near.frozen and self.now - link.heard[near.name] > 0.8 * LINK_TIMEOUT_S:
+                self._break(link, by=near.name)
+                self._down(near, far, "its agent was silent for 10 s")
         if link.open:
             self.at(0.5, lambda: self._listen(link))
 
     def _send(self, sender: str, receiver: str, message: object) -> None:
         both = [self.links.get(pair) for pair in ((sender, receiver), (receiver, sender))]
-        link = next((one for one in both if one is not None and one.open), None)
+        link = next((candidate for candidate in both if candidate is not None and candidate.open), None)
         if link is not None:
             link.waiting.append((receiver, message))
             self.at(self.random.uniform(0.0005, 0.02), lambda: self._pass(link))
@@ -481,13 +481,13 @@ class World:
             self.feed(self.hosts[receiver], MessageReceived(sender, message))  # type: ignore[arg-type]
 
     def _break(self, link: Link, by: str) -> None:
-        """The connection ends; who did not end it waits for it to come back."""
+        """Close a connection; a side that did not close it waits for it to come back."""
         if not link.open:
             return
         link.open = False
-        for one, two in ((link.dialler, link.other), (link.other, link.dialler)):
-            if one != by and self.hosts[one].up:
-                self._miss(self.hosts[one], self.hosts[two], link.heard[one] + LINK_TIMEOUT_S)
+        for near, far in ((link.dialler, link.other), (link.other, link.dialler)):
+            if near != by and self.hosts[near].up:
+                self._miss(self.hosts[near], self.hosts[far], link.heard[near] + LINK_TIMEOUT_S)
 
     def _miss(self, host: Host, other: Host, until: float) -> None:
         self.away[(host.name, other.name)] = until
@@ -511,7 +511,7 @@ class World:
         for pair in [pair for pair in self.away if pair[0] == host.name]:
             del self.away[pair]
 
-    def _knock(self, host: Host, action: ProbePeer) -> None:
+    def _probe(self, host: Host, action: ProbePeer) -> None:
         other = self.hosts[action.slot]
         if self.reach(host.name, action.slot) and other.node is not None and not other.done:
             self.at(0.02, lambda: self.feed(other, MessageReceived(host.name, action.message)))
@@ -523,8 +523,8 @@ class World:
             raise BrokenPropertyError(f"{host.name} spawned twice")
         host.task = Task(action.attempt, action.task, host.live)
         self.say(f"{host.name} spawns attempt {action.attempt} as {action.task} at {host.live}")
-        known = self.attempts.setdefault(action.attempt, {})
-        known[host.name] = host.live
+        snapshots = self.attempts.setdefault(action.attempt, {})
+        snapshots[host.name] = host.live
         later(self.random.uniform(0.01, 0.4), HeldAtGate(action.attempt))
 
     def _open(self, host: Host) -> None:
@@ -539,7 +539,7 @@ class World:
         self._work(host, task, math.inf if self._serves(task) else self.work_s)
 
     def _serves(self, task: Task) -> bool:
-        """Whether a task never ends by itself, as evaluators, servers and those who are sent their work."""
+        """Return whether a task never ends by itself, as evaluators, servers and tasks that receive their work."""
         kind = task.name.rpartition("-")[0]
         return kind in ("ps", "evaluator") or (kind == "worker" and is_coordinated(self.terms.tasks))
 
@@ -572,7 +572,7 @@ class World:
         ]
 
     def _peers_stuck(self, task: Task) -> bool:
-        """A collective operation waits for everybody."""
+        """Return whether a collective operation of a task waits for a peer."""
         for host, other in self._peers(task):
             if not other.gone or other.frozen or (not other.alive and other.exit != Exit(code=0)) or not host.up:
                 return True
@@ -671,15 +671,15 @@ class World:
             for host in self.hosts.values()
             if host.up and host.task is not None and host.task.alive and host.task.exit is None
         ]
-        for (one, task), (two, other) in itertools.combinations(alive, 2):
-            if task.name != other.name or not self.reach(one.name, two.name):
+        for (first, task), (second, second_task) in itertools.combinations(alive, 2):
+            if task.name != second_task.name or not self.reach(first.name, second.name):
                 continue
-            healed = self.healed.get(frozenset((one.name, two.name)), 0.0)
+            healed = self.healed.get(frozenset((first.name, second.name)), 0.0)
             if self.now - healed > HEALED_S:
-                raise BrokenPropertyError(f"{one.name} and {two.name} both run {task.name}")
+                raise BrokenPropertyError(f"{first.name} and {second.name} both run {task.name}")
 
     def check_end(self) -> None:
-        """What must hold when all is over."""
+        """Check the properties that must hold at the end."""
         for host in self.hosts.values():
             if not host.up:
                 continue

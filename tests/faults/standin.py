@@ -1,9 +1,9 @@
-"""The script of a stand-in task, which lives and dies with its peers as TensorFlow does."""
+"""The script of a stand-in task, which fails and hangs with its peers as TensorFlow does."""
 
 from __future__ import annotations
 
-# Counts steps in step with its peers, each of which speaks to the next. A peer that dies takes all with it, one that
-# is stopped or cut off stops all. The first by rank keeps each fifth step, and all begin where the directory says.
+# Counts steps in lockstep with its peers, each of which sends to the next. A peer that dies ends all of them; a peer
+# that is stopped or cut off stops all of them. The first by rank saves every fifth step; all begin at the saved step.
 #
 #     task.py STEPS [in-place] [long] [raise]
 SCRIPT = r"""

@@ -1,4 +1,4 @@
-"""The readiness gate on hosts that cannot work together: nothing starts, and it is said why."""
+"""Test the readiness gate on hosts that cannot work together: no task starts, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ def stories(agents: Sequence[Agent], job: str) -> list[Story]:
 
 
 def play(connect: Connect, hosts: Sequence[Namespace]) -> tuple[list[Agent], list[Story]]:
-    """A job on all hosts, from the commit to its end."""
+    """Run a job on all hosts, from the commit to its end."""
     agents = [connect(number, host) for number, host in enumerate(hosts)]
     committed(agents, "gate", Bundle(MARK), addresses=[host.address for host in hosts])
     return agents, stories(agents, "gate")
 
 
-def nothing_started(agents: Sequence[Agent], told: Sequence[Story], job: str = "gate") -> JobResult:
-    """The result that every host has of a job of which no user code ran."""
-    for number, (agent, story) in enumerate(zip(agents, told, strict=True)):
+def nothing_started(agents: Sequence[Agent], played: Sequence[Story], job: str = "gate") -> JobResult:
+    """Check that no host ran user code, and that all report the same result; return it."""
+    for number, (agent, story) in enumerate(zip(agents, played, strict=True)):
         assert "running" not in story.phases
         assert not (agent.root / "jobs" / job / f"worker-{number}" / "src" / "ran").exists()
-    results = {(one.result.outcome, one.result.reason, one.result.started) for one in told if one.result}
+    results = {(story.result.outcome, story.result.reason, story.result.started) for story in played if story.result}
     assert len(results) == 1
-    result = told[0].result
+    result = played[0].result
     assert result is not None
     assert (result.outcome, result.started) == (Outcome.FAILED, False)
     return result
 
 
 def test_hosts_that_reach_each_other_start_on_the_same_port(connect: Connect, hosts: Hosts) -> None:
-    agents, told = play(connect, hosts(3))
-    for number, (agent, story) in enumerate(zip(agents, told, strict=True)):
+    agents, played = play(connect, hosts(3))
+    for number, (agent, story) in enumerate(zip(agents, played, strict=True)):
         assert story.result is not None
         assert (story.result.outcome, story.result.started) == (Outcome.SUCCEEDED, True)
         assert (agent.root / "jobs" / "gate" / f"worker-{number}" / "src" / "ran").exists()
 
 
 def test_a_pair_that_is_cut_off_in_silence_is_named_with_both_ends(connect: Connect, hosts: Hosts) -> None:
-    """TensorFlow alone hangs for a quarter of an hour: the heartbeats go to worker 0."""
+    """Without the gate, TensorFlow hangs for 15 minutes, because the heartbeats go to worker 0."""
     three = hosts(3)
     three[1].mislead(three[2])
     result = nothing_started(*play(connect, three))
@@ -72,7 +72,7 @@ def test_a_firewall_that_drops_what_comes_to_the_port_of_the_chief(connect: Conn
     assert result.first_failed_task == "worker-0"
 
 
-def test_a_port_that_nobody_reaches_is_told_once(connect: Connect, hosts: Hosts) -> None:
+def test_a_port_that_is_not_reachable_is_reported_once(connect: Connect, hosts: Hosts) -> None:
     three = hosts(3)
     for other in three[:2]:
         other.refuse_way(three[2], 2222)
@@ -92,7 +92,7 @@ def test_a_way_that_is_prohibited(connect: Connect, hosts: Hosts) -> None:
 
 
 def test_an_address_that_leads_to_another_computer(connect: Connect, hosts: Hosts) -> None:
-    """Two hosts have one address: whoever holds the port there takes the connection."""
+    """Two hosts have the same address: the host that has the port there accepts the connection."""
     *three, impostor = hosts(4)
     subprocess.run([*impostor.prefix, "ip", "address", "add", "10.77.0.3/32", "dev", "eth0"], check=True)
     three[2].mislead(three[1], impostor.hardware)
@@ -122,7 +122,7 @@ def test_a_host_that_is_cut_off_altogether_did_not_join(connect: Connect, hosts:
     assert result.reason == "worker-1 (10.77.0.3) did not join within 1 s; nothing was started"
 
 
-# --- what the hosts have, on the loopback interface -------------------------------------------------------------
+# --- facts about the hosts, on the loopback interface------------------------------------------------------------
 
 
 def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_hosts_with_different_numbers_of_gpus_and_a_way_out(connect: Connect, tm
         assert story.result.outcome is Outcome.SUCCEEDED
 
 
-def test_clocks_that_are_apart_are_told_on_every_host_and_stop_nobody(connect: Connect, tmp_path: Path) -> None:
+def test_clocks_that_differ_are_reported_on_every_host_and_stop_no_task(connect: Connect, tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         textwrap.dedent("""
             import sys, time
@@ -194,7 +194,7 @@ def test_clocks_that_are_apart_are_told_on_every_host_and_stop_nobody(connect: C
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The directory of host 1, on a file system of its own."""
+    """Yield the directory of host 1, on a separate file system."""
     directory = tmp_path / "host-1"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(directory)]

@@ -1,4 +1,4 @@
-"""Random histories of faults over stand-in tasks, each from its seed."""
+"""Play random histories of faults with stand-in tasks, each from a seed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def inject(world: World, chance: random.Random) -> None:
         world.kill_supervisor(host)
     elif kind == 5:
         world.freeze_supervisor(host)
-    elif kind == 6 and sum(one.up for one in world.hosts.values()) > 1:
+    elif kind == 6 and sum(peer.up for peer in world.hosts.values()) > 1:
         world.kill_host(host)
     elif kind == 12 or (kind == 13 and not host.up):
         world.preempt(host, chance.choice([5.0, 40.0])) if host.up else world.replace(host)
@@ -50,13 +50,13 @@ def inject(world: World, chance: random.Random) -> None:
 
 
 def cut(world: World, host: Host, chance: random.Random) -> None:
-    """No packet between two hosts, or between one and all others, for a while."""
-    others = [one for one in world.hosts.values() if one is not host]
+    """Drop all packets between two hosts, or between one host and all others, for a random time."""
+    others = [other for other in world.hosts.values() if other is not host]
     if others and chance.random() < 0.5:
         others = [chance.choice(others)]
     seconds = chance.choice([0.5, 2.0, 5.0, 12.0, 15.0, 30.0, 60.0, 90.0])
-    for one in others:
-        world.block(host.name, one.name, seconds)
+    for other in others:
+        world.block(host.name, other.name, seconds)
 
 
 def play(seed: int) -> World:
@@ -136,7 +136,9 @@ def test_a_lost_evaluator_costs_nothing(seed: int) -> None:
     world.run(600.0)
     world.check_end()
     results = [host.result for host in world.hosts.values() if host.up]
-    assert all(one is not None and (one.outcome, one.attempt) == (Outcome.SUCCEEDED, 1) for one in results)
+    assert all(
+        result is not None and (result.outcome, result.attempt) == (Outcome.SUCCEEDED, 1) for result in results
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -153,19 +155,19 @@ def test_a_single_fault_that_passes_costs_one_attempt_at_most(fault: str, seed: 
     elif fault == "task":
         world.kill_task(host, Exit(signal=9))
     else:
-        for one in world.hosts.values():
-            if one is not host:
-                world.block(host.name, one.name, 5.0)
+        for peer in world.hosts.values():
+            if peer is not host:
+                world.block(host.name, peer.name, 5.0)
     world.run(600.0)
     world.check_end()
-    results = [one.result for one in world.hosts.values()]
-    begun = any(one.ends for one in world.hosts.values())
+    results = [peer.result for peer in world.hosts.values()]
+    begun = any(peer.ends for peer in world.hosts.values())
     assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results) or not begun
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_spot_job_survives_what_the_cloud_takes_and_gives_back(seed: int) -> None:
-    """Without a restart of its own: whichever hosts are taken, announced or not, as long as one is left."""
+    """The job does not use its restarts, whichever hosts are taken, with or without notice, if one host is left."""
     chance = random.Random(seed)
     restart = chance.choice(list(RestartPolicy))
     world = World(seed, chance.choice([2, 3, 4]), Policy(restart=restart, preemptions=-1, host_timeout_s=600.0))
@@ -183,7 +185,7 @@ def test_a_spot_job_survives_what_the_cloud_takes_and_gives_back(seed: int) -> N
         world.run(chance.choice([20.0, 60.0]))
     world.run(3600.0)
     world.check_end()
-    results = [one.result for one in world.hosts.values() if one.up]
+    results = [peer.result for peer in world.hosts.values() if peer.up]
     assert results
     story = "\n".join(world.trace)
     assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results), story

@@ -1,4 +1,4 @@
-"""Who follows whom when a leader is lost, step by step."""
+"""Test the election of a new leader when the leader is lost, step by step."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def order(term: int, leader: str, stage: Stage) -> DesiredState:
 
 def reports(actions: list[PeerAction], to: str) -> list[SlotStatus]:
     return [
-        one.message
-        for one in actions
-        if isinstance(one, SendMessage) and one.slot == to and isinstance(one.message, SlotStatus)
+        action.message
+        for action in actions
+        if isinstance(action, SendMessage) and action.slot == to and isinstance(action.message, SlotStatus)
     ]
 
 
-def test_a_slot_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> None:
-    """The others notice the loss of a leader at different times, and who does not lead yet does not listen."""
+def test_a_slot_reports_to_a_new_leader_what_it_reported_before_the_election() -> None:
+    """Peers notice the loss of a leader at different times, and a peer that does not lead yet ignores reports."""
     node, _ = election.begin(TERMS, "worker-2", Slot("worker-2"), 0.0)
     for event in (PeerConnected("worker-0"), MessageReceived("worker-0", order(1, "worker-0", Stage.GO))):
         node, _ = election.step(node, event, 1.0)
@@ -50,40 +50,44 @@ def test_a_slot_tells_a_new_leader_anew_what_it_told_before_that_one_led() -> No
 
 
 def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> None:
-    """Each may call the other at once: what was said on two connections may be read in another order."""
+    """Both may connect to each other at once: messages on two connections may be read in a different order."""
     other, _ = election.begin(TERMS, "worker-1", Slot("worker-1"), 0.0)
     for event in (
         PeerConnected("worker-0"),
         MessageReceived("worker-0", order(1, "worker-0", Stage.GO)),
         PeerConnected("worker-0"),
     ):
-        other, said = election.step(other, event, 1.0)
+        other, actions = election.step(other, event, 1.0)
     other, leads = election.step(other, MessageReceived("worker-0", LeaderClaim(0, "")), 2.0)
-    orders = [one.message for one in leads if isinstance(one, SendMessage) and isinstance(one.message, DesiredState)]
-    assert (other.mode, len(reports(said, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
+    orders = [
+        action.message
+        for action in leads
+        if isinstance(action, SendMessage) and isinstance(action.message, DesiredState)
+    ]
+    assert (other.mode, len(reports(actions, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
     joined, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 1.0)
     joined, _ = election.step(joined, PeerConnected("worker-1"), 1.0)
-    late: list[Message] = [*orders, *reports(said, "worker-0")]
+    late: list[Message] = [*orders, *reports(actions, "worker-0")]
     for message in late:
         joined, _ = election.step(joined, MessageReceived("worker-1", message), 3.0)
     assert (joined.mode, joined.leader, joined.joined) == (Mode.FOLLOWING, "worker-1", True)
 
 
-def test_two_who_follow_each_other_find_out() -> None:
+def test_a_peer_leads_if_its_leader_follows_it() -> None:
     nodes = {}
     for me, leader, term in (("worker-0", "worker-1", 2), ("worker-1", "worker-0", 3)):
         node, _ = election.join(TERMS, me, Slot(me), 0.0)
         for event in (PeerConnected(leader), MessageReceived(leader, order(term, leader, Stage.WAIT))):
-            node, said = election.step(node, event, 1.0)
-        nodes[me] = node, reports(said, leader)[-1]
+            node, actions = election.step(node, event, 1.0)
+        nodes[me] = node, reports(actions, leader)[-1]
     heard, _ = election.step(nodes["worker-0"][0], MessageReceived("worker-1", nodes["worker-1"][1]), 2.0)
     assert heard.mode is Mode.LEADING
     kept, _ = election.step(nodes["worker-1"][0], MessageReceived("worker-0", nodes["worker-0"][1]), 2.0)
     assert kept.mode is Mode.FOLLOWING
 
 
-def test_a_newcomer_that_finds_nobody_does_not_report_how_the_job_ended() -> None:
-    """Its host took the place of a lost one, and the others ended without it: only they can report the outcome."""
+def test_a_new_peer_without_connections_does_not_report_how_the_job_ended() -> None:
+    """Its host replaced a lost one, and the others ended without it: only they can report the outcome."""
     node, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 0.0)
     results = []
     events: tuple[PeerEvent, ...] = (
@@ -93,5 +97,5 @@ def test_a_newcomer_that_finds_nobody_does_not_report_how_the_job_ended() -> Non
     )
     for at, event in enumerate(events):
         node, actions = election.step(node, event, float(at))
-        results += [one.result for one in actions if isinstance(one, Finish)]
+        results += [action.result for action in actions if isinstance(action, Finish)]
     assert [result.outcome for result in results] == [Outcome.LOST]

@@ -1,4 +1,4 @@
-"""The cloud takes the host of a worker, after its notice, and gives another one: with stand-in tasks."""
+"""Test the preemption of a worker's host, announced by the cloud, and its replacement, with stand-in tasks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.faults.namespaces import obstacle
 PORT = 8099
 LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "60", "--preemptions", "3")
 
-# Counts; SIGTERM lets the first by rank keep where it is, and all exit with 42, as TensorFlow's handler has it.
+# Counts; on SIGTERM the first by rank saves its count, and all exit with 42, as TensorFlow's handler does.
 SCRIPT = """
 import os, signal, sys, time
 directory, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_ATTEMPT"])
-path, told = os.path.join(directory, "count"), []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+path, notices = os.path.join(directory, "count"), []
+signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
 step = int(open(path).read()) if os.path.exists(path) else 0
 print("say begin", step, flush=True)
 last = 1000 if attempt == 1 else step + 10
-while step < last and not told:
+while step < last and not notices:
     time.sleep(0.05)
     step += 1
     print("say step", step, flush=True)
-if told:
+if notices:
     if os.environ["FLEET_RANK"] == "0":
         with open(path + ".tmp", "w") as file:
             file.write(str(step))
@@ -40,7 +40,7 @@ if told:
 print("say end", step, flush=True)
 """
 
-# The metadata server: TRUE while a file is there, and no answer to who waits for a change before there is one.
+# The metadata server: TRUE while a file exists; a request that waits for a change is answered when the file exists.
 METADATA = """
 import http.server, os, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
-# What `fleet up` does once the instance is there again.
+# The part of `fleet up` that runs when the instance exists again.
 REJOIN = """
 import sys
 from pathlib import Path
@@ -82,7 +82,7 @@ sys.exit(0 if rejoin(record, directory, Sink()) == [sys.argv[3]] else 1)
 
 @contextlib.contextmanager
 def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
-    """A metadata server where the host finds it, which says that the host is taken while `notice` is there."""
+    """Run a metadata server on the host, which reports a preemption while `notice` exists."""
     with (host.directory / "sshd_config").open("a") as config:
         config.write(f"SetEnv GCE_METADATA_HOST=127.0.0.1:{PORT}\n")
     host.power_off()
@@ -101,13 +101,13 @@ def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
     why = obstacle()
     if why:
         pytest.skip(why)
-    with fault_fleet(tmp_path, 2) as found:
-        yield found
+    with fault_fleet(tmp_path, 2) as created:
+        yield created
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, number: int) -> None:
-    """Without a restart, and nobody connected; what the chief saved last has left its host when that is gone."""
+def test_a_job_continues_from_the_checkpoint_it_saved_at_the_notice(fleet: FaultFleet, number: int) -> None:
+    """No restart is used and no client is connected; the last checkpoint leaves the chief's host in time."""
     host, notice = fleet.hosts[number], fleet.work / "preempted"
     with metadata_server(host, notice):
         job = fleet.train(SCRIPT, *LINK, "--grace", "10")
@@ -120,18 +120,18 @@ def test_a_job_goes_on_from_what_it_saved_at_the_notice(fleet: FaultFleet, numbe
         job.client.wait()
         fleet.kill_host(number)
         notice.unlink()
-        shutil.rmtree(host.root / "jobs")  # of the instance that is made in its place nothing is known
+        shutil.rmtree(host.root / "jobs")  # the new instance has no files of the old one
         fleet.heal()
         rejoin(fleet, host.name)
         job.client, job.out, job.err = fleet.start("logs", "-f", "-o", "json")
-        told = job.finish(0, 60)
-    (ended,) = told.of("attempt_ended")
+        report = job.finish(0, 60)
+    (ended,) = report.of("attempt_ended")
     assert (ended["first_failed_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
     assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"
-    notes = [event["text"] for event in told.of("note")]
+    notes = [event["text"] for event in report.of("note")]
     assert f"{host.name} is being preempted by Compute Engine; the job continues when it is replaced" in notes
-    assert [told.said(one.name, 2, "begin") for one in fleet.hosts] == [[saved]] * 2
-    assert told.result["attempt"] == 2
+    assert [report.values(member.name, 2, "begin") for member in fleet.hosts] == [[saved]] * 2
+    assert report.result["attempt"] == 2
     job.nothing_is_left()
 
 

@@ -1,4 +1,4 @@
-"""A sample of `./scripts/soak faults`."""
+"""Play a sample of `./scripts/soak faults`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_sample_of_histories_keeps_every_promise(tmp_path: Path, capsys: pytes
     """Two histories: a killed supervisor; a session that stays frozen."""
     campaign = Campaign(seed=43, histories=2, minutes=0, lanes=1, keep=tmp_path)
     assert campaign.run() == 0, capsys.readouterr().out
-    assert sum(one.hit.total() for one in campaign.played) > 0
+    assert sum(history.hit.total() for history in campaign.played) > 0
 
 
 def test_a_seed_always_gives_the_same_history() -> None:

@@ -1,4 +1,4 @@
-"""Faults on hosts of their own with stand-in tasks: what, when, and under which policy."""
+"""Test faults on separate hosts with stand-in tasks, by kind of fault, time, and policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 import psutil
 import pytest
 
-from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
+from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.namespaces import obstacle
 from tests.faults.standin import SCRIPT
 from tests.program import PYTHON, wait_for
@@ -31,7 +31,7 @@ SPARE = ("--restarts", "2", "--spares", "1")
 
 
 def holds(step: int) -> Callable[[Path], bool]:
-    """Whether a file of a snapshot is the checkpoint of `step`, or of one after it."""
+    """Return a check whether a file of a snapshot is a checkpoint of `step` or later."""
 
     def wanted(path: Path) -> bool:
         text = path.read_text()
@@ -42,20 +42,20 @@ def holds(step: int) -> Callable[[Path], bool]:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and what must become of the job.
+    """A fault, and the expected outcome of the job.
 
     Attributes:
-        fault: Ordered when the first attempt has saved `at` steps.
+        fault: Called when the first attempt has saved `at` steps.
         policy: Options of `fleet train`.
         code: Exit code.
-        verdict: Kind and task of the last attempt's, where it fails.
+        verdict: Kind and task of the last attempt's verdict, if it fails.
         ended: Attempts that fail before the last one, each with kind and task of its verdict.
         at: Step; 0: `fault` itself waits for its moment.
-        steps: Of the first attempt.
+        steps: Number of steps of the first attempt.
         words: Further arguments of the script.
-        cut: Hosts whose last words nobody can hear.
-        roles: How many tasks the last attempt has.
-        behind: The newest checkpoint may be one that nobody could copy before its host was lost.
+        cut: Hosts whose last output cannot be received.
+        roles: Number of tasks of the last attempt.
+        behind: Whether the newest checkpoint may be lost with its host before it is copied.
     """
 
     fault: Callable[[Play], None]
@@ -78,7 +78,7 @@ def kill(number: int, kind: str, number_of_signal: int = signal.SIGKILL) -> Call
 def kill_agent(number: int) -> Callable[[Play], None]:
     def fault(play: Play) -> None:
         watchdog, supervisor = play.process(number, "watchdog"), play.process(number, "supervisor")
-        watchdog.suspend()  # or it would start another
+        watchdog.suspend()  # otherwise it would start another supervisor
         supervisor.kill()
         watchdog.kill()
 
@@ -86,7 +86,7 @@ def kill_agent(number: int) -> Callable[[Play], None]:
 
 
 def freeze_host(number: int) -> Callable[[Play], None]:
-    """All that runs on a host stops, and goes on when the others have given it up."""
+    """Stop all processes of a host, and continue them when the other hosts have given it up."""
 
     def fault(play: Play) -> None:
         stopped = play.fleet.hosts[number].processes().values()
@@ -94,18 +94,18 @@ def freeze_host(number: int) -> Callable[[Play], None]:
             process.suspend()
         play.wait_for_record(0, "task_state", 2, phase="running")
         for process in stopped:
-            with contextlib.suppress(psutil.NoSuchProcess):  # those before it may have ended it already
+            with contextlib.suppress(psutil.NoSuchProcess):  # a process that was resumed before may have ended it
                 process.resume()
 
     return fault
 
 
 def each(*faults: Callable[[Play], None]) -> Callable[[Play], None]:
-    """One after the other."""
+    """Cause several faults, in order."""
 
     def fault(play: Play) -> None:
-        for one in faults:
-            one(play)
+        for cause in faults:
+            cause(play)
 
     return fault
 
@@ -115,7 +115,7 @@ def when(number: int, text: str, attempt: int = 1) -> Callable[[Play], None]:
 
 
 def at_the_gate(then: Callable[[Play], None]) -> Callable[[Play], None]:
-    """Before any user code runs: two hosts try in vain to reach each other meanwhile."""
+    """Cause a fault before any user code runs, while two hosts cannot reach each other."""
 
     def fault(play: Play) -> None:
         wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"), 60)
@@ -127,7 +127,7 @@ def at_the_gate(then: Callable[[Play], None]) -> Callable[[Play], None]:
 
 
 def after_copies(then: Callable[[Play], None]) -> Callable[[Play], None]:
-    """When other hosts have a checkpoint, too."""
+    """Cause a fault when other hosts have a checkpoint, too."""
 
     def fault(play: Play) -> None:
         play.saved_everywhere(holds(10), 1, 2)
@@ -165,7 +165,7 @@ def short_loss(play: Play) -> None:
 
 
 def lost_and_back(number: int) -> Callable[[Play], None]:
-    """A host that is cut off from the others until they go on without it."""
+    """Cut a host off from the others until they continue without it."""
 
     def fault(play: Play) -> None:
         play.fleet.isolate(number)
@@ -246,7 +246,7 @@ CASES: dict[str, Case] = {
         between_attempts(kill(2, "supervisor")), (*RESTART, "--backoff", "2"), ended=((1, "killed", "worker-1"),)
     ),
     "supervisor stopped, restart": Case(
-        # Replaced after half of the link timeout, and a second at most: before the others give it up.
+        # Replaced after half of the link timeout, and 1 s at most: before the others give it up.
         kill(1, "supervisor", signal.SIGSTOP),
         (*RESTART, "--link-timeout", "6"),
         ended=((1, "killed", "worker-1"),),
@@ -314,7 +314,7 @@ CASES: dict[str, Case] = {
     ),
     "host cut off for a moment": Case(short_loss, RESTART, steps=80),
     "host unreachable": Case(lambda play: play.fleet.refuse(0, 2), NONE, 100, ("peer-unreachable", "worker-2")),
-    "host heard by nobody, fewer": Case(
+    "host heard by no other, fewer": Case(
         each(lambda play: play.fleet.cut_one_way(2, 0), lambda play: play.fleet.cut_one_way(2, 1)),
         FEWER,
         ended=((1, "peer-unreachable", "worker-2"),),
@@ -341,25 +341,25 @@ def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
     if case.at:
         job.wait_for_log(0, f"say saved {case.at}")
     case.fault(job)
-    told = job.finish(case.code, DEADLINE_S)
-    shown = json.dumps(told.of("job_diagnosed"), indent=1)
-    assert told.verdict == case.verdict, shown
-    assert [verdict[:2] for verdict in told.verdicts] == [ended[:2] for ended in case.ended], shown
-    for found, wanted in zip(told.verdicts, case.ended, strict=True):
-        assert found[2] in wanted[2].split("|"), shown
+    report = job.finish(case.code, DEADLINE_S)
+    shown = json.dumps(report.of("job_diagnosed"), indent=1)
+    assert report.verdict == case.verdict, shown
+    assert [verdict[:2] for verdict in report.verdicts] == [ended[:2] for ended in case.ended], shown
+    for actual, wanted in zip(report.verdicts, case.ended, strict=True):
+        assert actual[2] in wanted[2].split("|"), shown
     job.nothing_is_left()
-    job.no_byte_is_lost(told, cut=case.cut)
+    job.no_byte_is_lost(report, cut=case.cut)
     if not gate:
-        goes_on_where_it_was(job, told, case)
+        continues_at_checkpoint(job, report, case)
 
 
-def goes_on_where_it_was(job: Play, told: Told, case: Case) -> None:
-    """Every attempt begins on all hosts at the newest complete checkpoint of the one before."""
+def continues_at_checkpoint(job: Play, report: ClientReport, case: Case) -> None:
+    """Check that every attempt begins on all hosts at the newest complete checkpoint of the attempt before."""
     attempts = len(case.ended) + 1
     names = [host.name for host in job.fleet.hosts]
     saved = 0
     for attempt in range(1, attempts + 1):
-        begins = [int(step) for name in names for step in told.said(name, attempt, "begin")]
+        begins = [int(step) for name in names for step in report.values(name, attempt, "begin")]
         if not begins:  # a host was lost before the start
             assert attempt < attempts
             continue
@@ -369,13 +369,13 @@ def goes_on_where_it_was(job: Play, told: Told, case: Case) -> None:
             assert 10 <= begins[0] <= saved or attempt == 1
         else:
             assert begins[0] in (saved, saved + 5 if attempt > 1 else 0), (begins, saved)
-        kept = [int(step) for name in names for step in told.said(name, attempt, "saved")]
+        kept = [int(step) for name in names for step in report.values(name, attempt, "saved")]
         saved = max([*kept, begins[0]])
 
 
 @pytest.mark.timeout(400)
-def test_each_fault_comes_to_the_end_that_the_policy_wants(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """Several at once, each on a fleet of its own: most of the time a case waits."""
+def test_each_fault_ends_as_the_policy_states(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """Run several cases in parallel, each on a separate fleet, because a case waits most of the time."""
     why = obstacle()
     if why:
         pytest.skip(why)
@@ -401,7 +401,7 @@ def test_each_fault_comes_to_the_end_that_the_policy_wants(tmp_path: Path, subte
 
 @pytest.fixture
 def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
-    """Three hosts; the clock of the second is an hour ahead for its agent while a file is there."""
+    """Yield three hosts; the clock of the second host's agent is one hour ahead while a file exists."""
     why = obstacle()
     if why:
         pytest.skip(why)
@@ -416,7 +416,7 @@ def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
         yield fleet, tmp_path / "ahead"
 
 
-# Runs what stands after -c, as the agent is started, with a clock that jumps.
+# Runs the code after -c, as the agent is started, with a clock that jumps.
 CLOCK = """
 import os, sys, time
 now, ahead = time.time, os.path.join(os.path.dirname(os.path.abspath(__file__)), "ahead")
@@ -437,12 +437,12 @@ def test_a_clock_that_jumps_by_an_hour_and_back_changes_nothing(jumping: tuple[F
     job.send(2, "task")
     job.wait_for_record(1, "attempt_ended")
     ahead.unlink()
-    told = job.finish(0, DEADLINE_S)
+    report = job.finish(0, DEADLINE_S)
     ended = next(
-        event for event in told.of("task_state") if event["task"] == "worker-1" and event["phase"] == "exited"
+        event for event in report.of("task_state") if event["task"] == "worker-1" and event["phase"] == "exited"
     )
     assert ended["at"] - ended["time"] > 3000
-    assert [verdict[:2] for verdict in told.verdicts] == [(1, "killed")]
+    assert [verdict[:2] for verdict in report.verdicts] == [(1, "killed")]
     job.nothing_is_left()
-    job.no_byte_is_lost(told)
-    goes_on_where_it_was(job, told, Case(fault=nothing, ended=((1, "killed", ""),)))
+    job.no_byte_is_lost(report)
+    continues_at_checkpoint(job, report, Case(fault=nothing, ended=((1, "killed", ""),)))

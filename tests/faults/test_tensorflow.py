@@ -1,4 +1,4 @@
-"""Faults on hosts of their own with real TensorFlow."""
+"""Test faults on separate hosts with real TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hosts import FaultFleet, Play, Told, fault_fleet
+from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.namespaces import obstacle
 from tests.faults.scripts import FIT, H5, LOOP
 from tests.program import wait_for
@@ -58,38 +58,38 @@ def three(three_hosts: FaultFleet) -> Iterator[FaultFleet]:
     three_hosts.clear()
 
 
-def begins(told: Told, attempt: int) -> list[str]:
-    """What each task of an attempt said of where it begins."""
-    members = told.of("job_started")[0]["members"]
-    return [words for member in members for words in told.said(member["slot"], attempt, "begin")]
+def begins(report: ClientReport, attempt: int) -> list[str]:
+    """Return the values that each task of an attempt printed when it began."""
+    members = report.of("job_started")[0]["members"]
+    return [words for member in members for words in report.values(member["slot"], attempt, "begin")]
 
 
-def numbers(told: Told, attempt: int, word: str) -> list[int]:
-    members = told.of("job_started")[0]["members"]
-    return [int(words) for member in members for words in told.said(member["slot"], attempt, word)]
+def numbers(report: ClientReport, attempt: int, word: str) -> list[int]:
+    members = report.of("job_started")[0]["members"]
+    return [int(words) for member in members for words in report.values(member["slot"], attempt, word)]
 
 
 def lists_second_checkpoint(path: Path) -> bool:
     return path.name == "manifest" and re.search(r"\bckpt-([2-9]|\d\d)\.index", path.read_text()) is not None
 
 
-def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> Told:
-    """The end of a job, what the client told of it, and nothing else left."""
-    told = play.finish(code, DEADLINE_S)
+def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> ClientReport:
+    """Wait for the end of a job, check its logs and processes, and return the report of the client."""
+    report = play.finish(code, DEADLINE_S)
     play.nothing_is_left()
-    play.no_byte_is_lost(told, cut=cut)
-    return told
+    play.no_byte_is_lost(report, cut=cut)
+    return report
 
 
-def goes_on(told: Told, attempt: int, tasks: int, *, at_least: int = 0) -> int:
-    """Where an attempt of the custom loop began: with all tasks where the attempt before saved last."""
-    found = begins(told, attempt)
-    assert len(found) == tasks
-    assert set(found) == {found[0]}, found
-    step, weight = (int(word) for word in found[0].split())
+def continues(report: ClientReport, attempt: int, tasks: int, *, at_least: int = 0) -> int:
+    """Check that all tasks of an attempt began at the last checkpoint of the attempt before; return the step."""
+    begun = begins(report, attempt)
+    assert len(begun) == tasks
+    assert set(begun) == {begun[0]}, begun
+    step, weight = (int(word) for word in begun[0].split())
     assert weight == step
-    saved = max(numbers(told, attempt - 1, "saved"), default=0)
-    allowed = (saved, *numbers(told, attempt - 1, "saving")[-1:])
+    saved = max(numbers(report, attempt - 1, "saved"), default=0)
+    allowed = (saved, *numbers(report, attempt - 1, "saving")[-1:])
     if at_least:
         assert at_least <= step <= allowed[-1]
     else:
@@ -103,31 +103,31 @@ def test_backup_and_restore_after_a_killed_worker_and_a_killed_chief(two: FaultF
     play.send(1, "task")
     play.wait_for_log(0, "say step 7", 2)
     play.send(0, "task")
-    told = over(play)
-    assert told.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-0")]
+    report = over(play)
+    assert report.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-0")]
     for attempt in (2, 3):
-        found = [int(epoch) for epoch in begins(told, attempt)]
+        begun = [int(epoch) for epoch in begins(report, attempt)]
         last = min(
-            max(int(epoch) for epoch in told.said(task, attempt - 1, "step")) for task in ("worker-0", "worker-1")
+            max(int(epoch) for epoch in report.values(task, attempt - 1, "step")) for task in ("worker-0", "worker-1")
         )
-        assert len(found) == 2
-        assert found[0] == found[1]
-        assert last - 1 <= found[0] <= last + 1  # epochs are numbered from 0; the backup comes after the callback
-    assert begins(told, 1) == ["0", "0"]
+        assert len(begun) == 2
+        assert begun[0] == begun[1]
+        assert last - 1 <= begun[0] <= last + 1  # epochs are numbered from 0; the backup comes after the callback
+    assert begins(report, 1) == ["0", "0"]
 
 
-def test_a_custom_loop_goes_on_at_the_epoch_and_step_that_its_checkpoint_manager_saved(two: FaultFleet) -> None:
-    """Once a worker is killed, and once its supervisor."""
+def test_a_custom_loop_continues_at_the_epoch_and_step_that_its_checkpoint_manager_saved(two: FaultFleet) -> None:
+    """First a worker is killed, then its supervisor."""
     options = ("--restarts", "2", "--checkpoint-dir", "training")
     play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "directory=training"])
     play.wait_for_log(0, "say step 18")
     play.send(1, "task")
     play.wait_for_log(0, "say saved 25", 2)
     play.send(1, "supervisor")
-    told = over(play)
-    assert told.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-1")]
-    assert goes_on(told, 2, 2) >= 15
-    assert goes_on(told, 3, 2) >= 25
+    report = over(play)
+    assert report.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-1")]
+    assert continues(report, 2, 2) >= 15
+    assert continues(report, 3, 2) >= 25
     assert not [
         path for number in (0, 1) for path in (play.directory(number) / "src" / "training").glob("workertemp*")
     ]
@@ -137,28 +137,28 @@ def test_the_chief_killed_while_its_checkpoint_manager_saves(two: FaultFleet) ->
     play = two.train(LOOP, *QUICK, "--restarts", "2", arguments=["2", "pause=0.1", "big"])
     play.wait_for_log(0, "say saving 15")
     play.send(0, "task")
-    told = over(play)
-    assert told.verdicts == [(1, "killed", "worker-0")]
-    assert goes_on(told, 2, 2) >= 10
+    report = over(play)
+    assert report.verdicts == [(1, "killed", "worker-0")]
+    assert continues(report, 2, 2) >= 10
 
 
 def test_the_chief_killed_while_keras_writes_one_file_in_place(two: FaultFleet) -> None:
     play = two.train(H5, *QUICK, "--restarts", "2", arguments=["5"])
     play.wait_for_log(0, "say saving 3")
     play.send(0, "task")
-    told = over(play)
-    assert told.verdicts == [(1, "killed", "worker-0")]
-    found = begins(told, 2)
-    assert found in (["2", "2"], ["3", "3"])
+    report = over(play)
+    assert report.verdicts == [(1, "killed", "worker-0")]
+    begun = begins(report, 2)
+    assert begun in (["2", "2"], ["3", "3"])
 
 
 def test_a_stopped_worker_is_named_once_tensorflow_misses_its_heartbeats(two: FaultFleet) -> None:
     play = two.train(LOOP, *QUICK, arguments=[LONG])
     play.wait_for_log(0, "say saved 10")
     play.send(1, "task", signal.SIGSTOP)
-    told = over(play, 100)
-    assert told.verdict[1] == "worker-1", told.of("job_diagnosed")
-    assert told.verdict[0] in ("hang", "peer-unreachable"), told.of("job_diagnosed")
+    report = over(play, 100)
+    assert report.verdict[1] == "worker-1", report.of("job_diagnosed")
+    assert report.verdict[0] in ("hang", "peer-unreachable"), report.of("job_diagnosed")
 
 
 def test_a_worker_that_is_stopped_for_a_while_is_reported_with_all_stacks(two: FaultFleet) -> None:
@@ -168,12 +168,12 @@ def test_a_worker_that_is_stopped_for_a_while_is_reported_with_all_stacks(two: F
     task.suspend()
     wait_for("the report", lambda: "no progress for" in play.out.read_text(errors="replace"), 30)
     task.resume()
-    told = over(play)
-    reports = {event["task"]: event for event in told.of("stalled")}
+    report = over(play)
+    reports = {event["task"]: event for event in report.of("stalled")}
     assert set(reports) == {"worker-0", "worker-1"}
     assert reports["worker-1"]["state"] == "T"
     assert "task.py" in reports["worker-0"]["stack"]
-    (note,) = [event["text"] for event in told.of("note") if "no progress" in event["text"]]
+    (note,) = [event["text"] for event in report.of("note") if "no progress" in event["text"]]
     assert "worker-1 is stopped" in note
 
 
@@ -184,9 +184,9 @@ def test_two_workers_that_lose_each_other_alone_do_not_hang_for_a_quarter_of_an_
     three.cut(1, 2)
     play.wait_for_record(0, "attempt_ended")
     three.heal()
-    told = over(play)
-    assert [verdict[:2] for verdict in told.verdicts] == [(1, "hang")]
-    goes_on(told, 2, 3)
+    report = over(play)
+    assert [verdict[:2] for verdict in report.verdicts] == [(1, "hang")]
+    continues(report, 2, 3)
 
 
 def test_a_host_that_restarts_is_left_out(three: FaultFleet) -> None:
@@ -195,9 +195,9 @@ def test_a_host_that_restarts_is_left_out(three: FaultFleet) -> None:
     three.kill_host(2)
     play.wait_for_record(0, "task_state", 2, phase="running")
     three.heal()
-    told = over(play, cut=(2,))
-    assert told.verdicts == [(1, "peer-unreachable", "worker-2")]
-    goes_on(told, 2, 2)
+    report = over(play, cut=(2,))
+    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
+    continues(report, 2, 2)
     assert b"say end 60\n" in play.log(1, 2)
 
 
@@ -208,10 +208,10 @@ def test_the_chiefs_host_is_gone_and_a_spare_takes_its_place(three: FaultFleet) 
     three.kill_host(0)
     play.wait_for_record(1, "task_state", 2, phase="running")
     three.heal()
-    told = over(play, cut=(0,))
-    assert told.verdicts == [(1, "peer-unreachable", "worker-0")]
-    goes_on(told, 2, 2, at_least=10)
-    slots = {(event["slot"], event["task"]) for event in told.of("task_state") if event["attempt"] == 2}
+    report = over(play, cut=(0,))
+    assert report.verdicts == [(1, "peer-unreachable", "worker-0")]
+    continues(report, 2, 2, at_least=10)
+    slots = {(event["slot"], event["task"]) for event in report.of("task_state") if event["attempt"] == 2}
     assert ("worker-2", "worker-0") in slots
 
 
@@ -222,25 +222,25 @@ def test_a_host_that_comes_back_after_a_partition_ends_what_it_ran(three: FaultF
     play.wait_for_record(0, "task_state", 2, phase="running")
     assert three.hosts[2].is_idle() or not play.log(2, 2)
     three.heal()
-    told = over(play)
-    assert told.verdicts == [(1, "peer-unreachable", "worker-2")]
-    goes_on(told, 2, 2)
-    assert not told.said("worker-2", 2, "begin")
+    report = over(play)
+    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
+    continues(report, 2, 2)
+    assert not report.values("worker-2", 2, "begin")
 
 
 def test_an_exception_in_each_attempt_ends_the_job_with_its_traceback(two: FaultFleet) -> None:
     play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["3", "raise=12"])
-    told = over(play, 100)
-    assert told.verdicts == [(1, "script-exception", "worker-1")]
-    assert told.verdict == ("script-exception", "worker-1")
-    assert goes_on(told, 2, 2) == 10
-    (final,) = [event for event in told.of("job_diagnosed") if event["final"]]
+    report = over(play, 100)
+    assert report.verdicts == [(1, "script-exception", "worker-1")]
+    assert report.verdict == ("script-exception", "worker-1")
+    assert continues(report, 2, 2) == 10
+    (final,) = [event for event in report.of("job_diagnosed") if event["final"]]
     assert "ValueError: no such thing" in final["message"]
     assert final["traceback"].startswith("task.py:")
 
 
 def test_a_port_taken_after_it_was_let_go_is_named_and_the_next_attempt_has_others(two: FaultFleet) -> None:
-    """TensorFlow binds its port seconds after the start, and nobody can keep it until then."""
+    """TensorFlow binds its port seconds after the start, and no process can reserve it until then."""
     takes = (
         "import socket, sys\n"
         "while True:\n"
@@ -254,12 +254,12 @@ def test_a_port_taken_after_it_was_let_go_is_named_and_the_next_attempt_has_othe
         [*two.hosts[1].where.prefix, sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
-        told = over(play)
+        report = over(play)
     finally:
         intruder.kill()
         intruder.communicate()
-    assert told.verdicts == [(1, "port-in-use", "worker-1")]
-    assert begins(told, 2) == ["0 0", "0 0"]
+    assert report.verdicts == [(1, "port-in-use", "worker-1")]
+    assert begins(report, 2) == ["0 0", "0 0"]
 
 
 def test_a_client_that_is_killed_and_another_that_sees_it_all(two: FaultFleet) -> None:
@@ -268,16 +268,16 @@ def test_a_client_that_is_killed_and_another_that_sees_it_all(two: FaultFleet) -
     play.client.kill()
     play.client.wait()
     out = two.run("logs", "-f", "-o", "json", deadline_s=DEADLINE_S)
-    told = Told(out.events)
+    report = ClientReport(out.events)
     play.nothing_is_left()
-    play.no_byte_is_lost(told)
-    assert told.said("worker-1", 1, "end") == ["40"]
-    assert told.result["outcome"] == "succeeded"
+    play.no_byte_is_lost(report)
+    assert report.values("worker-1", 1, "end") == ["40"]
+    assert report.result["outcome"] == "succeeded"
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[FaultFleet]:
-    """Two hosts, the directory of the first on a file system of its own."""
+    """Yield two hosts, with the directory of the first on a separate file system."""
     root = tmp_path / "fleet" / "host-0" / "fleet"
     root.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(root)]
@@ -301,7 +301,7 @@ def test_a_disk_that_is_full_under_the_chiefs_checkpoints(small_disk: FaultFleet
                 file.flush()
         except OSError:
             pass
-    told = play.finish(100, DEADLINE_S)
-    assert told.verdict == ("disk-full", "worker-0"), told.of("job_diagnosed")
+    report = play.finish(100, DEADLINE_S)
+    assert report.verdict == ("disk-full", "worker-0"), report.of("job_diagnosed")
     play.nothing_is_left()
-    play.no_byte_is_lost(told, cut=(0,))
+    play.no_byte_is_lost(report, cut=(0,))

@@ -14,16 +14,20 @@ from tests.soak import faults, fuzz
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description="Run a long campaign of tests.")
     campaigns = parser.add_subparsers(dest="campaign", required=True, metavar="NAME")
-    one = campaigns.add_parser(
+    histories_parser = campaigns.add_parser(
         "faults",
         help="random histories of faults on a fleet of three, and one long job with faults",
         description="Kill and freeze clients, servers, agents, and tasks at random moments; check what is left.",
     )
-    one.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
-    one.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
-    one.add_argument("--minutes", type=float, default=60.0, help="length of the long job; 0: none [default: 60]")
-    one.add_argument("--lanes", type=int, default=2, help="histories that run side by side [default: 2]")
-    one.add_argument("--keep", type=Path, default=None, help="directory for the output of violations")
+    histories_parser.add_argument(
+        "--seed", type=int, default=None, help="seed of the first history [default: random]"
+    )
+    histories_parser.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
+    histories_parser.add_argument(
+        "--minutes", type=float, default=60.0, help="length of the long job; 0: none [default: 60]"
+    )
+    histories_parser.add_argument("--lanes", type=int, default=2, help="histories that run side by side [default: 2]")
+    histories_parser.add_argument("--keep", type=Path, default=None, help="directory for the output of violations")
     other = campaigns.add_parser(
         "fuzz",
         help="arbitrary and damaged bytes for everything that reads from a network or a host",

@@ -1,4 +1,4 @@
-"""What the client reads from hosts, damaged: answers, followed jobs, reports, and listings of results."""
+"""Fuzz what the client reads from hosts: answers, followed jobs, reports, and listings of results."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def host(number: int = 1) -> Host:
 
 
 class Sent:
-    """A session with a host that sends these bytes and then ends.
+    """A session with a host that sends the given bytes and then ends.
 
     Args:
-        pieces: What it sends.
+        pieces: Bytes to send, in the order of the calls of recv().
     """
 
     exit_status = 3
@@ -96,13 +96,13 @@ class Sent:
 
 
 def channel(pieces: Iterator[bytes], number: int = 1) -> AgentChannel:
-    """Return a conversation with a host that sends these bytes."""
+    """Return a channel to a host that sends these bytes."""
     connection = SimpleNamespace(host=host(number), sever=lambda: None, close=lambda: None)
     return AgentChannel(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
 
 
 def damaged(mangler: Mangler, *lines: records.Record | tuple[records.Record, bytes]) -> Iterator[bytes]:
-    """Yield an answer in which something is wrong, or nothing."""
+    """Yield an answer with a random change, or without a change."""
     pieces = list(damaged_by_nothing(list(lines)))
     change = mangler.random.choice(["none", "line", "line", "line", "other", "swap", "cut", "noise", "repeat"])
     at = mangler.random.randrange(len(pieces))
@@ -138,20 +138,23 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentChannel], obje
     commit = records.Commit(JOB, "worker-1", _MEMBERS, "00", ["x"], {}, {})
     ready = records.Bootstrapped("p", {"python": "3"}, [], 0, False, 1.0)
     return [
-        (lambda one: job.look(one, request), damaged(mangler, prepared)),
-        (lambda one: job.commit(one, commit), damaged(mangler, committed)),
-        (lambda one: job.stop(one, records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
-        (lambda one: job.leave(one, records.Leave()), damaged(mangler, records.Left(True))),
-        (lambda one: job.invite(one, records.Invite(JOB, "worker-1")), damaged(mangler, _first(records.Invitation))),
+        (lambda agent: job.look(agent, request), damaged(mangler, prepared)),
+        (lambda agent: job.commit(agent, commit), damaged(mangler, committed)),
+        (lambda agent: job.stop(agent, records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
+        (lambda agent: job.leave(agent, records.Leave()), damaged(mangler, records.Left(True))),
         (
-            lambda one: results.prune_jobs(one, [JOB]),
+            lambda agent: job.invite(agent, records.Invite(JOB, "worker-1")),
+            damaged(mangler, _first(records.Invitation)),
+        ),
+        (
+            lambda agent: results.prune_jobs(agent, [JOB]),
             damaged(mangler, records.Beat(1.0), records.JobsPruned([JOB], 5)),
         ),
         (
-            lambda one: bootstrap.bootstrap(one, records.Bootstrap(), _ignore),
+            lambda agent: bootstrap.bootstrap(agent, records.Bootstrap(), _ignore),
             damaged(mangler, _first(records.BootstrapStep), records.NeedPip("3.11"), ready),
         ),
-        (lambda one: one.greet(b"agent", 1.0), damaged(mangler, _first(records.Hello))),
+        (lambda agent: agent.greet(b"agent", 1.0), damaged(mangler, _first(records.Hello))),
     ]
 
 
@@ -160,7 +163,7 @@ def _first(kind: type[Any]) -> Any:
 
 
 def fuzz_answers(mangler: Mangler, rounds: int) -> None:
-    """Short answers: each is returned, or refused with an error for the user."""
+    """Send short answers; check that each is returned, or refused with an error for the user."""
     for _ in range(rounds):
         ask, sent = mangler.random.choice(_plain_answers(mangler))
         with contextlib.suppress(FleetError):
@@ -168,7 +171,7 @@ def fuzz_answers(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_reports(mangler: Mangler, rounds: int) -> None:
-    """Reports on jobs: a status is shown, and the host that sends nonsense does not change that of the others."""
+    """Send reports on jobs; check that a damaged one changes only the status of its host."""
     with _refused():
         results.list_jobs(channel(endless(_large_job)))
     with _refused():
@@ -176,8 +179,8 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
     true = [_REPORT._replace(slot=f"worker-{number}") for number in (0, 2)]
     for _ in range(rounds):
         with contextlib.suppress(FleetError):
-            found = job.inspect(channel(damaged(mangler, _REPORT, records.End())), records.Inspect(1))
-            status = job_status([*true, *found], JOB)
+            states = job.inspect(channel(damaged(mangler, _REPORT, records.End())), records.Inspect(1))
+            status = job_status([*true, *states], JOB)
             assert status is not None
             assert (status.id, status.outcome) == (JOB, Outcome.FAILED)
             JsonSink(BytesIO()).emit(_status(status))
@@ -227,8 +230,8 @@ def _refused() -> Iterator[None]:
 # --- a job that is followed -----------------------------------------------------------------------------------------
 
 
-def _told(task: str) -> list[records.Record | tuple[records.Record, bytes]]:
-    """Return what the agent of a task reports of a job that fails."""
+def task_report(task: str) -> list[records.Record | tuple[records.Record, bytes]]:
+    """Return what the agent of a task reports about a job that fails."""
     state = records.TaskState(task, task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
     return [
         state._replace(phase=Phase.RUNNING, exit=None, at=1.0),
@@ -246,8 +249,8 @@ def _lost(_: Host) -> AgentChannel:
 
 
 def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.Ended:
-    """Follow the job of three hosts of which one sends something else than the truth."""
-    answers = [damaged_by_nothing(_told("worker-0")), sent, damaged_by_nothing(_told("worker-2"))]
+    """Follow the job of three hosts, of which worker-1 sends the given bytes."""
+    answers = [damaged_by_nothing(task_report("worker-0")), sent, damaged_by_nothing(task_report("worker-2"))]
     channels = {f"worker-{number}": channel(answer, number) for number, answer in enumerate(answers)}
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
@@ -261,33 +264,33 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
 
 
 def damaged_by_nothing(lines: list[records.Record | tuple[records.Record, bytes]]) -> Iterator[bytes]:
-    """Yield an answer as it is."""
-    for one in lines:
-        record, payload = cast("tuple[records.Record, bytes]", one) if type(one) is tuple else (one, b"")
+    """Yield the bytes of an answer without a change."""
+    for line in lines:
+        record, payload = cast("tuple[records.Record, bytes]", line) if type(line) is tuple else (line, b"")
         yield encode(cast("records.Record", record)) + payload
 
 
 class Sinks:
-    """Gives events to several consoles.
+    """Pass events to several consoles.
 
     Args:
-        sinks: These.
+        sinks: The consoles.
     """
 
     def __init__(self, sinks: Sequence[Any]) -> None:
         self._sinks = sinks
 
     def emit(self, event: Event) -> None:
-        """Take one event."""
+        """Pass an event to each console."""
         for sink in self._sinks:
             sink.emit(event)
 
     def close(self) -> None:
-        """Do nothing; nothing is kept."""
+        """Do nothing; there is nothing to release."""
 
 
 def fuzz_follow(mangler: Mangler, rounds: int) -> None:
-    """What the agent of one host reports of a job: the result and the log of the others stay what they are."""
+    """Damage what one host reports about a job; check that the result and the other logs are unchanged."""
     state = records.TaskState("worker-1", "worker-1", 1, Phase.RUNNING, 1.0)
     for make in (
         lambda text, number: state._replace(reason=text, at=float(number)),
@@ -296,7 +299,7 @@ def fuzz_follow(mangler: Mangler, rounds: int) -> None:
         assert _follow(endless(make)).result == _RESULT
     for _ in range(rounds):
         lines = LinesSink(BytesIO(), StringIO(), prefix=True, color=False, terminal=True)
-        result = _follow(damaged(mangler, *_told("worker-1")), [JsonSink(BytesIO()), lines]).result
+        result = _follow(damaged(mangler, *task_report("worker-1")), [JsonSink(BytesIO()), lines]).result
         assert result is not None
         assert (result.outcome, result.attempt, result.reason) == (Outcome.FAILED, 1, _RESULT.reason)
 
@@ -305,7 +308,7 @@ def fuzz_follow(mangler: Mangler, rounds: int) -> None:
 
 
 class Storing(Sent):
-    """A session with a host that stores results, and answers each request.
+    """A session with a host that stores results and answers each request.
 
     Args:
         change: Returns what the host sends instead of an answer.
@@ -329,16 +332,16 @@ def _stored_answer(request: records.Record) -> list[Any]:
     if isinstance(request, records.ListFiles):
         return [*_ENTRIES, records.Beat(1.0), records.FilesListed("f" * 64, ["a note"])]
     assert isinstance(request, records.ReadFiles)
-    found: list[Any] = []
+    answer: list[Any] = []
     for part in request.parts:
         data = CONTENT[part.offset : part.end]
-        found += [(records.Chunk(len(data)), data)] if data else []
-        found.append(records.FileEnd())
-    return found
+        answer += [(records.Chunk(len(data)), data)] if data else []
+        answer.append(records.FileEnd())
+    return answer
 
 
 def fuzz_listings(mangler: Mangler, rounds: int) -> None:
-    """Listings and contents of results: nothing is written outside, and the results of the other host come."""
+    """Damage listings and contents of results; check that only the other host's results are written."""
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as directory:
             error = _pull(mangler, Path(directory))
@@ -349,11 +352,11 @@ def fuzz_listings(mangler: Mangler, rounds: int) -> None:
 
 
 def _pull(mangler: Mangler, directory: Path) -> str:
-    """Copy results of a true host and of one that sends something else; return the error."""
+    """Copy results of a correct host and of one that sends changed answers; return the error."""
     sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
     channels = {f"worker-{number}": channel(iter(()), number) for number in range(2)}
-    for one, session in zip(channels.values(), sessions, strict=True):
-        one._session = cast("Any", session)
+    for agent, session in zip(channels.values(), sessions, strict=True):
+        agent._session = cast("Any", session)
     tasks = []
     for number in range(2):
         name = f"worker-{number}"

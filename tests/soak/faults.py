@@ -1,4 +1,4 @@
-"""The campaign `faults`: lanes that play histories side by side, and one that plays the long job."""
+"""Run the campaign `faults`: lanes that play histories in parallel, and one lane that plays the long job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _RENEWED = 40
 
 @dataclass
 class Campaign:
-    """Histories from `seed` on, in `lanes` side by side, and a job of `minutes` beside them.
+    """A campaign of `histories` in `lanes` that run in parallel, and of a job of `minutes` at the same time.
 
     Attributes:
-        seed: Of the first history; the next have the next numbers.
-        histories: How many to play.
-        minutes: Length of the long job; 0: none.
-        lanes: Histories side by side.
+        seed: Seed of the first history; each further history has the next number.
+        histories: Number of histories to play.
+        minutes: Duration of the long job, in minutes; 0: none.
+        lanes: Number of histories that run at the same time.
         keep: Directory for the output of violations.
     """
 
@@ -106,10 +106,10 @@ class Campaign:
                 self._violation(f"{root.name}: {process} was left by `down`")
 
     def _figures(self, seconds: float) -> int:
-        hit = sum((one.hit for one in self.played), Counter())
-        missed = sum((one.missed for one in self.played), Counter())
-        codes = Counter(one.code for one in self.played)
-        gaps = sum(one.gaps for one in self.played)
+        hit = sum((history.hit for history in self.played), Counter())
+        missed = sum((history.missed for history in self.played), Counter())
+        codes = Counter(history.code for history in self.played)
+        gaps = sum(history.gaps for history in self.played)
         lines = [
             f"{len(self.played)} of {self.histories} histories in {seconds / 60:.1f} minutes, from seed {self.seed}",
             f"{hit.total()} faults hit, {missed.total()} met no process:",

@@ -1,4 +1,4 @@
-"""The campaign `fuzz`: arbitrary and damaged bytes for everything that reads from a network or from a host."""
+"""Run the campaign `fuzz`: send arbitrary and damaged bytes to everything that reads from a network or a host."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _EVENTS = (
 
 
 def fuzz_records(mangler: Mangler, rounds: int) -> None:
-    """Records of hosts: refused, or shown and encoded again."""
+    """Decode damaged records of hosts; check that each is refused, or can be shown and encoded again."""
     samples = [encode(record) for record in sample_records()]
     for _ in range(rounds):
         line = mangler.damage(mangler.random.choice(samples)) if mangler.random.random() < 0.8 else mangler.anything()
@@ -94,7 +94,7 @@ def fuzz_records(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_messages(mangler: Mangler, rounds: int) -> None:
-    """Messages of other agents that know the secret."""
+    """Decode damaged messages of agents that have the secret."""
     member = Member("worker-1", "worker-1", "10.0.0.2", 2222, 4000)
     snapshot = Snapshot(1, 2, "d")
     order = DesiredState(1, "worker-0", 1, Stage.GO, [member], snapshot=snapshot)
@@ -117,7 +117,7 @@ def _deep(mangler: Mangler, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
-    """Manifests of checkpoints from other hosts."""
+    """Decode damaged manifests of checkpoints from other hosts."""
     items = [
         Item("a", Kind.DIRECTORY, 0o755),
         Item("a/x", Kind.FILE, 0o644, 5, 10**18, "0" * 64),
@@ -128,7 +128,7 @@ def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
     for _ in range(rounds):
         data = mangler.damage(whole) if mangler.random.random() < 0.8 else mangler.anything()
         with contextlib.suppress(Exception):
-            parts = json.loads(data)  # with the digest that fits, as a hostile host would send it
+            parts = json.loads(data)  # with a valid digest, as a hostile host would send it
             rows = [Item(*row) for row in parts[3]]
             parts[0] = [1, 1, digest_of([row._replace(kind=Kind(row.kind)) for row in rows])]
             data = json.dumps(parts).encode()
@@ -139,7 +139,7 @@ def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_bundles(mangler: Mangler, rounds: int, directory: str) -> None:
-    """Entries of bundles, and the stream of their contents."""
+    """Decode damaged entries of bundles and the stream of their contents."""
     content = b"hello"
     entries = [
         Entry("a", EntryKind.DIRECTORY),
@@ -158,7 +158,7 @@ def fuzz_bundles(mangler: Mangler, rounds: int, directory: str) -> None:
 
 
 def fuzz_proofs(mangler: Mangler, rounds: int) -> None:
-    """Both sides of the handshake between agents, and the answers on task ports."""
+    """Send damaged lines to both sides of the handshake between agents, and to the probe of task ports."""
     nonce = b"n" * 16
     for _ in range(rounds):
         chief = ChiefGreeting(_SECRET, "job", 0, nonce)
@@ -184,7 +184,7 @@ def _perhaps(mangler: Mangler, line: bytes) -> bytes:
 
 
 def _say(mangler: Mangler, port: int, greeting: bytes) -> socket.socket:
-    """Connect and send a few lines, of which some may be right."""
+    """Connect and send a few lines, some of them valid; return the open connection."""
     stranger = socket.create_connection(("127.0.0.1", port), timeout=10)
     with contextlib.suppress(OSError):
         for _ in range(mangler.random.randint(1, 3)):
@@ -197,7 +197,7 @@ def _hello(job: str, attempt: int, task: str) -> bytes:
 
 
 def fuzz_links(mangler: Mangler, rounds: int) -> None:
-    """The link port of an agent; two true agents stay linked."""
+    """Send damaged lines to the link port of an agent; check that two valid agents stay connected."""
     net = Net()
     try:
         leader, _ = joined(net)
@@ -214,7 +214,7 @@ def fuzz_links(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
-    """The listener on a task's port; a true visitor is answered afterwards."""
+    """Send damaged lines to the listener on a task's port; check that a valid probe is answered afterwards."""
     site = Site()
     try:
         port = site.door()
@@ -231,7 +231,7 @@ def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
-    """Rank 0 of a rendezvous, in a process of its own; a true participant gets in afterwards."""
+    """Send damaged lines to rank 0 of a rendezvous in another process; check that a participant then joins."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = int(probe.getsockname()[1])
     with _program(_RANK_0, port) as process:
@@ -248,8 +248,8 @@ def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
         assert meeting.gather("hello", {}, 60) == [{}, {}]
         meeting.close()
         assert process.wait(60) == 0
-        for one in held:
-            one.close()
+        for connection in held:
+            connection.close()
         assert memory < GROWTH_MAX, f"{memory} bytes"
 
 
@@ -293,10 +293,10 @@ TARGETS: dict[str, tuple[Target, int]] = {  # with rounds of one pass
 
 
 def run(seed: int, minutes: float, report: Callable[[str], None]) -> int:
-    """Fuzz all targets, each with the next seeds, for some time; return how many passes were made.
+    """Fuzz each target repeatedly, with a new seed for each pass, for `minutes`; return the number of passes.
 
     Raises:
-        Exception: what a target raised; the last line that was reported names target and seed.
+        Exception: Raised by a target; the last reported line names the target and the seed.
     """
     until = time.monotonic() + 60 * minutes
     passes = 0

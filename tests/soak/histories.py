@@ -1,4 +1,4 @@
-"""Random histories: one short job each, with faults at random moments; the plan follows from the seed."""
+"""Play random histories: a short job each, with faults at random times. The seed determines the plan."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _PLANNED_CODES = (0, 13, 14, 100, 101, 103, -signal.SIGKILL, -signal.SIGHUP, -si
 
 
 class Fault(NamedTuple):
-    """Something that happens to processes of a fleet.
+    """A fault in processes of a fleet.
 
     Attributes:
-        phase: What `at_s` counts from: ``start`` of the client, or the first output of a task (``running``).
-        at_s: Seconds after that.
+        phase: Event that `at_s` counts from: ``start`` of the client, or the first output of a task (``running``).
+        at_s: Seconds after that event.
         target: ``client``, ``host`` (all of its agents), ``computer`` (its agents and its sshd), or a process kind.
-        host: Whose process, where `target` is not the client.
+        host: Host of the processes, if `target` is not the client.
         number: Signal to send.
-        frozen_s: For SIGSTOP, seconds until SIGCONT; at the latest when the client has ended.
+        frozen_s: For SIGSTOP, seconds until SIGCONT, which is sent earlier if the client ends.
     """
 
     phase: str
@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A history before it is played: the options of the job, the faults, and when the user repairs the fleet."""
+    """A history to play: the options of the job, the faults, and when the user repairs the fleet."""
 
     seed: int
     lines: int
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     link_timeout_s: int
     host_timeout_s: int
     faults: tuple[Fault, ...]
-    repair_s: float  # after the last fault; 0: not before the client has ended
+    repair_s: float  # after the last fault; 0: after the client has ended
     thorough: bool  # also run plain `fleet logs` and `fleet status`
 
 
@@ -84,7 +84,7 @@ _SIGNALS = {
 
 
 def plan(seed: int) -> Plan:
-    """The history of a seed."""
+    """Return the history of a seed."""
     chance = random.Random(f"soak faults {seed}")
     lines = chance.randrange(60, 140)
     faults = tuple(_fault(chance) for _ in range(chance.choice([1, 1, 2, 2, 3])))
@@ -120,12 +120,12 @@ def _fault(chance: random.Random) -> Fault:
 
 @dataclass
 class Played:
-    """What came of a history.
+    """The outcome of a history.
 
     Attributes:
-        seed: Of the history.
-        hit: Kinds of the faults that met a process.
-        missed: Kinds of those that met none.
+        seed: Seed of the history.
+        hit: Number of faults by kind, for faults that reached a process.
+        missed: Number of faults by kind, for faults that did not reach a process.
         violations: A sentence for each rule that was broken.
         gaps: Logs that the client reported as incomplete.
         code: Exit code of `fleet train`.
@@ -140,7 +140,7 @@ class Played:
 
 
 class Faults:
-    """Carries out faults, each at its moment, in a thread beside; settle() ends it."""
+    """Inject faults at their times, in a separate thread; settle() ends it."""
 
     def __init__(self, lane: Lane, client: Client, before: set[str], faults: Sequence[Fault]) -> None:
         self.hit: Counter[str] = Counter()
@@ -171,17 +171,21 @@ class Faults:
         self.missed.update(fault.kind for fault in waiting)
 
     def strike(self, fault: Fault) -> bool:
-        """Carry out one fault now; False if there is no such process yet."""
+        """Inject a fault now; return False if the target process does not exist yet."""
         if fault.target == "client":
             targets = [Process(self._client.process.pid, 0, ProcessKind.TASK, "", 0, 0)]
             targets = targets if self._client.process.poll() is None else []
         else:
-            targets = [one for one in self._lane.processes() if one.host == fault.host and self._is_met(fault, one)]
-        met = [one for one in targets if one.send(fault.number)]
+            targets = [
+                process
+                for process in self._lane.processes()
+                if process.host == fault.host and self._is_met(fault, process)
+            ]
+        met = [process for process in targets if process.send(fault.number)]
         self.hit[fault.kind] += bool(met)
         if fault.number is signal.SIGSTOP:
             until = time.monotonic() + fault.frozen_s
-            self._frozen += [(one, until) for one in met]
+            self._frozen += [(process, until) for process in met]
         return bool(met)
 
     @staticmethod
@@ -198,14 +202,14 @@ class Faults:
         thaw([process for process, _ in due])
 
     def settle(self) -> None:
-        """No more faults; continue all that is frozen."""
+        """Stop injecting faults, and continue all frozen processes."""
         self._over.set()
         self._thread.join()
         thaw([process for process, _ in self._frozen])
 
 
 def play(lane: Lane, plan: Plan, keep: Path) -> Played:
-    """Play one history, and check everything that must hold after it."""
+    """Play a history, and check the rules that must hold after it."""
     played = Played(plan.seed)
     before = lane.jobs()
     client = lane.start(
@@ -235,7 +239,7 @@ def play(lane: Lane, plan: Plan, keep: Path) -> Played:
 
 
 def _afterwards(lane: Lane, plan: Plan, client: Client, before: set[str], played: Played) -> list[Client]:
-    """Follow the job to its end from another client, and compare all that was shown with what is stored."""
+    """Follow the job to its end from another client, and compare what was shown with what is stored."""
     commands = []
     if not lane.is_up():
         again = lane.up()
@@ -264,14 +268,16 @@ def _afterwards(lane: Lane, plan: Plan, client: Client, before: set[str], played
             played.violations.append(f"`status` ended with {status.code}")
     if not lane.wait(lambda: not lane.left(), _SETTLE_S):
         left = lane.left()
-        played.violations.append("still running: " + ", ".join(f"{one.part.value} of {one.host}" for one in left))
+        played.violations.append(
+            "still running: " + ", ".join(f"{process.part.value} of {process.host}" for process in left)
+        )
         for process in left:
             process.send(signal.SIGKILL)
     return commands
 
 
 def _compare(lane: Lane, job: str, client: Client, logs: Client, played: Played) -> None:
-    """Exit codes and logs of the client that started a job, and of the one that followed it later."""
+    """Compare exit codes and logs of the client that started a job and of the client that followed it later."""
     codes = f"`train` ended with {client.code}, `logs -f` with {logs.code}"
     differ = client.code in _END_CODES and logs.code != client.code
     denied = client.code in (14, 103) and logs.code in _END_CODES
@@ -295,14 +301,14 @@ def _compare(lane: Lane, job: str, client: Client, logs: Client, played: Played)
 
 
 def _check_command(command: Client, played: Played) -> None:
-    what = f"`{' '.join(command.arguments[:1])}`"
+    command_name = f"`{' '.join(command.arguments[:1])}`"
     if command.hung:
-        played.violations.append(f"{what} did not end")
+        played.violations.append(f"{command_name} did not end")
     elif command.code not in _PLANNED_CODES and not (command.arguments[0] == "logs" and command.code == 102):
-        played.violations.append(f"{what} ended with {command.code}")
+        played.violations.append(f"{command_name} ended with {command.code}")
     words = command.words
     if "Traceback (most recent call last)" in words or "a bug of fleet" in words:
-        played.violations.append(f"{what} printed a traceback")
+        played.violations.append(f"{command_name} printed a traceback")
 
 
 def _keep(lane: Lane, plan: Plan, keep: Path) -> None:

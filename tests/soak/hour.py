@@ -1,4 +1,4 @@
-"""One long job with a fault every few seconds; measures whether clients and agents grow."""
+"""Run a long job with a fault every few seconds, and measure whether clients and agents grow."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _NEED_REPAIR = ("listener", "watchdog", "host", "computer")
 
 @dataclass
 class Hour:
-    """What came of the long job."""
+    """The outcome of the long job."""
 
     seconds: float = 0.0
     code: int | None = None
     attempts: int = 0
     hit: Counter[str] = field(default_factory=Counter)
-    lines: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # stored, shown by train, by logs
+    lines: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # stored, shown by `train`, shown by `logs`
     growth: dict[str, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
 
 
 def play_hour(lane: Lane, seed: int, minutes: float, keep: Path) -> Hour:
-    """Run one job for some minutes, with faults from a seed."""
+    """Run a job for `minutes`, with the faults of a seed."""
     chance = random.Random(f"soak hour {seed}")
     hour = Hour()
     began = time.monotonic()
@@ -64,7 +64,7 @@ def play_hour(lane: Lane, seed: int, minutes: float, keep: Path) -> Hour:
     hour.seconds = time.monotonic() - began
     hour.code, hour.hit = client.code, faults.hit
     _check(lane, client, hour)
-    hour.growth = {name: _growth(found) for name, found in sorted(samples.items()) if len(found) > 3}
+    hour.growth = {name: _growth(values) for name, values in sorted(samples.items()) if len(values) > 3}
     if hour.violations or time.time() < until:
         shutil.copytree(lane.output, keep / "hour", dirs_exist_ok=True)
     return hour
@@ -90,13 +90,15 @@ def _sample(lane: Lane, client: Client, samples: dict[str, list[tuple[float, int
             samples[process.part.value].append((now, process.rss_kib, process.files))
 
 
-def _growth(found: list[tuple[float, int, int]]) -> str:
-    """Median of memory and open files in the first and in the last fifth of the samples."""
-    fifth = max(1, len(found) // 5)
+def _growth(samples: list[tuple[float, int, int]]) -> str:
+    """Return the medians of memory and open files in the first and in the last fifth of the samples."""
+    fifth = max(1, len(samples) // 5)
     parts = []
     for at, unit in ((1, "KiB"), (2, "files")):
-        first, last = (statistics.median(one[at] for one in part) for part in (found[:fifth], found[-fifth:]))
-        parts.append(f"{first:.0f} -> {last:.0f} {unit} (largest {max(one[at] for one in found)})")
+        first, last = (
+            statistics.median(sample[at] for sample in part) for part in (samples[:fifth], samples[-fifth:])
+        )
+        parts.append(f"{first:.0f} -> {last:.0f} {unit} (largest {max(sample[at] for sample in samples)})")
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""A local fleet of its own, the commands that a user types there, and what each of them reported."""
+"""A separate local fleet, the commands that a user types for it, and what each of them reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 240.0
 _JOB = re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{4}\b")
 _POLL_S = 0.05
 
-# Lines without end: number of lines, seconds between two, and the time at which the task is done in any case.
+# Prints lines until a limit. Arguments: number of lines, seconds between lines, and the time at which the task ends.
 TASK = r"""
 import os, sys, time
 count, pause, until = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
@@ -37,7 +37,7 @@ for number in range(count):
 
 @dataclass
 class Client:
-    """A command that was started; its output goes to files."""
+    """A command that was started, with its output in files."""
 
     process: subprocess.Popen[bytes]
     arguments: Sequence[str]
@@ -56,22 +56,22 @@ class Client:
 
     @property
     def job(self) -> str:
-        """The job that the command named; empty if it named none."""
-        found = _JOB.search(self.words)
-        return found[0] if found else ""
+        """Return the job that the command named; empty: none."""
+        match = _JOB.search(self.words)
+        return match[0] if match else ""
 
     def lines(self, worker: str) -> list[str]:
-        """What was shown of a worker's log."""
+        """Return the lines that were shown of a worker's log."""
         prefix = f"{worker} | "
         text = self.out.read_text(errors="replace")
         return [line[len(prefix) :] for line in text.split("\n") if line.startswith(prefix)]
 
     def reports_gap(self, worker: str) -> bool:
-        """Whether the command reported that the log of a worker is incomplete."""
+        """Return whether the command reported that the log of a worker is incomplete."""
         return bool(re.search(rf"\b{worker}\b.*\bincomplete\b|\bincomplete\b.*\b{worker}\b", self.words))
 
     def end(self, deadline_s: float = DEADLINE_S) -> None:
-        """Wait for its end; after the deadline end it, with the stack of every thread in its output."""
+        """Wait for the command to end; after the deadline, end it and write all stacks to its output."""
         try:
             self.process.wait(max(1.0, self.started_at + deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -86,7 +86,7 @@ class Client:
 
 
 class Lane:
-    """A fleet of three, below a directory; close() takes it down."""
+    """A fleet of three hosts below a directory; close() takes it down."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -124,31 +124,31 @@ class Lane:
         return client
 
     def up(self) -> Client:
-        """Repair the fleet, as a user does whose host does not answer."""
+        """Repair the fleet, as a user does if a host does not answer."""
         return self.run("up", "--workers", str(WORKERS))
 
     def processes(self) -> list[Process]:
         return processes(self.state)
 
     def jobs(self) -> set[str]:
-        """Jobs that were committed on a host."""
+        """Return the jobs that were committed on a host."""
         return {path.parts[-3] for path in (self.state / "local").glob("*/fleet/jobs/*/*/job.json")}
 
     def stored(self, job: str, worker: str) -> list[str]:
-        """The lines of a worker's log on its host, of all attempts in their order."""
-        found = (self.state / "local").glob(f"*-{worker}/fleet/jobs/{job}/{worker}/attempt-*/log")
-        logs = sorted(found, key=lambda path: int(path.parent.name.rpartition("-")[2]))
+        """Return the lines of a worker's log on its host, of all attempts in order."""
+        paths = (self.state / "local").glob(f"*-{worker}/fleet/jobs/{job}/{worker}/attempt-*/log")
+        logs = sorted(paths, key=lambda path: int(path.parent.name.rpartition("-")[2]))
         return [line for log in logs for line in log.read_text(errors="replace").split("\n") if line]
 
     def begun(self, since: set[str]) -> bool:
-        """Whether a task of a new job has printed something."""
+        """Return whether a task of a new job has printed a line."""
         with contextlib.suppress(OSError):
             new = [path for path in (self.state / "local").glob("*/fleet/jobs/*") if path.name not in since]
             return any(log.stat().st_size for path in new for log in path.glob("*/attempt-1/log"))
         return False
 
     def wait(self, condition: Callable[[], bool], deadline_s: float) -> bool:
-        """Wait until a condition holds; False after the deadline."""
+        """Wait until a condition holds; return False after the deadline."""
         end = time.monotonic() + deadline_s
         while True:
             begun = time.monotonic()
@@ -159,26 +159,26 @@ class Lane:
             time.sleep(max(_POLL_S, 5 * (time.monotonic() - begun)))
 
     def left(self) -> list[Process]:
-        """What runs beside one listening sshd for each host."""
-        return [one for one in self.processes() if one.part is not ProcessKind.LISTENER]
+        """Return the processes other than the listening sshd of each host."""
+        return [process for process in self.processes() if process.part is not ProcessKind.LISTENER]
 
     def is_up(self) -> bool:
-        """Whether every host has its listening sshd."""
-        return {one.host for one in self.processes() if one.part is ProcessKind.LISTENER} == {*HOSTS}
+        """Return whether every host has its listening sshd."""
+        return {process.host for process in self.processes() if process.part is ProcessKind.LISTENER} == {*HOSTS}
 
     def renew(self) -> list[Process]:
-        """Take the fleet down, and make another one; returns what was left."""
+        """Take the fleet down and create a new one; return the processes that were left."""
         left = self.close()
         self.up()
         return left
 
     def clear_output(self) -> None:
-        """Delete the output of commands that nobody needs any more."""
+        """Delete the output of commands that is no longer needed."""
         for path in self.output.iterdir():
             path.unlink()
 
     def close(self) -> list[Process]:
-        """Take the fleet down; what was left is returned, and ended."""
+        """Take the fleet down; kill the processes that are left, and return them."""
         self.run("down", "--yes")
         left = self.processes()
         for process in left:
@@ -187,6 +187,6 @@ class Lane:
 
 
 def thaw(frozen: Sequence[Process]) -> None:
-    """Continue what was stopped."""
+    """Continue stopped processes."""
     for process in frozen:
         process.send(signal.SIGCONT)

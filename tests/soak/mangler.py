@@ -1,4 +1,4 @@
-"""Valid records, and bytes that are almost valid, for the campaign `fuzz`."""
+"""Create valid records and almost valid bytes for the campaign `fuzz`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ODD: list[Any] = [
 
 
 class Mangler:
-    """Makes bytes that are close to right, and bytes that are not.
+    """Create bytes that are almost valid, and bytes that are not.
 
     Args:
-        seed: The same seed makes the same bytes.
+        seed: Seed; the same seed creates the same bytes.
     """
 
     def __init__(self, seed: int) -> None:
@@ -45,7 +45,7 @@ class Mangler:
         return json.dumps(self.random.choice(_ODD)).encode() + b"\n"
 
     def damage(self, line: bytes) -> bytes:
-        """Return a valid line of JSON with some change to its bytes or to its values."""
+        """Return a valid line of JSON with a change to its bytes or to its values."""
         if self.random.random() < 0.6:
             with contextlib.suppress(ValueError):
                 return json.dumps(self.change(json.loads(line))).encode() + b"\n"
@@ -56,7 +56,7 @@ class Mangler:
         return bytes(data)
 
     def change(self, value: Any) -> Any:
-        """Return a JSON value in which something is replaced."""
+        """Return a JSON value with one part replaced."""
         if isinstance(value, (dict, list)) and value and self.random.random() < 0.8:
             keys = list(value) if isinstance(value, dict) else list(range(len(value)))
             key = self.random.choice(keys)

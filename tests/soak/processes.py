@@ -1,4 +1,4 @@
-"""The processes of a local fleet, by their part in it."""
+"""List the processes of a local fleet, by kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AGENT = b"\0-I\0-S\0-c\0"
 
 
 class ProcessKind(Enum):
-    """What a process does in a fleet."""
+    """Kind of a process, by its purpose in a fleet."""
 
     LISTENER = "listener"
     SESSION = "session"
@@ -43,7 +43,7 @@ class Process:
     files: int
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False if the process has ended."""
+        """Send a signal; return False if the process has ended."""
         try:
             os.kill(self.pid, number)
         except OSError:
@@ -52,25 +52,25 @@ class Process:
 
 
 def instances(state: Path) -> dict[str, str]:
-    """Host names by instance, of all local fleets of a state directory."""
-    found = {}
+    """Return host names by instance ID, of all local fleets of a state directory."""
+    names = {}
     for path in (state / "local").glob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError):
             record = json.loads(path.read_bytes())
-            found[record["id"]] = record["name"]
-    return found
+            names[record["id"]] = record["name"]
+    return names
 
 
 def memory_and_files(pid: int) -> tuple[int, int]:
-    """Resident memory in KiB, and the number of open files."""
+    """Return resident memory in KiB, and the number of open files."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024, len([*Path(f"/proc/{pid}/fd").iterdir()])
 
 
 def processes(state: Path) -> list[Process]:
-    """All processes of the local fleets of a state directory, zombies left out."""
+    """Return all processes of the local fleets of a state directory, without zombies."""
     names = instances(state)
-    found: dict[int, tuple[int, bytes, str]] = {}
+    entries: dict[int, tuple[int, bytes, str]] = {}
     for entry in (path.name for path in Path("/proc").iterdir()):
         if entry.isdecimal() and int(entry) != os.getpid():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -80,12 +80,12 @@ def processes(state: Path) -> list[Process]:
                 words = Path(f"/proc/{entry}/cmdline").read_bytes()
                 host = _host_of(entry, words, names)
                 if host:
-                    found[int(entry)] = int(status[1]), words, host
-    parts = _parts(found)
+                    entries[int(entry)] = int(status[1]), words, host
+    parts = _parts(entries)
     listed = []
     for pid, part in parts.items():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            listed.append(Process(pid, found[pid][0], part, found[pid][2], *memory_and_files(pid)))
+            listed.append(Process(pid, entries[pid][0], part, entries[pid][2], *memory_and_files(pid)))
     return listed
 
 
@@ -93,14 +93,16 @@ def _host_of(entry: str, words: bytes, names: Mapping[str, str]) -> str:
     if words.startswith(b"sshd"):
         text = words.decode("utf-8", "replace")
         error = str(Path(f"/proc/{entry}/fd/2").readlink())
-        return next((names[one] for one in names if f"={one} " in text or f"sshd-{one}.log" in error), "")
+        return next(
+            (names[instance] for instance in names if f"={instance} " in text or f"sshd-{instance}.log" in error), ""
+        )
     mark = _MARK.search(Path(f"/proc/{entry}/environ").read_bytes())
     return names.get(mark[1].decode(), "") if mark else ""
 
 
-def _parts(found: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind]:
+def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind]:
     parts: dict[int, ProcessKind] = {}
-    for pid, (_, words, _) in found.items():
+    for pid, (_, words, _) in entries.items():
         if words.startswith(b"sshd"):
             parts[pid] = ProcessKind.LISTENER if b"[listener]" in words else ProcessKind.SESSION
         elif _AGENT not in words:
@@ -108,8 +110,8 @@ def _parts(found: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind
 
     def part_of(pid: int) -> ProcessKind:
         if pid not in parts:
-            parent = found[pid][0]
-            above = part_of(parent) if parent in found else None
+            parent = entries[pid][0]
+            above = part_of(parent) if parent in entries else None
             parts[pid] = {
                 ProcessKind.SESSION: ProcessKind.CONVERSATION,
                 ProcessKind.WATCHDOG: ProcessKind.SUPERVISOR,
@@ -117,6 +119,6 @@ def _parts(found: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind
             }.get(above or ProcessKind.TASK, ProcessKind.WATCHDOG)
         return parts[pid]
 
-    for pid in found:
+    for pid in entries:
         part_of(pid)
     return parts
