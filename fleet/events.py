@@ -1,7 +1,7 @@
-"""What happens during a command, as frozen objects; consoles and JSON lines are made of these alone.
+"""Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
-What the agents report is passed on as it is: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
-train.agent.protocol.records. So is what the linter found in a script: Finding of train.lint.model.
+Reports of the agents are passed on unchanged: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
+train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from train.lint.model import Finding
 
 
 class Level(Enum):
-    """How much a note matters."""
+    """Importance of a note."""
 
     INFO = "info"
     WARNING = "warning"
@@ -33,35 +33,35 @@ class Note:
 
 @dataclass(frozen=True)
 class FleetOpened:
-    """The command works on this fleet."""
+    """The fleet on which the command works."""
 
     fleet: str
     provider: str
     hosts: tuple[str, ...]
     created_at: float
     price_usd_h: float
-    delete_at: float = 0.0  # seconds since the epoch; 0: never by itself
-    tasks_per_host: int = 1  # more than 1: `hosts` are the places for tasks, so many on each host
+    delete_at: float = 0.0  # seconds since the epoch; 0: not deleted automatically
+    tasks_per_host: int = 1  # if it is more than 1, `hosts` are the slots, this number on each host
 
 
 @dataclass(frozen=True)
 class Quoted:
-    """What instances would cost that are to be made; nothing was created yet."""
+    """The price of instances before they are created."""
 
     fleet: str
     provider: str
-    project: str  # who pays; empty: the one of the credentials
+    project: str  # the project that pays; empty: the project of the credentials
     instances: int
-    offers: tuple[Offer, ...]  # in the order in which they are tried; all instances stand in one place
+    offers: tuple[Offer, ...]  # in the order in which they are tried; all instances are created in one zone
     spot: bool
     priced_at: str  # date of the prices
-    delete_after_s: int  # 0: never by itself
+    delete_after_s: int  # 0: not deleted automatically
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ZoneTried:
-    """A step that applies to all instances that are to be created in one zone."""
+    """A step that applies to all instances that will be created in one zone."""
 
     zone: str
     step: str
@@ -69,7 +69,7 @@ class ZoneTried:
 
 @dataclass(frozen=True)
 class InstanceChanged:
-    """Something was done with an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
+    """A step of an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
 
     instance: str
     step: str
@@ -78,7 +78,7 @@ class InstanceChanged:
 
 @dataclass(frozen=True)
 class HostConnected:
-    """SSH to a host stands."""
+    """An SSH connection to a host is open."""
 
     host: str
     address: str
@@ -86,11 +86,11 @@ class HostConnected:
 
 @dataclass(frozen=True)
 class BootstrapProgress:
-    """How far a host is on its way to being ready; the same may be told again."""
+    """Progress of preparing a host; the same step may be reported again."""
 
     host: str
     step: str  # downloading packages
-    detail: str = ""  # which one
+    detail: str = ""  # name of the package
     part: int = 0  # of `whole`: bytes of a download, packages while they are installed
     whole: int = 0  # 0: unknown
     done: bool = False
@@ -98,7 +98,7 @@ class BootstrapProgress:
 
 @dataclass(frozen=True)
 class PushProgress:
-    """Contents on their way to a host, in bytes before compression."""
+    """Progress of uploading contents to a host, in bytes before compression."""
 
     host: str
     sent: int
@@ -108,7 +108,7 @@ class PushProgress:
 
 @dataclass(frozen=True)
 class TaskPrepared:
-    """A host reserved what a task needs."""
+    """A host reserved the resources of a task."""
 
     slot: str
     endpoint: str
@@ -139,7 +139,7 @@ class JobStarted:
     started_at: float
     attached: bool = False  # it was started before
     attempts: int = 1  # largest number of attempts; 0: no limit
-    ended: bool = False  # it is not running any more
+    ended: bool = False  # no longer running
 
 
 @dataclass(frozen=True)
@@ -155,28 +155,28 @@ class LogChunk:
 
 @dataclass(frozen=True)
 class JobDiagnosed:
-    """Why an attempt of a job failed, out of the logs of all its tasks."""
+    """The cause of an attempt's failure, from the logs of all its tasks."""
 
     job: str
-    task: str  # whose failure came first; empty: that of no single task
+    task: str  # the task that failed first; empty: no single task
     kind: str  # class of the cause, as in train.diagnosis.Kind
     message: str
-    lines: tuple[str, ...] = ()  # of the log, that decided
-    traceback: str = ""  # where in the user's own code
-    consequences: tuple[str, ...] = ()  # tasks whose errors only follow from it
+    lines: tuple[str, ...] = ()  # lines of the log from which the cause was determined
+    traceback: str = ""  # location in the user's code
+    consequences: tuple[str, ...] = ()  # tasks whose errors are consequences of the cause
     hint: str = ""  # what to change
     next_step: str = ""  # commands that can be pasted into a shell, one a line
     attempt: int = 1
-    final: bool = True  # whether the job ended with it
+    final: bool = True  # whether the job ended with this attempt
 
 
 @dataclass(frozen=True)
 class ConnectionLost:
-    """A host stopped answering; the command tries again, or has given up."""
+    """A host stopped answering; the command retries, or has given up."""
 
     host: str
     reason: str
-    retry_s: float  # until the next try, of which only the first is told; 0: there is none
+    retry_s: float  # until the next try, of which only the first is reported; 0: no retry
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class ConnectionRestored:
 
 @dataclass(frozen=True)
 class FleetDown:
-    """A fleet was deleted, and listed again."""
+    """A fleet was deleted, and the deletion was verified by listing its instances."""
 
     fleet: str
     deleted: tuple[str, ...]
@@ -200,13 +200,13 @@ class FleetDown:
 
 @dataclass(frozen=True)
 class Orphan:
-    """Something at a provider that belongs to no fleet of this computer's."""
+    """A resource at a provider that belongs to no fleet of this computer."""
 
     provider: str
     kind: str  # instance, disk, address, firewall rule
     name: str
     fleet: str
-    owner: str  # state directory that it was made from
+    owner: str  # state directory from which it was created
     user: str
     zone: str
     created_at: float  # 0: unknown
@@ -217,14 +217,14 @@ class Orphan:
 
 @dataclass(frozen=True)
 class OrphansFound:
-    """What `fleet gc` found."""
+    """The orphans that `fleet gc` found."""
 
     orphans: tuple[Orphan, ...]
 
 
 @dataclass(frozen=True)
 class OrphansDeleted:
-    """What `fleet gc` deleted, and what it could not."""
+    """The result of `fleet gc`: the number of deleted resources, and those that could not be deleted."""
 
     deleted: int
     left: tuple[str, ...]
@@ -232,7 +232,7 @@ class OrphansDeleted:
 
 @dataclass(frozen=True)
 class Checked:
-    """One thing that a provider needs, and whether it is there."""
+    """A prerequisite of a provider, and whether it is met."""
 
     provider: str
     subject: str
@@ -244,39 +244,39 @@ class Checked:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What a host is, as far as a job is concerned."""
+    """The properties of a host that matter to a job."""
 
     host: str
-    address: str  # by which the others reach it
+    address: str  # by which the other hosts reach it
     python: str = ""  # path of the interpreter
     versions: dict[str, str] = field(default_factory=dict)  # of python, tensorflow, keras, tf_keras
     gpus: tuple[str, ...] = ()
     disk_free: int = 0  # bytes
     memory: int = 0  # bytes
     machine: str = ""  # x86_64, aarch64
-    missing: tuple[str, ...] = ()  # modules that the script imports, and the interpreter does not find
-    problem: str = ""  # why it is not fit by itself
+    missing: tuple[str, ...] = ()  # modules that the script imports and the interpreter does not find
+    problem: str = ""  # why the host alone is unsuitable
 
 
 @dataclass(frozen=True)
 class HostsChecked:
-    """What `fleet check` found, before anything ran."""
+    """The result of `fleet check`, before any user code ran."""
 
     fleet: str
     hosts: tuple[HostFacts, ...]
-    problems: tuple[str, ...]  # why a job cannot run there, a sentence each
+    problems: tuple[str, ...]  # why a job cannot run on the fleet, a sentence each
     warnings: tuple[str, ...]
     script_fails: bool = False  # hosts are ready, but the linter expects the script to fail
 
 
 @dataclass(frozen=True)
 class SmokeTested:
-    """How a script did on one host by itself."""
+    """The result of running a script on a single host."""
 
     host: str
     ok: bool
     message: str
-    lines: tuple[str, ...] = ()  # the last of its output, where it failed
+    lines: tuple[str, ...] = ()  # last lines of its output, if it failed
 
 
 @dataclass(frozen=True)
@@ -300,8 +300,8 @@ class StoredResults:
     state: str  # running, succeeded, failed, cancelled, lost; empty: unknown
     started_at: float  # 0: unknown
     size: int  # bytes on the disks of all hosts
-    pulled: str  # yes, no, partly; empty: there is nothing to pull
-    directory: str  # to which it was pulled, on this computer
+    pulled: str  # yes, no, partly; empty: no results to pull
+    directory: str  # the directory on this computer to which it was pulled
     paths: tuple[str, ...]  # HOST:PATH of the job's directories
     results: tuple[ResultPlace, ...]
 
@@ -318,7 +318,7 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class JobsListed:
-    """What the hosts of a fleet store."""
+    """The jobs that the hosts of a fleet store."""
 
     fleet: str
     jobs: tuple[StoredResults, ...]  # newest first
@@ -328,12 +328,12 @@ class JobsListed:
 
 @dataclass(frozen=True)
 class ResultsAtRisk:
-    """What a deletion would lose, before the user is asked."""
+    """The results that a deletion would lose, before the user is asked."""
 
     fleet: str
     jobs: tuple[StoredResults, ...]
     silent: tuple[str, ...] = ()  # hosts that do not answer: results unknown
-    pruned: bool = False  # jobs are to be deleted, not the fleet
+    pruned: bool = False  # jobs will be deleted, not the fleet
 
 
 @dataclass(frozen=True)
@@ -343,12 +343,12 @@ class JobsDeleted:
     fleet: str
     jobs: tuple[str, ...]
     freed: int  # bytes
-    kept: Mapping[str, str] = field(default_factory=dict)  # why a job was not deleted
+    kept: Mapping[str, str] = field(default_factory=dict)  # reasons why jobs were not deleted
 
 
 @dataclass(frozen=True)
 class ResultsFound:
-    """What a job that has ended left on the hosts."""
+    """The results that a job has left on the hosts."""
 
     fleet: str
     job: str
@@ -360,7 +360,7 @@ class ResultsFound:
 
 @dataclass(frozen=True)
 class PullProgress:
-    """Results on their way from a host."""
+    """Progress of downloading results from a host."""
 
     host: str
     received: int  # bytes
@@ -371,14 +371,14 @@ class PullProgress:
 
 @dataclass(frozen=True)
 class ResultsPulled:
-    """`fleet pull` is done."""
+    """The result of `fleet pull`."""
 
     fleet: str
     job: str
     directory: str
     files: int  # in the directory
     size: int  # bytes
-    received_files: int  # of these, those that were not there before
+    received_files: int  # number of these that were not in the directory before
     received: int  # bytes
     complete: bool  # all results of all tasks are on this computer
 
@@ -422,10 +422,10 @@ Event = (
 
 
 class Sink(Protocol):
-    """Takes events, in the order in which they happened, always from one thread at a time."""
+    """Takes events in the order in which they happened, from one thread at a time."""
 
     def emit(self, event: Event) -> None:
         """Take one event."""
 
     def close(self) -> None:
-        """Tell what is held back, and give the terminal back until the next event, if there is one."""
+        """Write pending output, and release the terminal until the next event."""

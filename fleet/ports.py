@@ -1,4 +1,4 @@
-"""What a verb needs of the outside world, so that tests can give it another."""
+"""Provide the services that commands use outside the program, so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from provision.provider import Provider
 
 @dataclass(frozen=True)
 class Ports:
-    """The outside world.
+    """The services outside the program.
 
     Attributes:
         store: State on this computer.
-        confirm: Asks the user a question; True where nobody can be asked.
-        consent: Asks the user whether something may be lost; a line break alone means no, and so does an input that
+        confirm: Asks the user a question; returns True if no user can be asked.
+        consent: Asks the user whether something may be lost; an empty answer means no, and so does an input that
             is not a terminal. `--yes` agrees.
-        attended: Somebody can be asked, or has said yes to everything.
-        vouch: Asks the user for a word that `--yes` does not give; None: nobody can be asked.
-        unread: Returns whether the reader of the output has gone.
-        clock: Seconds since the epoch.
-        sleep: Lets seconds pass.
+        attended: Whether a user can be asked, or has agreed to everything in advance.
+        vouch: Asks the user for a confirmation that `--yes` does not give; None: no user can be asked.
+        unread: Returns whether the reader of the output is gone.
+        clock: Returns the time in seconds since the epoch.
+        sleep: Waits for a number of seconds.
     """
 
     store: Store

@@ -1,4 +1,4 @@
-"""What `fleet status` tells: a snapshot of a fleet, its hosts and its newest job."""
+"""Define the snapshot that `fleet status` shows: a fleet, its hosts, and its newest job."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HostStatus:
-    """A host; -1 stands for unknown.
+    """A host; -1: unknown.
 
     Attributes:
         name: ``worker-0``.
         address: Address that SSH connects to.
         port: TCP port that SSH connects to.
         reachable: Whether its agent answered.
-        reason: Why it did not.
-        cpu_percent: What the task's processes take, of one core.
+        reason: Why it did not answer.
+        cpu_percent: CPU use of the task's processes, in percent of one core.
         memory_bytes: Memory of the task's processes.
-        gpu_percent: Mean of its GPUs.
+        gpu_percent: Mean use of its GPUs, in percent.
         disk_free: Free bytes of the disk that holds the fleet's files.
-        disk_total: Bytes of that disk.
-        jobs_size: Bytes that jobs take on it.
+        disk_total: Size of that disk in bytes.
+        jobs_size: Bytes that jobs use on that disk.
     """
 
     name: str
@@ -49,8 +49,8 @@ class StoredStatus:
 
     Attributes:
         job: Its identifier.
-        size: Bytes that it takes on the disks of all hosts.
-        pulled: Whether its results are on this computer: ``yes``, ``no``, ``partly``; empty: there are none.
+        size: Bytes that it uses on the disks of all hosts.
+        pulled: Whether its results are on this computer: ``yes``, ``no``, ``partly``; empty: it has no results.
     """
 
     job: str
@@ -60,20 +60,20 @@ class StoredStatus:
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task of the newest job; -1 stands for unknown.
+    """A task of the newest job; -1: unknown.
 
     Attributes:
         task: Type and index in the cluster: ``worker-0``; empty: a spare, which has no task until a host is lost.
-        slot: Its place in the fleet.
-        phase: Where it is in its attempt; None where its host did not say.
-        alive: A supervisor looks after it.
-        epoch: Of `epochs`, counted from 1.
-        epochs: How many there will be.
-        step: Of `steps`, within the epoch.
-        steps: Steps of an epoch.
-        metrics: Latest values, by name.
-        steps_per_s: Speed.
-        exit: How it ended.
+        slot: Its slot in the fleet.
+        phase: Its phase in the attempt; None if its host did not report it.
+        alive: Whether a supervisor runs it.
+        epoch: Current epoch, counted from 1.
+        epochs: Total number of epochs.
+        step: Current step of the epoch.
+        steps: Number of steps in an epoch.
+        metrics: Latest values by name.
+        steps_per_s: Steps per second.
+        exit: How it exited; None if it has not exited.
     """
 
     task: str
@@ -95,19 +95,19 @@ class JobStatus:
 
     Attributes:
         id: Its identifier.
-        script: What it runs.
-        attempt: The latest one.
-        attempts: How many there are at most.
-        waits: That attempt failed, and the next one has not begun yet.
+        script: Name of its program.
+        attempt: The latest attempt.
+        attempts: Largest number of attempts; 0: no limit.
+        waits: Whether that attempt failed, and the next one has not started yet.
         started_at: Seconds since the epoch.
         tasks: In the order of their names.
-        outcome: How it ended; None: it goes on, or nobody knows.
-        reason: Why it ended so.
+        outcome: Its outcome; None: it is running, or its outcome is unknown.
+        reason: Reason of the outcome.
         first_failed_task: The task that failed first.
-        ended_at: Seconds since the epoch; 0: it goes on.
-        verdict: The first cause, where it failed and its hosts could be asked.
-        warning: Why it may not have done what was meant although it succeeded, or what a host reports that
-            contradicts the other hosts; empty if there is nothing.
+        ended_at: Seconds since the epoch; 0: it is running.
+        verdict: The first cause, if it failed and its hosts could be asked.
+        warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
+            contradicts the other hosts; empty if there is no warning.
     """
 
     id: str
@@ -131,13 +131,13 @@ class FleetStatus:
 
     Attributes:
         name: Its name.
-        provider: Where its instances come from.
+        provider: Provider of its instances.
         hosts: In the order of their names.
-        job: The newest; None: there was none, or no host could tell.
+        job: The newest job; None: it has no job, or no host reported one.
         price_usd_h: US dollars an hour.
         created_at: Seconds since the epoch.
-        delete_at: When it deletes itself, in seconds since the epoch; 0: never.
-        stored: The jobs that its hosts store, the largest first.
+        delete_at: Time at which it deletes itself, in seconds since the epoch; 0: never.
+        stored: The jobs that its hosts store, largest first.
     """
 
     name: str

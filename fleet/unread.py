@@ -1,4 +1,4 @@
-"""A sink that goes on when nobody reads the output any more."""
+"""Keep a command running after the reader of its output is gone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fleet.events import Event, Sink
 
 
 class UnreadSink:
-    """Passes events on, and remembers that the reader of the output has gone (``| head -1``).
+    """Passes events on, and records when the reader of the output is gone (``| head -1``).
 
-    A command goes on to its end then; one that only follows a job detaches.
+    The command then continues to its end; a command that only follows a job detaches.
 
     Attributes:
         inner: Takes the events.
-        unread: Whether the reader has gone.
+        unread: Whether the reader is gone.
     """
 
     def __init__(self, inner: Sink) -> None:
-        """A sink on top of `inner`."""
+        """Wrap the sink `inner`."""
         self.inner = inner
         self.unread = False
 
@@ -30,6 +30,6 @@ class UnreadSink:
             self.unread = True
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Write pending output."""
         with suppress(BrokenPipeError):
             self.inner.close()

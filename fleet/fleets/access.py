@@ -1,4 +1,4 @@
-"""Let this computer through the firewall of a rented fleet if its hosts cannot be reached."""
+"""Admit this computer through the firewall of a rented fleet if its hosts cannot be reached."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROPAGATION_S = 30.0
-"""Time that a changed rule of Compute Engine may take until it is in force everywhere."""
+"""Longest time until a changed firewall rule of Compute Engine is in force everywhere, in seconds."""
 
 _PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Access:
-    """Repairs the way to the hosts of a fleet.
+    """Repairs the access to the hosts of a fleet.
 
     Attributes:
         spec: The fleet.
@@ -42,10 +42,10 @@ class Access:
     def retried(
         self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]
     ) -> list[Outcome[T]]:
-        """Return `outcomes` of connecting, after a second try if a firewall rule kept this computer out.
+        """Return `outcomes` after a second try if a firewall rule blocked this computer.
 
         Args:
-            outcomes: How connecting to each host ended.
+            outcomes: The outcomes of connecting to each host.
             connect: Connects to some of the hosts again.
         """
         failed = [outcome.host for outcome in outcomes if _is_silent(outcome.error)]
@@ -81,7 +81,7 @@ class Access:
             self.sink.emit(Note(f"SSH was open to {before} only; the firewall rule now admits this computer ({now})"))
 
     def explained(self, error: FleetError) -> FleetError:
-        """Return `error` with what the firewall has to do with it."""
+        """Return `error` with the cause in the firewall added, if there is one."""
         if not self.spec.options.rents or not _is_silent(error):
             return error
         try:
@@ -91,7 +91,7 @@ class Access:
         return _with_cause(error, words, steps)
 
     def reconcile(self) -> None:
-        """Bring the firewall rules of a fleet to what its spec says; a failure is a warning: SSH may work anyhow."""
+        """Set the firewall rules of a fleet as its spec requires; only warn about a failure: SSH may still work."""
         if not self.spec.options.rents:
             return
         try:
@@ -106,17 +106,17 @@ class Access:
     def _again(
         self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]
     ) -> list[Outcome[T]]:
-        found = {outcome.host.name: outcome for outcome in outcomes}
+        by_host = {outcome.host.name: outcome for outcome in outcomes}
         end = time.monotonic() + PROPAGATION_S
-        while silent := [outcome.host for outcome in found.values() if _is_silent(outcome.error)]:
-            found |= {outcome.host.name: outcome for outcome in connect(silent)}
+        while silent := [outcome.host for outcome in by_host.values() if _is_silent(outcome.error)]:
+            by_host |= {outcome.host.name: outcome for outcome in connect(silent)}
             if time.monotonic() > end:
                 break
             self.ports.sleep(_PAUSE_S)
-        return [found[outcome.host.name] for outcome in outcomes]
+        return [by_host[outcome.host.name] for outcome in outcomes]
 
     def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, Sequence[NextStep]]:
-        """Return the cause and the command if the rule keeps this computer out; empty texts if it does not."""
+        """Return the cause and the command if the rule blocks this computer; empty texts if it does not."""
         if not access.open_to:
             return access.note, ()
         if not access.callers:
@@ -130,7 +130,7 @@ class Access:
 
 
 def _is_silent(error: FleetError | None) -> bool:
-    """Return whether a host could not be connected to at all."""
+    """Return whether the error means that no connection to the host was possible."""
     from fleet.remote.ssh.errors import WrongHostError
 
     return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
@@ -148,4 +148,4 @@ def _with_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> Fle
 
 
 def _listed(ranges: Sequence[str]) -> str:
-    return ", ".join(one.removesuffix("/32") for one in ranges)
+    return ", ".join(source.removesuffix("/32") for source in ranges)

@@ -1,4 +1,4 @@
-"""The agents of a fleet: open them on all hosts, ask them all, stop what they supervise."""
+"""Open the agents of a fleet on all hosts, send requests to all of them, and stop the jobs that they supervise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def fleet_opened(record: FleetRecord) -> FleetOpened:
-    """The event that a command works on a fleet."""
+    """Return the event that names the fleet on which a command works."""
     return FleetOpened(
         fleet=record.spec.name,
         provider=record.spec.provider,
@@ -38,10 +38,10 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
 
 @contextlib.contextmanager
 def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[AgentChannel]]:
-    """An agent on every host, in the order of `hosts`; closed at the end.
+    """Open an agent on every host, in the order of `hosts`; close them at the end.
 
     Raises:
-        FleetError: a host could not be reached; all of these are named.
+        FleetError: a host could not be reached; the error names all of these hosts.
     """
     with opened(hosts, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
@@ -53,10 +53,10 @@ def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) 
 def open_some(
     hosts: Sequence[Host], key: Path, access: Access | None = None
 ) -> Iterator[tuple[list[AgentChannel], list[Outcome[AgentChannel]]]]:
-    """An agent on every host that can be reached, in their order, and why the others cannot; closed at the end.
+    """Open an agent on every host that can be reached, in their order; yield them with the errors of the others.
 
     Raises:
-        FleetError: none can be reached.
+        FleetError: no host can be reached.
     """
     with opened(hosts, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
@@ -69,41 +69,41 @@ def open_some(
 
 @contextlib.contextmanager
 def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[Outcome[AgentChannel]]]:
-    """An agent on every host that can be reached, or why it cannot; closed at the end.
+    """Open an agent on every host; yield each agent, or why its host cannot be reached; close them at the end.
 
     Args:
         hosts: The hosts.
         key: Private key of the fleet.
-        access: Repairs the way to the hosts if they do not answer; None: nothing does.
+        access: Repairs the access to hosts that do not answer; None: it is not repaired.
     """
     from fleet.remote.channel import open_agent
     from fleet.remote.fanout import fan_out
 
     channels: list[AgentChannel] = []
 
-    def one(host: Host) -> AgentChannel:
+    def connect(host: Host) -> AgentChannel:
         channel = open_agent(host, key)
         channels.append(channel)
         return channel
 
     try:
-        outcomes = fan_out(hosts, one)
-        yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, one))
+        outcomes = fan_out(hosts, connect)
+        yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
         for channel in channels:
             channel.connection.close()
 
 
 def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T], verb: str) -> list[T]:
-    """The answers of all agents.
+    """Return the answers of all agents.
 
     Args:
         channels: The agents.
-        question: Asked of each, side by side.
-        verb: What is being done, for the sentence of an error.
+        question: Called with each agent, in parallel.
+        verb: The action, for the message of an error.
 
     Raises:
-        FleetError: at least one failed; every reason is given.
+        FleetError: at least one agent failed; the error lists every reason.
     """
     from fleet.remote.fanout import raise_failures
 
@@ -111,7 +111,7 @@ def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T],
 
 
 def ask_each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T]) -> list[Outcome[T]]:
-    """What each agent answers, or why it does not, side by side."""
+    """Ask all agents in parallel; return the answer of each, or its error."""
     from fleet.remote.fanout import fan_out
 
     by_host = {channel.connection.host.name: channel for channel in channels}
@@ -125,7 +125,7 @@ def ask_each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel]
 
 
 def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) -> list[Outcome[Stopped]]:
-    """Have every host end its task of `job`; all are tried, whatever one answers."""
+    """Stop the task of `job` on every host; an error of one host does not affect the others."""
     from fleet.remote.job import stop
 
     return ask_each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
@@ -133,11 +133,11 @@ def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) 
 
 @dataclass(frozen=True)
 class Reports:
-    """What the hosts of a fleet report about one job.
+    """The reports of the hosts of a fleet about one job.
 
     Attributes:
-        by_host: The reports.
-        failed: Hosts that give no valid answer, and why.
+        by_host: The reports, by host.
+        failed: Hosts without a valid answer, with their errors.
         others: A sentence for each host that reports a newer job than most hosts do.
     """
 
@@ -147,11 +147,11 @@ class Reports:
 
 
 def newest_reports(channels: Sequence[AgentChannel], job: str = "", known: str = "") -> Reports:
-    """Return what the hosts report about `job`, or about the newest one.
+    """Return the reports of the hosts about `job`, or about the newest job.
 
     Args:
-        channels: Conversations with the hosts.
-        job: The job; empty: the newest one, as in `newest_job`.
+        channels: Connections to the agents on the hosts.
+        job: The job; empty: the newest job, as in `newest_job`.
         known: The newest job that was started from this computer.
 
     Raises:
@@ -163,17 +163,17 @@ def newest_reports(channels: Sequence[AgentChannel], job: str = "", known: str =
     limit = 1000 if job else 1
     answers = ask_each(channels, lambda channel: inspect(channel, Inspect(limit)))
     failed: list[Outcome[AgentChannel]]
-    failed = [Outcome(one.host, error=one.error) for one in answers if one.error is not None]
+    failed = [Outcome(answer.host, error=answer.error) for answer in answers if answer.error is not None]
     if failed and len(failed) == len(answers):
         raise_failures(failed, "ask for jobs")
-    reports = [(one.host.name, report) for one in answers for report in one.value or ()]
+    reports = [(answer.host.name, report) for answer in answers for report in answer.value or ()]
     wanted = job or newest_job([report.job for _, report in reports], known)
     others = [] if job else newer_jobs({host: report.job for host, report in reports}, wanted)
-    return Reports({host: one for host, one in reports if one.job == wanted}, tuple(failed), tuple(others))
+    return Reports({host: report for host, report in reports if report.job == wanted}, tuple(failed), tuple(others))
 
 
 def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:
-    """Return the job that runs on a fleet, as far as its hosts can be reached; empty if none does."""
+    """Return the job that runs on the reachable hosts of a fleet; empty if none does."""
     with opened(record.places, key, access) as outcomes:
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
         with contextlib.suppress(FleetError):

@@ -1,6 +1,6 @@
-"""Combine what the hosts of a fleet report about a job. Pure.
+"""Combine the reports of the hosts of a fleet about a job, without I/O.
 
-A host may be broken, or controlled by somebody else: its report never replaces the reports of the other hosts.
+A host can be broken, or controlled by an attacker: its report never replaces the reports of the other hosts.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _LONGEST_REASON = 200  # characters
 
 
 class Agreement(NamedTuple):
-    """How a job ended.
+    """The result of a job on which its hosts agree.
 
     Attributes:
         result: The result that counts; None if no host reports one.
-        disputes: Results of other hosts that contradict it, a sentence each.
+        disputes: A sentence for each result of another host that contradicts it.
     """
 
     result: JobResult | None
@@ -29,13 +29,13 @@ class Agreement(NamedTuple):
 
 
 def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0) -> Agreement:
-    """Return how a job ended according to most of its hosts.
+    """Return the result of a job according to most of its hosts.
 
     A result that is not `isolated` means that its host was connected to more than half of the hosts when the job
-    ended, and that all of these report the same. If half of the hosts report something else, it counts no more than a
-    result that is `isolated`. Among such results, one that other hosts report as well comes first, then one that is
-    not a success, then the result of the latest attempt that the job can have had, then the earliest: the order in
-    which hosts answer decides nothing.
+    ended, and that all of these report the same. If half of the hosts report a different result, it counts as
+    much as a result that is `isolated`. Among such results, one that other hosts report as well comes first, then one
+    that is not a success, then the result of the latest attempt that the job can have had, then the earliest: the
+    order in which hosts answer has no effect.
 
     Args:
         results: The result of each host that reports one.
@@ -44,36 +44,38 @@ def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0)
     """
     if not results:
         return Agreement(None)
-    known = {host: one for host, one in results.items() if one.outcome is not Outcome.LOST}
-    counts = Counter(_end(one) for one in known.values())
+    certain = {host: result for host, result in results.items() if result.outcome is not Outcome.LOST}
+    counts = Counter(_end(result) for result in certain.values())
     hosts = max(size, len(results))
 
-    def rank(one: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int, float]:
-        count = counts[_end(one)]
+    def rank(result: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int, float]:
+        count = counts[_end(result)]
         return (
-            one.outcome is not Outcome.LOST,
-            not one.isolated and 2 * (len(known) - count) < hosts,
-            not attempts or one.attempt <= attempts,
+            result.outcome is not Outcome.LOST,
+            not result.isolated and 2 * (len(certain) - count) < hosts,
+            not attempts or result.attempt <= attempts,
             count,
-            one.isolated or one.outcome is not Outcome.SUCCEEDED,
-            not one.isolated,
-            one.attempt,
-            -one.at,
+            result.isolated or result.outcome is not Outcome.SUCCEEDED,
+            not result.isolated,
+            result.attempt,
+            -result.at,
         )
 
     chosen = max(results.values(), key=rank)
-    return Agreement(chosen, tuple(_dispute(host, one) for host, one in known.items() if _differs(one, chosen)))
+    return Agreement(
+        chosen, tuple(_dispute(host, result) for host, result in certain.items() if _differs(result, chosen))
+    )
 
 
 def _end(result: JobResult) -> tuple[Outcome, int]:
     return result.outcome, result.attempt
 
 
-def _differs(one: JobResult, chosen: JobResult) -> bool:
-    """Return whether a result contradicts the one that counts; a host that was alone may name another attempt."""
-    if one.isolated or chosen.isolated:
-        return one.outcome is not chosen.outcome
-    return _end(one) != _end(chosen)
+def _differs(result: JobResult, chosen: JobResult) -> bool:
+    """Return whether a result contradicts the chosen one; an isolated host may report another attempt."""
+    if result.isolated or chosen.isolated:
+        return result.outcome is not chosen.outcome
+    return _end(result) != _end(chosen)
 
 
 def _dispute(host: str, result: JobResult) -> str:
@@ -85,7 +87,7 @@ def _dispute(host: str, result: JobResult) -> str:
 def newest_job(jobs: Sequence[str], known: str = "") -> str:
     """Return the newest job that more than half of the hosts report.
 
-    If there is none, it is the job that is known here, if a host reports it, else the newest of all.
+    If there is none, return `known` if a host reports it, otherwise the newest job of all.
 
     Args:
         jobs: The newest job of each host that has one.
@@ -96,11 +98,11 @@ def newest_job(jobs: Sequence[str], known: str = "") -> str:
 
 
 def newer_jobs(jobs: Mapping[str, str], newest: str) -> list[str]:
-    """Return a sentence for each host that reports a newer job than the one that counts as the newest.
+    """Return a sentence for each host that reports a newer job than the chosen newest one.
 
     Args:
         jobs: The newest job of each host.
-        newest: The job that counts.
+        newest: The chosen newest job.
     """
     return [f"{host} reports a newer job, {one_line(job, 100)}" for host, job in jobs.items() if job > newest]
 
@@ -109,7 +111,7 @@ def description(reports: Sequence[JobReport]) -> JobReport:
     """Return a report that describes the job as most hosts do: its members, their first tasks, and its limits.
 
     Args:
-        reports: Of one job, at least one.
+        reports: Reports about one job, at least one.
     """
 
     def terms(report: JobReport) -> tuple[object, ...]:
@@ -123,7 +125,7 @@ def latest_attempt(reports: Sequence[JobReport], attempts: int) -> int:
     """Return the latest attempt that the hosts report, at least 1.
 
     Args:
-        reports: Of one job.
+        reports: Reports about one job.
         attempts: Largest number of attempts; 0: no limit.
     """
     return max([1, *(report.attempt for report in reports if not attempts or report.attempt <= attempts)])

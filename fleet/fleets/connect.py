@@ -1,4 +1,4 @@
-"""From instances to hosts that answer: host keys, SSH, and what must be on each host."""
+"""Connect to new instances and prepare their hosts: host keys, SSH, and packages."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ T = TypeVar("T")
 SSH_WAIT_S = 300.0
 """Longest time that instances take to boot."""
 SSH_WAIT_BOOTED_S = 60.0
-"""The same for instances that were up before."""
+"""Longest time that instances take to answer if they were running before."""
 BOOTED = "booted"
-"""What a rented instance is when its provider is done with it."""
+"""Step of a rented instance when its provider has finished."""
 CHOSEN = "chosen"
-"""The same of a host that exists already."""
+"""Step of an existing host when its provider has finished."""
 
 _PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 5.0
 
 
-def progress_to(sink: Sink, last: str, told: str = "") -> Progress:
-    """What a provider calls with its progress.
+def progress_to(sink: Sink, last: str, label: str = "") -> Progress:
+    """Return the callback to which a provider reports its progress.
 
     Args:
         sink: Takes the events.
-        last: The provider's last step with an instance.
-        told: What that step is called where it is not the last one for the user; empty: it is.
+        last: The provider's last step for an instance.
+        label: Text for that step if further steps follow for the user; empty: it is the last step for the user, too.
     """
 
     def progress(subject: str, step: str) -> None:
         if is_instance_name(subject) and step == last:
-            sink.emit(InstanceChanged(subject, told or step, done=not told))
+            sink.emit(InstanceChanged(subject, label or step, done=not label))
         elif is_instance_name(subject):
             sink.emit(InstanceChanged(subject, step))
         else:
@@ -69,13 +69,13 @@ def reach(
     *,
     wait_s: float = SSH_WAIT_S,
 ) -> list[Host]:
-    """Hosts that answer, in the order of `instances`, with all on them that tasks need.
+    """Return the hosts when they answer and have everything that tasks need, in the order of `instances`.
 
-    Rented ones may still be booting: they are waited for, up to `wait_s` seconds.
+    Rented hosts can still be booting: they are awaited for up to `wait_s` seconds.
 
     Raises:
-        UnreachableError: one does not answer; the sentence says how long it was waited for.
-        FleetError: what is needed cannot be put on one.
+        UnreachableError: a host does not answer; the message contains the time waited.
+        FleetError: a host cannot be prepared.
     """
     wait_s = wait_s if spec.options.rents else 0.0
 
@@ -103,23 +103,23 @@ def reach(
 
     _until(connect, wait_s, ports)
     hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
-    told = bool(spec.packages or spec.options.gpus)
-    if spec.options.remote and not told:  # else that was told with what they have
+    is_reported = bool(spec.packages or spec.options.gpus)
+    if spec.options.remote and not is_reported:  # otherwise it was reported with the packages and GPUs
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
     return hosts
 
 
 def _with_address(host: Host, agent: AgentChannel) -> Host:
-    """`host` with an address for the others: where its provider knows none, the one that the host tells."""
+    """Return `host` with an address for the other hosts: from the provider, otherwise as its agent reports."""
     return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 
 
 def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
-    """What `action` returns, once nothing is unreachable any more.
+    """Return the result of `action`, repeated until all hosts can be reached.
 
     Raises:
-        UnreachableError: something still is after `wait_s` seconds.
+        UnreachableError: a host cannot be reached within `wait_s` seconds.
     """
     pause, deadline = _PAUSE_S, time.monotonic() + wait_s
     while True:

@@ -15,10 +15,10 @@ from provision.provider import Provider
 def delete_instances(
     instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink
 ) -> list[str]:
-    """Delete `instances`, the intent written before; list again.
+    """Delete `instances` after recording the intent, and list the remaining ones.
 
     Returns:
-        Names of those that are still there.
+        Names of the instances that still exist.
     """
     if not instances:
         return []

@@ -1,4 +1,4 @@
-"""Decide how the GPUs of a host are shared by its slots; pure."""
+"""Decide how the slots of a host share its GPUs, without I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]) -> dict[str, str]:
-    """The variable by which a task sees its part of its host's GPUs; empty where it sees all, or there are none.
+    """Return the variable that limits a task to its share of the GPUs; empty if it can use all, or if there are none.
 
     Args:
-        gpus: Of the host.
-        slot: Of the task on its host, from 0.
-        slots: Tasks on the host.
-        given: Names of variables that the user set, which win.
+        gpus: GPUs of the host.
+        slot: Index of the task's slot on its host, from 0.
+        slots: Number of tasks on the host.
+        given: Names of variables that the user set, which take precedence.
 
     Raises:
         UsageError: the GPUs cannot be split evenly.
@@ -38,14 +38,14 @@ def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]
 def moved_share(
     env: Mapping[str, str], gpus: Sequence[Gpu], slots: tuple[str, str], tasks_per_host: int
 ) -> dict[str, str]:
-    """The variables of a task, for one that takes a place elsewhere: of its host's GPUs it gets its own part.
+    """Return the variables of a task in another slot, with that slot's share of its host's GPUs.
 
     Args:
-        env: Variables of the task that tells of the job.
-        gpus: Of the host that takes a place.
-        slots: Names of the place of that task, and of the one that is taken.
-        tasks_per_host: Tasks on each host.
+        env: Variables of the task from which the job's settings are taken.
+        gpus: GPUs of the host that takes over a slot.
+        slots: Names of the slot of that task, and of the slot that is taken over.
+        tasks_per_host: Number of tasks on each host.
     """
     shares = [gpu_share(gpus, index_of(slot) % tasks_per_host, tasks_per_host, ()) for slot in slots]
-    told = env.get(GPU_VARIABLE)
-    return {**env, **shares[1]} if told is not None and told == shares[0].get(GPU_VARIABLE) else dict(env)
+    current = env.get(GPU_VARIABLE)
+    return {**env, **shares[1]} if current is not None and current == shares[0].get(GPU_VARIABLE) else dict(env)

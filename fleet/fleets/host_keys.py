@@ -1,4 +1,4 @@
-"""Host keys for which nothing vouches are shown to the user, and pinned on the user's word alone."""
+"""Show unconfirmed host keys to the user, and pin them only if the user accepts them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from provision.model import FleetSpec, UnknownHost
 from provision.provider import Provider
 
 Shown = Sequence[tuple[UnknownHost, str]]
-"""Hosts, each with the key that it shows."""
+"""Hosts, each with the key that it presents."""
 
 _ACCEPT = "--accept-new accepts hosts that are not known yet, never one whose key has changed"
 
 
 def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
-    """Pin the keys of hosts that nothing vouches for, once the user has seen them.
+    """Pin the keys of unknown hosts after the user has confirmed them.
 
     Args:
-        spec: Of the fleet.
-        provider: Knows the hosts, and keeps their keys.
+        spec: The fleet.
+        provider: Lists the unknown hosts, and stores their keys.
         ports: Asks the user.
-        sink: Takes what is shown.
-        accept_new: The user has given the word for all of them beforehand.
+        sink: Takes notes about the keys.
+        accept_new: The user has accepted all new keys in advance.
 
     Raises:
-        UnreachableError: a host does not answer, or shows a key that was revoked.
-        UsageError: nobody can be asked, or the SSH configuration forbids it.
-        CancelledError: the user said no.
+        UnreachableError: a host does not answer, or presents a key that was revoked.
+        UsageError: the user cannot be asked, or the SSH configuration forbids new keys.
+        CancelledError: the user declined.
     """
     with translated():
         unknown = provider.unknown_hosts(spec)
@@ -41,7 +41,7 @@ def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: S
     from fleet.remote.fanout import fan_out, raise_failures
     from fleet.remote.ssh.host_key import fetch_host_key
 
-    outcomes = fan_out([one.host for one in unknown], fetch_host_key)
+    outcomes = fan_out([unknown_host.host for unknown_host in unknown], fetch_host_key)
     shown = list(zip(unknown, raise_failures(outcomes, "read the host keys"), strict=True))
     for host, key in shown:
         if key in host.revoked:
@@ -55,14 +55,14 @@ def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: S
 
 
 def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
-    """The user's word for all of `shown`: in known_hosts, the SSH configuration, the command line, or on being asked.
+    """Get the user's consent to all keys in `shown`: from known_hosts, SSH configuration, an option, or a question.
 
     Raises:
-        FleetError: there is none.
+        FleetError: a key is not accepted.
     """
     new = [(host, key) for host, key in shown if key not in host.trusted]
-    unasked = [one for one in new if accept_new or one[0].checking in ("accept-new", "no")]
-    left = [one for one in new if one not in unasked]
+    unasked = [entry for entry in new if accept_new or entry[0].checking in ("accept-new", "no")]
+    left = [entry for entry in new if entry not in unasked]
     for host, key in unasked:
         sink.emit(Note(f"{_called(host)} is new, and accepted: {_described(key)}"))
     for host, key in left:

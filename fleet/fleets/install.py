@@ -1,4 +1,4 @@
-"""Hosts that can run a job: the packages are installed, and TensorFlow can use the GPUs."""
+"""Prepare hosts for jobs: install packages, and check that TensorFlow can use the GPUs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list[Host]:
-    """Install the packages of `spec` on all hosts, and see that their GPUs can be used; fast where all is done.
+    """Install the packages of `spec` on all hosts, and check that their GPUs can be used; return fast if all is done.
 
     Args:
         spec: Packages, and GPUs of each host.
-        hosts: As their provider tells them, each with the interpreter to make environments with.
+        hosts: The hosts from their provider, each with the interpreter that creates environments.
         key: The fleet's private key.
         sink: Takes BootstrapProgress.
 
@@ -30,7 +30,7 @@ def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list
         The hosts, in their order, with the interpreter that finds the packages.
 
     Raises:
-        FleetError: a host cannot be reached or made ready; all of these are named.
+        FleetError: a host cannot be reached or prepared; the error names all of these hosts.
     """
     gpus = spec.options.gpus
     if not spec.packages and not gpus:
@@ -51,44 +51,44 @@ def install(
     constraints: str = "",
     on_top: bool = False,
 ) -> list[Bootstrapped]:
-    """Install requirements on the hosts of `channels`, once per content, and see that their GPUs can be used.
+    """Install requirements on the hosts of `channels`, once per content, and check that their GPUs can be used.
 
     Args:
         channels: The agents.
-        requirements: Text of a requirements file of pip's; empty: nothing is installed.
+        requirements: Text of a pip requirements file; empty: nothing is installed.
         sink: Takes BootstrapProgress.
-        gpus: So many must be usable on each host; 0: nobody looks.
-        constraints: Text of a constraints file of pip's.
-        on_top: What each host's interpreter finds is not installed again.
+        gpus: Number of GPUs that must be usable on each host; 0: GPUs are not checked.
+        constraints: Text of a pip constraints file.
+        on_top: Do not install packages again that each host's interpreter finds.
 
     Returns:
-        What each host has now, in their order.
+        The interpreter, versions, and GPUs of each host, in their order.
 
     Raises:
-        FleetError: a host cannot be made ready; all of these are named.
+        FleetError: a host cannot be prepared; the error names all of these hosts.
     """
     from fleet.remote.bootstrap import bootstrap
 
     lock = threading.Lock()
 
-    def one(channel: AgentChannel) -> Bootstrapped:
+    def install_on(channel: AgentChannel) -> Bootstrapped:
         host = channel.connection.host
 
-        def told(step: BootstrapStep) -> None:
+        def report(step: BootstrapStep) -> None:
             with lock:
                 sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
-        answer = bootstrap(channel, request, told)
+        answer = bootstrap(channel, request, report)
         with lock:
             sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
-    return ask(channels, one, "make the hosts ready")
+    return ask(channels, install_on, "make the hosts ready")
 
 
 def summary(answer: Bootstrapped) -> str:
-    """``Python 3.12.3, tensorflow 2.21.0, 2 of Tesla T4``."""
+    """Return a summary such as ``Python 3.12.3, tensorflow 2.21.0, 2 of Tesla T4``."""
     parts = [f"{name.replace('python', 'Python')} {version}" for name, version in answer.versions.items()]
     names = [gpu.name for gpu in answer.gpus]
     parts += [f"{names.count(name)} of {name}" for name in dict.fromkeys(names)]

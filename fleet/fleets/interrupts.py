@@ -1,4 +1,4 @@
-"""Ctrl-C where a command may not be left half way."""
+"""Defer Ctrl-C while a command must not be interrupted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Hold a Ctrl-C back until the block has ended; for blocks with deadlines of their own."""
+    """Defer Ctrl-C and SIGTERM until the block has ended; for blocks that have deadlines."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

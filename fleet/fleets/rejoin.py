@@ -1,4 +1,4 @@
-"""Hosts that were made anew take their places in the job that runs."""
+"""Let replaced hosts take over their slots in the running job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
-    """Who can tell of the job that runs, and which of its hosts do not take part in it any more.
+    """Return a host that runs the current job, and the slots that no longer take part in it.
 
     Args:
-        reports: What each host that answers knows of the newest job, by its name.
+        reports: The report of each host that answers about the newest job, by host name.
 
     Returns:
-        A host where the job runs, and the others' names; empty where no job runs, or none is missing.
+        The name of the host, and the names of the missing slots; empty if no job runs, or if none is missing.
     """
     alive = {host for host, report in reports.items() if report.alive and report.result is None}
     if not alive:
@@ -36,13 +36,15 @@ def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
 
 
 def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
-    """Let the hosts of a fleet that lost their part in the running job take it up again.
+    """Let the hosts of a fleet that lost their slots in the running job rejoin it.
 
     Returns:
-        Names of those that joined; what hinders one is told, and hinders nobody else.
+        Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
     """
     with opened(record.places, directory.key) as outcomes:
-        channels = {one.value.connection.host.name: one.value for one in outcomes if one.value is not None}
+        channels = {
+            outcome.value.connection.host.name: outcome.value for outcome in outcomes if outcome.value is not None
+        }
         try:
             reports = newest_reports(list(channels.values()), known=record.last_job).by_host
         except FleetError:

@@ -1,4 +1,4 @@
-"""Hosts that exist on are given back as they were: nothing of the fleet stays on them."""
+"""Release external hosts: stop all processes of the fleet on them, and remove its files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from train.agent.protocol.records import Leave
 
 
 def lent(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
-    """Hosts on which something of the fleet may be: those that somebody has vouched for."""
+    """Return the hosts that may hold files of the fleet: those with confirmed host keys."""
     return [host for instance in instances for host in _host(spec, instance, provider)]
 
 
 def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
-    """End what runs for a fleet on its hosts, and remove all of its files there.
+    """Stop all processes of a fleet on its hosts, and remove its files there.
 
     Args:
-        hosts: How SSH reaches them.
+        hosts: The hosts, with their SSH settings.
         key: Private key of the fleet.
-        sink: Takes what is done, and why it cannot be.
+        sink: Takes progress and warnings.
 
     Returns:
-        Names of hosts on which something may be left.
+        Names of hosts on which files may be left.
     """
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
@@ -35,13 +35,13 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     with opened(hosts, key) as outcomes:
         from fleet.remote.job import leave as leave_host
 
-        failed |= {one.host.name: one.error for one in outcomes if one.error is not None}
-        channels = [one.value for one in outcomes if one.value is not None]
-        for one in ask_each(channels, lambda channel: leave_host(channel, Leave())):
-            if one.error is None:
-                sink.emit(InstanceChanged(one.host.name, "deleted fleet's files", done=True))
+        failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
+        channels = [outcome.value for outcome in outcomes if outcome.value is not None]
+        for outcome in ask_each(channels, lambda channel: leave_host(channel, Leave())):
+            if outcome.error is None:
+                sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
             else:
-                failed[one.host.name] = one.error
+                failed[outcome.host.name] = outcome.error
     for host in hosts:
         if host.name in failed:
             text = f"{failed[host.name].message}; what fleet has there stays: ~/{host.root}"
@@ -50,11 +50,11 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
 
 
 def untold(_name: str, _step: str) -> None:
-    """The progress of a provider that gives hosts back: what was done on them is told already."""
+    """Ignore the progress of a provider that releases hosts: `leave` has reported it already."""
 
 
 def _host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[Host]:
-    """How SSH reaches an instance; nothing where nobody has vouched for it, so that nothing can be there."""
+    """Return the SSH settings of an instance; empty if its host key was not confirmed, so that it holds no files."""
     try:
         return list(provider.hosts(spec, [instance]))
     except ProviderError:

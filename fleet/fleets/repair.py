@@ -1,4 +1,4 @@
-"""What a rented fleet has lost is made again, under the same names; nothing else of it is touched."""
+"""Replace the lost instances of a rented fleet under the same names; leave all others unchanged."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
 
 FIRST_LOOK_S = 1.0
-"""How long after a host is lost its provider is asked for it."""
+"""Delay after the loss of a host until its provider is queried."""
 
 _LONGEST_PAUSE_S = 30.0
-_WORTH_S = 600.0  # a fleet that lives no longer is not repaired
+_WORTH_S = 600.0  # a fleet with a shorter remaining lifetime is not repaired
 _CLOSE_S = 2.0
-_STOPPING_S = 180.0  # Compute Engine gives a spot instance thirty, others ninety
+_STOPPING_S = 180.0  # Compute Engine allows 30 s for a spot instance to stop, 90 s for others
 _STOPPING_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True)
 class Rented:
-    """A fleet that was there when a command began.
+    """A fleet that existed when a command began.
 
     Attributes:
-        record: As it was written down.
-        directory: Its files.
+        record: The fleet as stored in its state.
+        directory: State directory of the fleet.
         ports: The outside world.
-        command: What the user typed after ``fleet``, for others who wait for the fleet.
+        command: The command line after ``fleet``, shown to other commands that wait for the fleet.
     """
 
     record: FleetRecord
@@ -55,18 +55,18 @@ class Rented:
 
 
 def fix(fleet: Rented, sink: Sink) -> FleetRecord:
-    """Replace what a fleet has lost, and let its hosts take their places in the job that runs.
+    """Replace the lost instances of a fleet, and let its hosts rejoin the running job.
 
-    To be called when a host does not answer: a fleet that rents nothing is left alone, and of one that does the
-    provider is asked what is there.
+    Call this if a host does not answer. A fleet that is not rented is left unchanged; for a rented one the provider
+    is asked for its instances.
 
     Returns:
-        The fleet as it is now.
+        The current fleet.
 
     Raises:
         NotFoundError: the fleet was deleted.
-        NotReadyError: another command holds the fleet, or nothing is left of it.
-        FleetError: an instance could not be made or reached; what is there stays, and a repeat goes on.
+        NotReadyError: another command holds the fleet, or no instance is left.
+        FleetError: an instance could not be created or reached; existing ones are kept, and a retry continues.
     """
     record = fleet.record
     if not record.spec.options.rents:
@@ -83,46 +83,50 @@ def fix(fleet: Rented, sink: Sink) -> FleetRecord:
 
 
 def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink: Sink) -> FleetRecord:
-    """Replace what a rented fleet has lost, its lock being held.
+    """Replace the lost instances of a rented fleet; the caller holds its lock.
 
     Returns:
-        The fleet as it is now, and as it is written down.
+        The current fleet, as it is stored in the state.
 
     Raises:
-        NotReadyError: nothing is left of it, or nothing will be soon: replacing all of it is for the user to say.
-        FleetError: an instance could not be made or reached; what is there stays, and a repeat goes on.
+        NotReadyError: no instance is left, or the fleet is deleted soon: only the user can decide to replace it.
+        FleetError: an instance could not be created or reached; existing ones are kept, and a retry continues.
     """
     spec = record.spec
     provider = ports.provider(spec.options)
-    there = at_rest(spec.name, provider, ports)
-    steps = plan(spec, there)
+    existing = at_rest(spec.name, provider, ports)
+    steps = plan(spec, existing)
     if steps.create:
         _check_worth(record, steps, ports)
         _make(record, steps, directory, provider, sink)
         with translated():
-            there = provider.list(spec.name)
-    known = {one.id for one in record.instances}
-    new = [one for one in there if one.name in steps.create or one.name in record.kept or one.id not in known]
+            existing = provider.list(spec.name)
+    recorded = {instance.id for instance in record.instances}
+    new = [
+        instance
+        for instance in existing
+        if instance.name in steps.create or instance.name in record.kept or instance.id not in recorded
+    ]
     if not new:
         return record
     if record.kept:
         with translated():
             provider.stop_at(new, 0)
     answering = {host.name: host for host in reach(spec, new, provider, directory, ports, sink)}
-    record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], there)
+    record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
     return record
 
 
 def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
-    """All instances of a fleet, once none is on its way down any more, as one is for a while that was taken."""
+    """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
     deadline = time.monotonic() + _STOPPING_S
     while True:
         with translated():
-            there = provider.list(fleet)
-        stopping = [one.name for one in there if one.state is InstanceState.STOPPING]
+            existing = provider.list(fleet)
+        stopping = [instance.name for instance in existing if instance.state is InstanceState.STOPPING]
         if not stopping:
-            return there
+            return existing
         if time.monotonic() > deadline:
             raise NotReadyError(
                 f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {_STOPPING_S:g} s",
@@ -150,11 +154,11 @@ def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider:
         reasons = provider.termination_reasons(spec.name, steps.create)
     for name in steps.create:
         sink.emit(Note(f"{name} {reasons.get(name, 'is gone')}; it is being replaced", Level.WARNING))
-    half_made = [one for one in steps.delete if one.name in steps.create]
+    half_made = [instance for instance in steps.delete if instance.name in steps.create]
     progress = progress_to(sink, "ready")
     with translated():
         if half_made:
-            directory.intend("delete", instances=[[one.name, one.id] for one in half_made])
+            directory.intend("delete", instances=[[instance.name, instance.id] for instance in half_made])
             provider.delete(half_made, progress)
         options = asdict(spec.options)
         directory.intend("create", instances=list(steps.create), provider=spec.provider, options=options)
@@ -163,12 +167,12 @@ def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider:
 
 @contextlib.contextmanager
 def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentChannel]]]:
-    """An agent on every host, in their order, and the fleet as it is now, whose lock must be held.
+    """Open an agent on every host, in their order; yield them with the current fleet, whose lock the caller holds.
 
-    Where a host of a rented fleet does not answer, what is lost is replaced first.
+    If a host of a rented fleet does not answer, lost instances are replaced first.
 
     Raises:
-        FleetError: a host could not be reached, or not be replaced; all of these are named.
+        FleetError: a host could not be reached or replaced; the error names all of these hosts.
     """
     record, key = fleet.record, fleet.directory.key
     access = Access(record.spec, fleet.ports, sink)
@@ -185,7 +189,7 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
 
 @contextlib.contextmanager
 def mending(fleet: Rented, sink: Sink, patience_s: float) -> Iterator[Mender | None]:
-    """What replaces the hosts that a rented fleet loses, in a thread beside; None where it rents none."""
+    """Replace hosts that a rented fleet loses, in a background thread; yield None if the fleet is not rented."""
     if not fleet.record.spec.options.rents:
         yield None
         return
@@ -206,21 +210,21 @@ class _Serial:
             self._sink.emit(event)
 
     def close(self) -> None:
-        """No event comes after this."""
+        """Close the inner sink; no event may follow."""
         with self._lock:
             self._sink.close()
 
 
 class Mender:
-    """Replaces what a rented fleet loses while its job is followed, in a thread beside.
+    """Replaces hosts that a rented fleet loses while its job is followed, in a background thread.
 
     Args:
         fleet: The fleet.
         sink: Takes the events.
-        patience_s: How long to try, in seconds, from the loss of a host on.
+        patience_s: Longest time to try after the loss of a host, in seconds.
 
     Attributes:
-        sink: For all who tell events as long as this lives.
+        sink: The sink that all threads must use during the lifetime of this object.
         patience_s: As given.
     """
 
@@ -229,7 +233,7 @@ class Mender:
         self._fleet = fleet
         self.patience_s = patience_s
         self._hosts = {host.name: host for host in fleet.record.places}
-        self._lost: dict[str, float] = {}  # and since when
+        self._lost: dict[str, float] = {}  # time of the loss
         self._given_up: set[str] = set()
         self._change = threading.Condition()
         self._closed = threading.Event()
@@ -247,24 +251,24 @@ class Mender:
         self.close()
 
     def where(self, host: Host) -> Host:
-        """How SSH reaches a host now."""
+        """Return the current SSH settings of a host."""
         return self._hosts.get(host.name, host)
 
     def lost(self, name: str) -> None:
-        """A host does not answer, or its instance was taken."""
+        """Report that a host does not answer, or that its instance was preempted."""
         with self._change:
             if name in self._hosts and name not in self._given_up:
                 self._lost.setdefault(name, time.monotonic())
                 self._change.notify()
 
     def back(self, name: str) -> None:
-        """A host answers, and takes part."""
+        """Report that a host answers and takes part in the job."""
         with self._change:
             self._lost.pop(name, None)
             self._given_up.discard(name)
 
     def close(self) -> None:
-        """Replace nothing any more; what is being made is left to the next command."""
+        """Stop replacing hosts; instances that are being created are left to the next command."""
         self._closed.set()
         with self._change:
             self._change.notify()
@@ -278,39 +282,39 @@ class Mender:
     def _run(self) -> None:
         try:
             self._fix_what_is_lost()
-        except OSError:  # nobody reads any more, as whoever follows the job finds out, too
+        except OSError:  # the reader of the output is gone; the thread that follows the job detects this, too
             return
         except Exception as error:  # noqa: BLE001 - raised again by close()
             self._bug = error
 
     def _fix_what_is_lost(self) -> None:
         pause_s = FIRST_LOOK_S
-        told = ""
+        last_message = ""
         while not self._closed.is_set():
             with self._change:
                 self._change.wait_for(lambda: self._lost or self._closed.is_set())
             if self._closed.wait(pause_s) or not self._still_lost():
-                pause_s, told = FIRST_LOOK_S, ""
+                pause_s, last_message = FIRST_LOOK_S, ""
                 continue
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            told = self._try(pause_s, told)
+            last_message = self._try(pause_s, last_message)
 
-    def _try(self, pause_s: float, told: str) -> str:
-        """Mend once; what hinders it, which is told where it is not what was told last."""
+    def _try(self, pause_s: float, last_message: str) -> str:
+        """Repair the fleet once; return its error, and emit it if it differs from the last one."""
         self._busy = True
         try:
             record = fix(self._fleet, self.sink)
         except FleetError as error:
-            if error.message != told and not self._closed.is_set():
+            if error.message != last_message and not self._closed.is_set():
                 self.sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
             return error.message
         finally:
             self._busy = False
         self._hosts = {host.name: host for host in record.places}
-        return told
+        return last_message
 
     def _still_lost(self) -> bool:
-        """Whether anything is to be mended; what has been tried for too long is given up."""
+        """Return whether a host is still lost; give up hosts that were lost for too long."""
         with self._change:
             late = [name for name, since in self._lost.items() if time.monotonic() - since > self.patience_s]
             for name in late:

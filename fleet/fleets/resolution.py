@@ -1,4 +1,4 @@
-"""Resolve the fleet that ``fleet up`` is to create or repair, from its options, the existing fleet, and defaults."""
+"""Resolve the fleet that ``fleet up`` creates or repairs, from its options, the existing fleet, and defaults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
 
     Args:
         request: What the user typed.
-        record: The existing fleet; None: there is none.
+        record: The existing fleet; None: it does not exist.
 
     Raises:
         UsageError: a setting is invalid, or the fleet exists with another one.
@@ -168,7 +168,7 @@ def _other_hosts(given: Settings, spec: FleetSpec, record: FleetRecord) -> list[
         return []
     with translated():
         now = list(provider_class(type(spec.options)).named_hosts(spec.options) or ())[: spec.workers]
-    has = [one.zone for one in record.instances]
+    has = [instance.zone for instance in record.instances]
     return [] if now == has else [f"hosts {', '.join(now)} requested, the fleet has {', '.join(has)}"]
 
 

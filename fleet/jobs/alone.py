@@ -1,4 +1,4 @@
-"""Find out whether the tasks of a job trained alone instead of together."""
+"""Detect jobs whose tasks trained alone instead of together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from train.agent.protocol.records import JobResult, Outcome
 
 
 def alone_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -> str:
-    """Return a warning if a job succeeded, but none of its tasks listened on its port; empty if there is none.
+    """Return a warning if a job succeeded although no task listened on its port; empty if there is no reason to warn.
 
     Args:
-        result: How the job ended.
-        tasks: Those of its last attempt, and whether each listened; None: unknown.
+        result: The result of the job.
+        tasks: The tasks of its last attempt, and whether each listened on its port; None: unknown.
     """
-    listened = [found for task, found in tasks if not is_evaluator(task)]
-    if result.outcome is not Outcome.SUCCEEDED or len(listened) < 2 or any(found is not False for found in listened):
+    listened = [has_listened for task, has_listened in tasks if not is_evaluator(task)]
+    if (
+        result.outcome is not Outcome.SUCCEEDED
+        or len(listened) < 2
+        or any(has_listened is not False for has_listened in listened)
+    ):
         return ""
     return (
         f"no task opened its port: each of the {len(listened)} tasks trained alone; TF_CONFIG is set for each task, "

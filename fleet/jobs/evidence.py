@@ -1,4 +1,4 @@
-"""The evidence about each task of a job, kept for the verdicts on the first causes of its attempts."""
+"""Collect evidence about each task of a job, to diagnose the first cause of failed attempts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel
 
 MOST_ATTEMPTS = 8
-"""Number of attempts of a slot that are kept without a verdict: the newest ones."""
+"""Maximum number of attempts of a slot that are kept without a verdict; older ones are dropped."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Task:
     tail: bytearray = field(default_factory=bytearray)
 
     def add_log(self, data: bytes) -> None:
-        """Add output; the middle of a long log is dropped."""
+        """Add output; drop the middle of a long log."""
         self.head += data[: LARGEST_HEAD - len(self.head)]
         self.tail += data[-LARGEST_TAIL:]
         if len(self.tail) > 2 * LARGEST_TAIL:
@@ -80,18 +80,18 @@ class _Task:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> _Task:
         """Return the evidence that `to_json` returned."""
-        known = {**values}
-        known["exit"] = build(Exit, known["exit"]) if known["exit"] else None
-        known["stalled"] = build(Stalled, known["stalled"]) if known["stalled"] else None
-        known["head"], known["tail"] = (bytearray(base64.b64decode(known[name])) for name in ("head", "tail"))
-        return cls(**known)
+        loaded = {**values}
+        loaded["exit"] = build(Exit, loaded["exit"]) if loaded["exit"] else None
+        loaded["stalled"] = build(Stalled, loaded["stalled"]) if loaded["stalled"] else None
+        loaded["head"], loaded["tail"] = (bytearray(base64.b64decode(loaded[name])) for name in ("head", "tail"))
+        return cls(**loaded)
 
 
 @dataclass
 class Evidence:
-    """Collects what a job's tasks report; memory is bounded whatever they report.
+    """Collects what the tasks of a job report, in bounded memory.
 
-    The reports of one slot never replace those of another one, whatever task and attempt they name.
+    The reports of a slot never replace those of another slot, whatever task and attempt they name.
 
     Attributes:
         members: All slots of the job with their tasks of the first attempt.
@@ -103,7 +103,7 @@ class Evidence:
     _tasks: dict[str, str] = field(default_factory=dict)  # the newest of each slot
 
     def add(self, record: object, payload: bytes) -> None:
-        """Add one record, and the bytes that came with it."""
+        """Add a record, and the bytes that followed it."""
         if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.slot, 0):
             return
         task = self._entry(record.attempt, record.slot)
@@ -142,17 +142,17 @@ class Evidence:
         return {"slot": slot, "attempt": number, "task": self._attempts[number][slot].to_json(log=log)}
 
     def merge(self, values: Mapping[str, Any]) -> None:
-        """Add what `newest` returned in another process."""
+        """Add the evidence that `newest` returned in another process."""
         if values:
             slots = self._attempts.setdefault(int(values["attempt"]), {})
             slots[str(values["slot"])] = _Task.from_json(values["task"])
 
     def complete(self, ended: AttemptEnded, away: Collection[str]) -> bool:
-        """Return whether all evidence of an attempt has come, except that of the slots in `away`."""
+        """Return whether all evidence of an attempt has arrived, except that of the slots in `away`."""
         slots = self._attempts.get(ended.attempt, {})
         tasks = {member.slot: member.task for member in self.members} | self._tasks
-        missing = {*ended.exits} - {one.task for one in slots.values()} - {tasks.get(slot, "") for slot in away}
-        return not missing and all(one.exited_at is not None for slot, one in slots.items() if slot not in away)
+        missing = {*ended.exits} - {entry.task for entry in slots.values()} - {tasks.get(slot, "") for slot in away}
+        return not missing and all(entry.exited_at is not None for slot, entry in slots.items() if slot not in away)
 
     def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
         """Return the first cause of a failed attempt, and drop the evidence of earlier attempts."""
@@ -164,22 +164,22 @@ class Evidence:
         return verdict
 
     def verdict(self, result: JobResult) -> Verdict | None:
-        """Return the first cause of how the job ended, from its last attempt alone; None if it did not fail."""
+        """Return the first cause of the job's failure, from its last attempt only; None if it did not fail."""
         return self._verdict(result.attempt, result.outcome, result)
 
     def alone(self, result: JobResult) -> str:
         """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
         took_part = self._took_part(result.attempt, result)
-        return alone_warning(result, [(one.task, one.listened) for _, one in took_part])
+        return alone_warning(result, [(entry.task, entry.listened) for _, entry in took_part])
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
-        evidence = [self._evidence(slot, one, attempt, end) for slot, one in self._took_part(attempt, end)]
+        evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._took_part(attempt, end)]
         return diagnose(evidence, outcome, end.first_failed_task, end.reason)
 
     def _took_part(self, attempt: int, end: AttemptEnded | JobResult) -> list[tuple[str, _Task]]:
-        """Return the tasks of an attempt, by slot: those that reported, and those that others name."""
+        """Return the tasks of an attempt, by slot: those that reported, and those that are named in other reports."""
         slots = self._attempts.get(attempt, {})
-        reported = {one.task for one in slots.values()}
+        reported = {entry.task for entry in slots.values()}
         named = {*end.exits, end.first_failed_task}
         silent = [
             (member.slot, _Task(member.task))
@@ -188,30 +188,30 @@ class Evidence:
         ]
         return [*slots.items(), *silent]
 
-    def _evidence(self, slot: str, one: _Task, attempt: int, end: AttemptEnded | JobResult) -> TaskEvidence:
+    def _evidence(self, slot: str, entry: _Task, attempt: int, end: AttemptEnded | JobResult) -> TaskEvidence:
         """Return the evidence of a task with the address of its slot; its port is only known in the first attempt."""
         member = next((member for member in self.members if member.slot == slot), None)
         return TaskEvidence(
-            one.task,
+            entry.task,
             address=member.address if member else "",
             port=member.port if member and attempt <= 1 else 0,
-            exit=one.exit or end.exits.get(one.task),
-            exited_at=one.exited_at,
-            reason=one.reason,
-            stopped_by_us=one.stopped,
-            stalled=one.stalled,
-            log_tail=bytes(one.tail[-LARGEST_TAIL:]),
-            log_head=bytes(one.head),
+            exit=entry.exit or end.exits.get(entry.task),
+            exited_at=entry.exited_at,
+            reason=entry.reason,
+            stopped_by_us=entry.stopped,
+            stalled=entry.stalled,
+            log_tail=bytes(entry.tail[-LARGEST_TAIL:]),
+            log_head=bytes(entry.head),
         )
 
 
 def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence[AgentChannel]) -> Verdict | None:
-    """Return the first cause of how a job ended; None if it did not fail, or ended before any user code ran.
+    """Return the first cause of a job's failure; None if it did not fail, or if it ended before any user code ran.
 
     Args:
         members: All slots of the job.
-        result: How it ended.
-        channels: Conversations with its hosts, which send the start and the end of each log of the last attempt.
+        result: The result of the job.
+        channels: Connections to its agents, which send the start and the end of each log of the last attempt.
     """
     from fleet.remote.job import follow
 

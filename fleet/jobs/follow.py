@@ -1,4 +1,4 @@
-"""Following a job: what the agents report becomes events, until the job ends or the user has seen enough."""
+"""Follow a job: emit what its agents report as events until the job ends or the caller stops."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from fleet.remote.follower import Follower, Item
     from train.diagnosis import Verdict
 
-Told = Record | ConnectionLost | ConnectionRestored | Note
+Reported = Record | ConnectionLost | ConnectionRestored | Note
 
 _JUDGE_S = 10.0
-"""How long the cause of a failed attempt may wait for what is still to come of it."""
+"""Longest time to wait for the remaining evidence about a failed attempt before its cause is reported, in seconds."""
 
-# Of the log an error quotes no more than this, so that with sentence, hint and command it fits on 80 by 24.
+# An error quotes at most this many rows of the log, so that it fits on a terminal of 80 x 24 with its other parts.
 _QUOTED_ROWS = 8
 _QUOTED_COLUMNS = 73
 _TRACEBACK = "Traceback (most recent call last):"
@@ -60,17 +60,17 @@ class Followed:
         directory: Files of its fleet.
         record: Its fleet.
         job: Its identifier.
-        channels: Open conversations with the hosts to follow.
+        channels: Open connections to the agents on the hosts to follow.
         members: All slots of the job, with their tasks of the first attempt.
-        tasks: The task of each slot now, if that is another one.
+        tasks: The current task of each slot, if it differs from that in `members`.
         attempts: Largest number of attempts; 0: no limit.
         lines: Number of lines at the end of each log of the newest attempt; None: all lines of all attempts.
         follow: Follow until the job ends.
         logs: Send the logs.
         mender: Replaces lost hosts; None: they are not replaced.
-        others: Open conversations with the other hosts of the job, whose logs are not followed.
+        others: Open connections to the agents on the other hosts of the job, whose logs are not followed.
         lost: Hosts to follow as soon as they are replaced.
-        unread: Returns whether the reader of the output has gone.
+        unread: Returns whether the reader of the output is gone.
     """
 
     directory: FleetDirectory
@@ -90,17 +90,17 @@ class Followed:
 
     @property
     def whole(self) -> bool:
-        """Whether the logs of all tasks are followed from their beginning."""
+        """Return whether the logs of all tasks are followed from their beginning."""
         return self.logs and self.lines is None and len(self.channels) == len(self.members)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What following a job came to.
+    """The result of following a job.
 
     Attributes:
-        result: How the job ended; None where it goes on.
-        verdict: Its first cause, if it failed.
+        result: The result of the job; None while it is running.
+        verdict: The first cause, if the job failed.
     """
 
     result: JobResult | None
@@ -152,49 +152,49 @@ def _follower(followed: Followed) -> Follower:
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
-    """Emit what happens to a job.
+    """Emit the events of a job until it ends.
 
     Args:
         followed: The job.
         sink: Takes the events.
-        until: Ends the following early.
+        until: Returns True to stop following early.
 
     Returns:
-        How the job ended.
+        The result of the job.
 
     Raises:
-        JobNotFinished: Ctrl-C, or the reader of the output has gone, and the job goes on.
-        NotFoundError: the fleet was deleted meanwhile.
-        FleetError: a host did not come back, and no other reported how the job ended.
+        JobNotFinished: the user pressed Ctrl-C, or the reader of the output is gone, while the job is running.
+        NotFoundError: the fleet was deleted while the job was followed.
+        FleetError: a host did not come back, and no other host reported the result of the job.
     """
-    telling = _Telling(followed, followed.mender.sink if followed.mender else sink)
+    reporter = _Telling(followed, followed.mender.sink if followed.mender else sink)
     try:
         with _follower(followed) as follower:
             for item in follower:
-                telling.add(item)
+                reporter.add(item)
                 if until(item):
                     break
                 if followed.unread():
                     return _unread(followed)
-            telling.report_incomplete(follower.incomplete)
+            reporter.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
         raise detached(followed.job) from None
-    return telling.end()
+    return reporter.end()
 
 
 @dataclass
 class _Ends:
-    """How one attempt ended, as its hosts report it: hosts that lost each other report different ends.
+    """The ends of one attempt that its hosts report: hosts that lost each other report different ends.
 
     Attributes:
-        judge_at: Time at which the cause is reported at the latest.
+        judge_at: Latest time at which the cause is reported.
     """
 
     judge_at: float
     _reports: dict[tuple[str, str], tuple[AttemptEnded, set[str]]] = field(default_factory=dict)
 
     def add(self, host: str, ended: AttemptEnded) -> bool:
-        """Add the report of a host; returns whether no other host reported the same."""
+        """Add the report of a host; return whether it is the first one with this end."""
         end = ended.first_failed_task, ended.reason
         is_new = end not in self._reports
         self._reports.setdefault(end, (ended, set()))[1].add(host)
@@ -207,7 +207,7 @@ class _Ends:
 
 
 class _Telling:
-    """Emits what a follower delivers: once what every host tells, and the first cause of what failed.
+    """Emits the items of a follower: reports of all hosts only once, and the first cause of each failure.
 
     Args:
         followed: The job.
@@ -222,12 +222,12 @@ class _Telling:
         self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
-        self._ended: dict[int, _Ends] = {}  # attempts that were reported to have failed
-        self._open: dict[int, _Ends] = {}  # those whose cause is not reported yet
-        self._away: dict[str, object] = {}  # hosts of which nothing is to be expected, for the time being
+        self._ended: dict[int, _Ends] = {}  # attempts that were reported as failed
+        self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
+        self._away: dict[str, object] = {}  # hosts from which no report is expected at present
 
     def add(self, item: Item) -> None:
-        """Add what happened next."""
+        """Add the next item."""
         record = item.record
         if not isinstance(record, (ConnectionLost, ConnectionRestored, Note)):
             self._away.pop(item.host, None)
@@ -249,7 +249,7 @@ class _Telling:
     def _job_result(self, host: str, record: JobResult) -> None:
         if host not in self._results or record.outcome is not Outcome.LOST:
             self._results[host] = record
-        self._away[host] = record  # nothing comes after it
+        self._away[host] = record  # no further record follows
 
     def _notice(self, record: Notice) -> None:
         if (record.attempt, record.text) not in self._noticed:  # every host reports it
@@ -262,10 +262,10 @@ class _Telling:
             if self._followed.whole:
                 self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)
-        if self._ended[record.attempt].add(host, record):  # a host that reports something else hides nothing
+        if self._ended[record.attempt].add(host, record):  # a different report of another host is shown, too
             self._sink.emit(record)
 
-    def _emit(self, host: str, record: Told, payload: bytes) -> None:
+    def _emit(self, host: str, record: Reported, payload: bytes) -> None:
         if isinstance(record, TaskState):
             self._tasks[host] = record.task
         if isinstance(record, Log):
@@ -273,7 +273,7 @@ class _Telling:
         elif isinstance(record, (TaskState, Stalled, Progress, Usage, Note)):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
-            if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each try
+            if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each retry
                 self._sink.emit(record)
             self._away[host] = record
         elif isinstance(record, ConnectionRestored):
@@ -295,7 +295,7 @@ class _Telling:
             self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
 
     def report_incomplete(self, positions: Mapping[str, Position]) -> None:
-        """Warn about the logs of hosts that were given up."""
+        """Warn about the logs of hosts that could not be reached again."""
         if not self._followed.logs:
             return
         for host, position in positions.items():
@@ -312,7 +312,7 @@ class _Telling:
             self._sink.emit(Note(text, Level.WARNING))
 
     def end(self) -> Ended:
-        """Tell how the job ended."""
+        """Emit the result of the job and its cause, and return both."""
         for ends in list(self._open.values()):
             self._judge(ends.most_reported()[0])
         attempts = self._followed.attempts
@@ -336,8 +336,8 @@ class _Telling:
         return first_cause(self._followed.members, result, (*self._followed.channels, *self._followed.others))
 
 
-def _hint(mender: Mender, host: str, record: Told) -> None:
-    """Let the mender know which hosts are lost, and which are not."""
+def _hint(mender: Mender, host: str, record: Reported) -> None:
+    """Report to the mender which hosts are lost and which have returned."""
     if isinstance(record, ConnectionLost):
         mender.lost(host)
     elif isinstance(record, AttemptEnded) and record.preempted:
@@ -363,10 +363,10 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
 
 
 def _unread(followed: Followed) -> Ended:
-    """Return how a job ended whose output is not read any more.
+    """Return the result of a job whose output is no longer read.
 
     Raises:
-        JobNotFinished: it has not ended.
+        JobNotFinished: the job is still running.
     """
     result = None
     with contextlib.suppress(FleetError), open_some(followed.record.places, followed.directory.key) as (channels, _):
@@ -379,12 +379,12 @@ def _unread(followed: Followed) -> Ended:
 
 
 def detached(job: str, why: str = "") -> JobNotFinished:
-    """What a Ctrl-C comes to once a job runs."""
+    """Return the error that ends a command after Ctrl-C while the job keeps running."""
     return JobNotFinished(f"{why}detached; job {job} keeps running", next_steps=[Step("logs", "-f"), Step("stop")])
 
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
-    """Wait until every task runs user code, or the job has ended."""
+    """Wait until every task runs user code or the job has ended."""
     waiting = {channel.connection.host.name for channel in followed.channels}
     waiting -= {member.slot for member in followed.members if not member.task}
 
@@ -399,13 +399,13 @@ def until_running(followed: Followed, sink: Sink) -> Ended:
 
 
 def outcome_or_raise(ended: Ended) -> JobResult:
-    """The result of a job that succeeded.
+    """Return the result of a job if it succeeded.
 
     Raises:
-        NotReadyError: it failed before any user code ran.
-        JobFailedError: it failed, or nobody can tell how it ended.
-        JobNotFinished: it goes on.
-        CancelledError: it was stopped.
+        NotReadyError: the job failed before any user code ran.
+        JobFailedError: the job failed, or its result is unknown.
+        JobNotFinished: the job is still running.
+        CancelledError: the job was stopped.
     """
     result = ended.result
     if result is None:
@@ -439,9 +439,9 @@ def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
 
 
 def _quoted(verdict: Verdict, task: str) -> str:
-    """Return what the log says beside the sentence, short enough for the whole error to fit on a screen.
+    """Return the lines of the log to quote after the error's message, so few that the whole error fits on a screen.
 
-    The traceback of an exception is in the log above, and its last line in the sentence: its place is enough here.
+    The log shows the traceback of an exception, and the message its last line: quoting the location is enough.
     """
     from train.diagnosis import Kind
 
@@ -452,16 +452,16 @@ def _quoted(verdict: Verdict, task: str) -> str:
         Kind.KILLED: f"the last words of {task or 'the log'}:",
     }
     is_traceback = verdict.lines[:1] == (_TRACEBACK,)
-    said = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
-    if is_traceback and said and said[0].partition(":")[0].rpartition(".")[2] in verdict.message:
+    relevant = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
+    if is_traceback and relevant and relevant[0].partition(":")[0].rpartition(".")[2] in verdict.message:
         return ""
-    lines = _fitting(said if is_traceback else said[::-1])
+    lines = _fitting(relevant if is_traceback else relevant[::-1])
     lines = lines if is_traceback else lines[::-1]
     return "\n".join([headings[verdict.kind], *lines] if verdict.kind in headings and lines else lines)
 
 
 def _fitting(lines: Sequence[str]) -> list[str]:
-    """Return the first of the lines, as many as fit into a few rows of a small terminal."""
+    """Return the first lines, up to the number that fits into a few rows of a small terminal."""
     kept: list[str] = []
     room = _QUOTED_ROWS
     for line in lines:

@@ -1,4 +1,4 @@
-"""The task of one node in a job without a client: start it through the local agent, and follow it to the end."""
+"""Run the task of one node in a job without a client: start it through the local agent, and follow it to the end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Slot:
     """The task of this node.
 
     Args:
-        agent: Looks after it.
+        agent: The agent that supervises the task.
         job: Name of the job.
         task: ``worker-1``.
         node: Name of this node, for messages.
@@ -66,7 +66,7 @@ class Slot:
 
     @property
     def stopped_by(self) -> str:
-        """The signal that has ended the job, ``SIGTERM``; empty: none came."""
+        """Return the name of the signal that ended the job, ``SIGTERM``; empty if none did."""
         return self._signal
 
     def evidence(self, *, log: bool) -> dict[str, Any]:
@@ -74,10 +74,10 @@ class Slot:
         return self._evidence.newest(self._task, log=log)
 
     def prepare(self, request: Prepare) -> Prepared:
-        """Reserve what the task needs.
+        """Reserve the resources of the task.
 
         Raises:
-            NotReadyError: this node refuses.
+            NotReadyError: this node refuses the request.
             LocalAgentError: the agent has ended.
         """
         self._agent.send(request)
@@ -88,10 +88,10 @@ class Slot:
         return answer
 
     def commit(self, request: Commit) -> None:
-        """Start the task, together with the others. From now on, signals stop the whole job in order.
+        """Start the task, together with the others. From then on, signals stop the whole job gracefully.
 
         Raises:
-            NotReadyError: this node refuses.
+            NotReadyError: this node refuses the request.
             LocalAgentError: the agent has ended.
         """
         self._grace_s = request.grace_s
@@ -111,7 +111,7 @@ class Slot:
         self._agent.send(Stop(self._job, self._task, self._grace_s))
 
     def give_up(self) -> None:
-        """End a task that was committed, and with it the job, as far as the agent still does what it is told."""
+        """Stop a committed task, and with it the job, if the agent still handles requests."""
         if not self._runs:
             return
         self._runs = False
@@ -123,19 +123,19 @@ class Slot:
                     return
 
     def follow(self, sink: Sink, *, leads: bool) -> JobResult:
-        """Tell what happens to the task, to the end of the job.
+        """Emit the events of the task until the job ends.
 
         Args:
-            sink: Takes the task's output; and what is told on all nodes, where this one is to tell it.
-            leads: Whether it is.
+            sink: Takes the task's output, and on the leader also the events that all nodes report.
+            leads: Whether this node is the leader.
 
         Raises:
-            NotReadyError: this node refuses, or the job cannot be stopped.
+            NotReadyError: this node refuses the request, or the job cannot be stopped.
             LocalAgentError: the agent has ended.
         """
         self._agent.send(Follow(self._job, self._task, attempt=1))
         self._follows = True
-        if self._signal and self._stop_by == float("inf"):  # it came before
+        if self._signal and self._stop_by == float("inf"):  # the signal came before this call
             self._ask_to_stop()
         result: JobResult | None = None
         while True:
@@ -147,7 +147,7 @@ class Slot:
             if isinstance(record, JobResult):
                 result = record
             else:
-                self._tell(record, payload, sink, leads=leads)
+                self._report(record, payload, sink, leads=leads)
             if time.monotonic() > self._stop_by:
                 raise NotReadyError(f"the job did not end within {self._grace_s + _STOP_S:g} s of {self._signal}")
         self._runs = self._follows = False
@@ -155,7 +155,7 @@ class Slot:
             raise NotReadyError("the agent did not tell how the job ended")
         return result
 
-    def _tell(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
+    def _report(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
         self._evidence.add(record, payload)
         for note in self._restarts.add(record) if leads else []:
             sink.emit(note)

@@ -1,4 +1,4 @@
-"""Where a job that runs in place leaves what it makes, and whether all nodes see the same there."""
+"""Prepare the result directories of a job that runs in place, and detect whether all nodes share them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fleet.jobs.policy import replication
 
 
 class Directories:
-    """Directories for the results of a job that runs in place; results in the agents' directories belong to the job.
+    """Directories for the results of a job that runs in place; other jobs use directories of the agents.
 
     Args:
-        directory: Of the job.
-        task: Of this node.
+        directory: Directory of the job.
+        task: The task of this node.
     """
 
     def __init__(self, directory: Path, task: str) -> None:
@@ -24,7 +24,7 @@ class Directories:
 
     @property
     def env(self) -> dict[str, str]:
-        """Variables that say so to the script."""
+        """Return the variables that pass the directories to the script."""
         logs, model = str(self._logs), str(self._model)
         return {
             "FLEET_LOG_DIR": logs,
@@ -56,7 +56,7 @@ def _make(path: Path) -> None:
 
 
 def tidy(directory: Path) -> None:
-    """Remove the directory of a job that has left nothing in it."""
+    """Remove the directory of a job if it is empty."""
     _remove_empty(directory / "checkpoints")
     _remove_empty(directory)
 
@@ -67,12 +67,12 @@ def _remove_empty(path: Path) -> None:
 
 
 def _checkpoints(given: str, directory: Path, job: str) -> Path | None:
-    """The directory of checkpoints; None where it is at a URL."""
+    """Return the directory of checkpoints; None if it is a URL."""
     return None if "://" in given else directory / (Path(given).expanduser() if given else Path(job) / "checkpoints")
 
 
 def mark(given: str, directory: Path, job: str) -> Path | None:
-    """Leave a file in the directory of checkpoints by which the others see whether they share it; None: at a URL."""
+    """Create a file in the checkpoint directory that other nodes look for; None if the directory is a URL."""
     path = _checkpoints(given, directory, job)
     if path is None:
         return None
@@ -83,13 +83,13 @@ def mark(given: str, directory: Path, job: str) -> Path | None:
 
 
 class Copies:
-    """How checkpoints get to the other nodes: not at all where all nodes share their directory.
+    """Decides whether checkpoints are copied to the other nodes, which is not necessary if they share a directory.
 
     Args:
-        given: The directory, as the user named it; empty: one of the job's.
-        directory: Where the script runs.
+        given: The directory given by the user; empty: a directory of the job.
+        directory: Working directory of the script.
         job: Name of the job.
-        mark: Name of the file that rank 0 has left there.
+        mark: Name of the file that rank 0 created in the directory.
     """
 
     def __init__(self, given: str, directory: Path, job: str, mark: str) -> None:
@@ -99,13 +99,13 @@ class Copies:
         self.replication = kept if self._path is None else kept._replace(directory=str(self._path))
 
     def shared(self) -> bool:
-        """Whether this node sees the directory of rank 0; it has one in any case from now on."""
+        """Return whether this node shares the directory of rank 0; create the directory if it does not exist."""
         if self._path is None:
             return True
         _make(self._path)
         return self._mark in {path.name for path in self._path.iterdir()}
 
     def decide(self, *, shared: bool) -> None:
-        """Copy nothing within a directory that all nodes share."""
+        """Disable copying if all nodes share the directory."""
         if shared:
             self.replication = self.replication._replace(mib_s=0.0)

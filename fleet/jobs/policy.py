@@ -1,4 +1,4 @@
-"""What the user wants to become of a job when something goes wrong: refused where it makes no sense."""
+"""Resolve and check the policy of a job: restarts, spares, preemptions, hangs, and checkpoint replication."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def replication(directory: str, mib_s: float) -> Replication:
-    """How checkpoints are kept.
+    """Return the settings for the replication of checkpoints.
 
     Args:
-        directory: Where the script writes them: relative to its working directory, absolute on the hosts, or a URL,
-            which all hosts share and nothing is replicated of; empty: the job's own.
-        mib_s: At most so many MiB a second leave a host; 0: nothing is replicated.
+        directory: Directory to which the script writes them: relative to its working directory, absolute on the
+            hosts, or a URL, which all hosts share, so that nothing is replicated; empty: a directory of the job.
+        mib_s: Upper limit of the bandwidth out of a host, in MiB per second; 0: nothing is replicated.
 
     Raises:
-        UsageError: the directory leads out of the working directory, or the bandwidth is none.
+        UsageError: the directory is outside the working directory, or the bandwidth is not a valid number.
     """
     if not 0 <= mib_s < float("inf"):
         raise UsageError(
@@ -42,16 +42,16 @@ def replication(directory: str, mib_s: float) -> Replication:
 
 
 def on_fleet(policy: Policy, *, spot: bool, preemptions: int | None, host_timeout_s: float | None) -> Policy:
-    """`policy` with what was not said as it suits the hosts.
+    """Return `policy` with defaults for unset values that suit the hosts.
 
-    Spot instances are taken back and come again: all such losses are survived, and waited out for as long as another
-    instance may take.
+    Spot instances are preempted and replaced: each such loss is tolerated, and the job waits as long as a
+    replacement may take.
 
     Args:
-        policy: All else that was said.
-        spot: The provider may take the hosts back at any time.
-        preemptions: As many losses of a host are no failures; None: not said.
-        host_timeout_s: How long a lost host may take to come back, in seconds; None: not said.
+        policy: The other settings.
+        spot: The provider can preempt the hosts at any time.
+        preemptions: Number of losses of a host that do not count as failures; None: unset.
+        host_timeout_s: Longest time until a lost host returns, in seconds; None: unset.
     """
     if preemptions is None:
         preemptions = -1 if spot else 0
@@ -61,14 +61,14 @@ def on_fleet(policy: Policy, *, spot: bool, preemptions: int | None, host_timeou
 
 
 def check_policy(policy: Policy, *, spares: int, hosts: int, link_timeout_s: float, others: int = 0) -> None:
-    """Refuse a policy that makes no sense on a fleet.
+    """Reject a policy that is invalid for a fleet.
 
     Args:
-        policy: What the user typed.
-        spares: Places that hold themselves ready.
-        hosts: Places for tasks, these included.
-        link_timeout_s: How long a host may be silent, in seconds.
-        others: Tasks that are no workers.
+        policy: The settings given by the user.
+        spares: Number of spare slots.
+        hosts: Number of slots, including the spares.
+        link_timeout_s: Longest time that a host can be silent, in seconds.
+        others: Number of tasks that are not workers.
 
     Raises:
         UsageError: with the first reason.

@@ -1,4 +1,4 @@
-"""What a job runs and takes along: found on this computer, judged before anything starts."""
+"""Find the program of a job and its files on this computer, and check them before the job starts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProgramRequest:
         arguments: Arguments of the script or module.
         workdir: Directory to upload; empty: that of the script, else the current one.
         data: Additional data to upload, ``SRC[:DEST]``.
-        requirements: A requirements file; None: the one next to the script, if it exists; empty: none.
+        requirements: A requirements file; None: the file next to the script, if it exists; empty: do not install any.
         adapt: Whether to adapt interpreters to scripts for older TensorFlow.
         env: Environment variables.
         secrets: Secret environment variables, never written to a file.
@@ -71,13 +71,13 @@ class ProgramRequest:
 
 @dataclass(frozen=True)
 class Found:
-    """What the user named, and what of it is there.
+    """The parts of a program that were found on this computer.
 
     Attributes:
-        entry: What is started.
-        requirements: What is installed for it; None: nothing.
-        data: What else goes along.
-        withheld: Files that hold secrets, which are never pushed.
+        entry: The entry point to start.
+        requirements: Requirements to install; None: nothing is installed.
+        data: Additional data to upload.
+        withheld: Files with secrets, which are never uploaded.
     """
 
     entry: EntryPoint
@@ -88,12 +88,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Program:
-    """What a job runs and takes along.
+    """A program that a job runs, with all files that it needs.
 
     Attributes:
-        entry: What it starts.
-        bundle: What is pushed.
-        requirements: What is installed for it; None: nothing.
+        entry: The entry point to start.
+        bundle: The files to upload.
+        requirements: Requirements to install; None: nothing is installed.
         python_path: PYTHONPATH of the job.
     """
 
@@ -105,15 +105,15 @@ class Program:
 
     @cached_property
     def imports(self) -> Imports:
-        """The modules that it imports as soon as it runs."""
+        """Return the modules that the program imports as soon as it runs."""
         return needed(self.entry, [item.path for item in self.bundle.entries], self.python_path)
 
 
 def find(request: ProgramRequest) -> Found:
-    """What is to be started, and what it wants.
+    """Return the entry point of a program, its requirements, and its data.
 
     Raises:
-        UsageError: something is not there, cannot be started, or means something on this computer alone.
+        UsageError: a file does not exist, cannot be started, or refers to something only on this computer.
     """
     from fleet.remote.upload.bundle import parse_data
 
@@ -124,42 +124,44 @@ def find(request: ProgramRequest) -> Found:
     return Found(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
 
 
-def collect(found: Found, ports: Ports, python_path: str = "") -> Program:
-    """All that goes along.
+def collect(inputs: Found, ports: Ports, python_path: str = "") -> Program:
+    """Return the program with all files to upload.
 
     Raises:
-        UsageError: a file cannot be read, or it is too much.
+        UsageError: a file cannot be read, or the files exceed a limit.
     """
     from fleet.remote.upload.bundle import scan
 
-    entry = found.entry
+    entry = inputs.entry
     bundle = scan(
         entry.workdir,
         entry.file,
-        data=found.data,
+        data=inputs.data,
         cache=ports.store.hashes,
         state=ports.store.root,
-        withheld=found.withheld,
+        withheld=inputs.withheld,
     )
-    return Program(entry, bundle, found.requirements, python_path)
+    return Program(entry, bundle, inputs.requirements, python_path)
 
 
 def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
     if given is not None:
-        found: Path | None = Path(given).expanduser() if given else None
+        file: Path | None = Path(given).expanduser() if given else None
     else:
-        beside = entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
-        places = (directory / REQUIREMENTS for directory in dict.fromkeys((beside, entry.workdir)))
-        found = next((path for path in places if path.is_file()), None)
-    read = read_requirements(found) if found is not None else None
+        script_directory = (
+            entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
+        )
+        places = (directory / REQUIREMENTS for directory in dict.fromkeys((script_directory, entry.workdir)))
+        file = next((path for path in places if path.is_file()), None)
+    read = read_requirements(file) if file is not None else None
     return read if read is not None and read.text.strip() else None
 
 
 def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) -> list[str]:
-    """The interpreter of each host that finds what the job needs, in their order; what is not there is installed.
+    """Install missing packages; return the interpreter of each host for the job, in the order of the hosts.
 
     Raises:
-        FleetError: a host cannot be made ready; all of these are named.
+        FleetError: a host cannot be prepared; the error names all of these hosts.
     """
     wanted = program.requirements
     if wanted is None:
@@ -168,16 +170,16 @@ def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) 
     return [answer.python for answer in answers]
 
 
-# --- what it asks of the hosts --------------------------------------------------------------------------------------
+# --- requirements on the hosts --------------------------------------------------------------------------------------
 
 
 def sources(entry: EntryPoint) -> dict[str, bytes]:
-    """Python files that a job runs, by their paths below its directory, the first one first."""
+    """Return the Python files that a job runs, by their paths relative to its directory, the entry point first."""
     return {path.relative_to(entry.workdir).as_posix(): path.read_bytes() for path in entry.sources()}
 
 
 def keras_need(entry: EntryPoint) -> Need:
-    """What a job asks of Keras."""
+    """Return what a job requires of Keras."""
     if entry.kind is Kind.R and entry.file is not None:
         return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
     need = needs_legacy(sources(entry))
@@ -192,17 +194,17 @@ def choose_keras(
     *,
     adapt: bool,
 ) -> Choice:
-    """Return the Keras of a job, which any spare must be able to take over, and its adaptations.
+    """Return the Keras of a job, which any spare must be able to use as well, and its adaptations.
 
     Args:
-        need: What it asks.
-        workers: Versions on the hosts that get a task at once, by the task.
-        spares: Versions on the others.
-        env: What the user gives the tasks.
-        adapt: Interpreters may be adapted to scripts for older TensorFlow.
+        need: What the job requires.
+        workers: Versions on the hosts that get a task at the start, by task.
+        spares: Versions on the other hosts.
+        env: Environment variables that the user sets for the tasks.
+        adapt: Whether interpreters can be adapted to scripts for older TensorFlow.
 
     Raises:
-        NotReadyError: the hosts do not have what it needs, or have different versions.
+        NotReadyError: the hosts lack something that the job requires, or have different versions.
     """
     with translated():
         choice = choose(need, workers, env, adapt=adapt)
@@ -213,13 +215,13 @@ def choose_keras(
 
 @dataclass(frozen=True)
 class Terms:
-    """How a job is run, as far as warnings about its script depend on it.
+    """The properties of a job on which warnings about its script depend.
 
     Attributes:
-        adapt: Interpreters are adapted to scripts for older TensorFlow.
-        servers: It has a chief and parameter servers; None: unknown.
-        restarts: It is started again after a failure.
-        keeps: `fleet` keeps the script's checkpoint directory the same on all hosts.
+        adapt: Whether interpreters are adapted to scripts for older TensorFlow.
+        servers: Whether the job has a chief and parameter servers; None: unknown.
+        restarts: Whether the job is restarted after a failure.
+        keeps: Whether `fleet` keeps the script's checkpoint directory the same on all hosts.
     """
 
     adapt: bool = True
@@ -232,12 +234,12 @@ _TERMS = Terms()
 
 
 def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> Iterator[Note]:
-    """Yield what is likely to go wrong with a job on these hosts, before it starts."""
-    found = script_findings(program.entry, prepared, terms)
-    for finding in found[:_MOST_FINDINGS]:
+    """Yield warnings about likely problems of a job on these hosts, before it starts."""
+    findings = script_findings(program.entry, prepared, terms)
+    for finding in findings[:_MOST_FINDINGS]:
         yield Note(described(finding), Level.WARNING)
-    if len(found) > _MOST_FINDINGS:
-        yield Note(f"{len(found) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
+    if len(findings) > _MOST_FINDINGS:
+        yield Note(f"{len(findings) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
     missing = {item.member.slot: item.missing for item in prepared}
     for text in missing_imports(program.imports.places, missing, program.entry.workdir):
         yield Note(text, Level.WARNING)
@@ -250,18 +252,18 @@ def script_findings(
 ) -> list[Finding]:
     """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
 
-    Hints are left out, but for those on checkpoints if the job is restarted after failures.
+    Hints are omitted, except for those on checkpoints if the job is restarted after failures.
 
     Args:
-        entry: What the job starts.
-        prepared: Its hosts, one for each worker.
+        entry: The entry point of the job.
+        prepared: The hosts of the job, one for each worker.
         terms: How the job is run.
-        versions_known: No other TensorFlow is to be installed first.
+        versions_known: Whether TensorFlow keeps its version, because the job does not install another one first.
     """
     texts = _texts(entry)
     if not texts:
         return []
-    found = lint(
+    findings = lint(
         texts,
         next(iter(texts)),
         workers=len(prepared),
@@ -272,23 +274,25 @@ def script_findings(
     )
     resumes = [rule for rule in _RESUME_RULES if terms.restarts and not (terms.keeps and rule == "MW404")]
     return [
-        one for one in found if one.rule != _KERAS_RULE and (one.severity is not Severity.HINT or one.rule in resumes)
+        finding
+        for finding in findings
+        if finding.rule != _KERAS_RULE and (finding.severity is not Severity.HINT or finding.rule in resumes)
     ]
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
-    """Refuse a script that can only run with a chief and parameter servers, for a job that has none.
+    """Reject a script that requires a chief and parameter servers if the job has none.
 
     Args:
-        entry: What the job starts.
+        entry: The entry point of the job.
         hosts: Number of hosts in the fleet.
 
     Raises:
-        UsageError: Every task would wait for a chief, without end.
+        UsageError: every task would wait for a chief forever.
     """
     texts = _texts(entry)
-    found = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
-    for finding in found:
+    findings = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
+    for finding in findings:
         if finding.rule == _SERVERS_RULE and finding.severity is Severity.ERROR:
             slots = -(-_FEWEST_WITH_SERVERS // hosts)
             change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}
@@ -311,12 +315,12 @@ def described(finding: Finding) -> str:
 def missing_imports(
     places: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
 ) -> Iterator[str]:
-    """Yield a sentence for each module that hosts do not find: ``task.py:3 imports pandas, which worker-[0-1] lack``.
+    """Yield a sentence for each module that hosts lack: ``task.py:3 imports pandas, which worker-[0-1] lack``.
 
     Args:
-        places: Where each module is imported.
+        places: The location of each import, by module.
         missing: Modules that are not found, by host.
-        workdir: The directory that is pushed; None: unknown.
+        workdir: The directory that is uploaded; None: unknown.
     """
     from fleet.folding import fold
 
@@ -329,5 +333,5 @@ def missing_imports(
 
 
 def shown(entry: EntryPoint) -> str:
-    """What a job starts, as one word of a list or a few."""
+    """Return the name of the entry point, shortened to 60 characters."""
     return entry.name if len(entry.name) <= 60 else entry.name[:59] + "…"

@@ -1,4 +1,4 @@
-"""What a restarted attempt starts from, as its tasks report it, and whether its epochs continue."""
+"""Report the checkpoint from which a restarted attempt starts, and warn if its epochs do not continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Restarts:
         self._warned: set[int] = set()
 
     def add(self, record: object) -> list[Note]:
-        """Take the next record of a task; return the notes that follow from it."""
+        """Add the next record of a task; return the notes that follow from it."""
         if isinstance(record, TaskState) and record.phase is Phase.RUNNING:
             return self._started(record)
         if isinstance(record, Progress) and record.epoch >= 0:

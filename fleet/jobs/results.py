@@ -1,4 +1,4 @@
-"""What the hosts of a fleet store: jobs, their results, and whether these are on this computer."""
+"""Query which jobs and results the hosts of a fleet store, and which of these are on this computer."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class StoredTask:
     """The results of one task of a job.
 
     Attributes:
-        host: Where they are.
-        stored: What the host says of them.
-        name: How people know the task.
-        copied: They were pulled, and neither copy has changed or vanished.
-        safe: Deleting them on the host loses nothing: they were copied, or are a log that was shown.
+        host: The host that stores them.
+        stored: The report of the host.
+        name: Name of the task for users.
+        copied: The results were pulled, and neither copy has changed or disappeared.
+        safe: Deleting them on the host loses nothing: they were pulled, or are a log that was shown.
     """
 
     host: Host
@@ -46,7 +46,7 @@ class StoredTask:
 
     @property
     def key(self) -> str:
-        """Identifies the task within its job, in the fleet's state."""
+        """Return the identifier of the task within its job, as used in the fleet's state."""
         return task_key(self.host.name, self.stored)
 
 
@@ -56,8 +56,8 @@ class StoredJobs:
 
     Attributes:
         job: Its identifier.
-        tasks: By rank, the chief first.
-        known: Which results are on this computer.
+        tasks: The tasks by rank, the chief first.
+        known: The results that are on this computer.
     """
 
     job: str
@@ -66,38 +66,38 @@ class StoredJobs:
 
     @property
     def reports(self) -> list[JobReport]:
-        """What the hosts know of the job."""
+        """Return the reports of the hosts about the job."""
         return [task.stored.report for task in self.tasks if task.stored.report is not None]
 
     @property
     def started_at(self) -> float:
-        """When it was committed on most hosts, in seconds since the epoch; 0: unknown."""
+        """Return the time at which most hosts committed the job, in seconds since the epoch; 0: unknown."""
         times = [report.started_at for report in self.reports]
         return statistics.median_low(times) if times else 0.0
 
     @property
     def is_running(self) -> bool:
-        """Whether a supervisor looks after it."""
+        """Return whether a supervisor runs the job."""
         return any(report.alive and report.result is None for report in self.reports)
 
     @property
     def is_safe(self) -> bool:
-        """Whether deleting it on the hosts loses nothing."""
+        """Return whether deleting the job on the hosts loses nothing."""
         return not self.is_running and all(task.safe for task in self.tasks)
 
     @property
     def state(self) -> str:
-        """``running``, how it ended, or nothing if that is unknown."""
+        """Return ``running``, the outcome, or an empty string if the outcome is unknown."""
         if self.is_running:
             return "running"
         result = result_of(self.reports)
         return result.outcome.value if result else ""
 
     def summary(self, *, rented: bool = True) -> StoredResults:
-        """The job as an event tells it.
+        """Return an event that describes the job.
 
         Args:
-            rented: Results outside the fleet's directory go with the host, and count.
+            rented: Include results outside the fleet's directory, because they are deleted with the host.
         """
         first = description(self.reports) if self.reports else None
         return StoredResults(
@@ -123,12 +123,12 @@ class StoredJobs:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the hosts of a fleet store.
+    """The contents of the hosts of a fleet.
 
     Attributes:
-        jobs: Newest first.
-        disks: Of the hosts that answered.
-        silent: Why the other hosts do not answer, by name.
+        jobs: The stored jobs, newest first.
+        disks: The disks of the hosts that answered.
+        silent: The errors of the other hosts, by name.
     """
 
     jobs: tuple[StoredJobs, ...]
@@ -136,11 +136,11 @@ class Survey:
     silent: Mapping[str, FleetError]
 
     def find(self, job: str) -> StoredJobs | None:
-        """Return the job of that name; without a name the newest one that at least half of the hosts store."""
-        hosts = {one.job: {task.host.name for task in one.tasks} for one in self.jobs}
+        """Return the given job; without a name, the newest job that at least half of the hosts store."""
+        hosts = {stored.job: {task.host.name for task in stored.tasks} for stored in self.jobs}
         everywhere = len(set().union(*hosts.values()))
-        common = (one for one in self.jobs if not job and 2 * len(hosts[one.job]) >= everywhere)
-        return next(common, None) or next((one for one in self.jobs if job in ("", one.job)), None)
+        common = (stored for stored in self.jobs if not job and 2 * len(hosts[stored.job]) >= everywhere)
+        return next(common, None) or next((stored for stored in self.jobs if job in ("", stored.job)), None)
 
 
 def task_key(host: str, stored: StoredJob) -> str:
@@ -151,28 +151,28 @@ def task_key(host: str, stored: StoredJob) -> str:
 def survey(
     record: FleetRecord, directory: FleetDirectory, access: Access | None = None, jobs: Sequence[str] = ()
 ) -> Survey:
-    """Ask all hosts of a fleet what they store of `jobs`; of all jobs if there are none."""
+    """Ask all hosts of a fleet for the results of `jobs`; of all jobs if `jobs` is empty."""
     with opened(record.hosts, directory.key, access) as opening:
-        silent = {one.host.name: one.error for one in opening if one.error is not None}
-        found = ask_stores([one.value for one in opening if one.value is not None], jobs, silent)
-    return survey_of(found, directory, silent)
+        silent = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
+        stores = ask_stores([outcome.value for outcome in opening if outcome.value is not None], jobs, silent)
+    return survey_of(stores, directory, silent)
 
 
 def ask_stores(
     channels: Sequence[AgentChannel], jobs: Sequence[str], silent: dict[str, FleetError]
 ) -> list[tuple[Host, Store]]:
-    """Ask agents what their hosts store; add to `silent` why one does not answer."""
+    """Ask agents for the contents of their hosts; add the errors of those that do not answer to `silent`."""
     from fleet.remote.results import list_jobs
 
     outcomes = ask_each(channels, lambda channel: list_jobs(channel, jobs))
-    silent.update({one.host.name: one.error for one in outcomes if one.error is not None})
-    return [(one.host, one.value) for one in outcomes if one.value is not None]
+    silent.update({outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None})
+    return [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]
 
 
 def survey_of(
     stores: Sequence[tuple[Host, Store]], directory: FleetDirectory, silent: Mapping[str, FleetError]
 ) -> Survey:
-    """Put together what the hosts answered."""
+    """Combine the answers of the hosts."""
     by_job: dict[str, list[tuple[Host, StoredJob]]] = {}
     for host, store in stores:
         for stored in store.jobs:
@@ -181,19 +181,19 @@ def survey_of(
         DiskUse(host.name, store.disk.free, store.disk.total, sum(stored.size for stored in store.jobs))
         for host, store in stores
     ]
-    jobs = [_job(job, found, directory.on_this_computer(job)) for job, found in by_job.items()]
-    jobs.sort(key=lambda one: (one.started_at, one.job), reverse=True)
+    jobs = [_job(job, entries, directory.on_this_computer(job)) for job, entries in by_job.items()]
+    jobs.sort(key=lambda listed: (listed.started_at, listed.job), reverse=True)
     return Survey(tuple(jobs), tuple(disks), silent)
 
 
-def _job(job: str, found: Sequence[tuple[Host, StoredJob]], known: OnThisComputer) -> StoredJobs:
-    names = _task_names([stored for _, stored in found])
-    present = bool(known.directory) and is_present(known.directory)
+def _job(job: str, entries: Sequence[tuple[Host, StoredJob]], local: OnThisComputer) -> StoredJobs:
+    names = _task_names([stored for _, stored in entries])
+    present = bool(local.directory) and is_present(local.directory)
     tasks = []
-    for (host, stored), name in zip(found, names, strict=True):
-        copied = present and known.tasks.get(task_key(host.name, stored)) == stored.fingerprint
-        tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, known)))
-    return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), known)
+    for (host, stored), name in zip(entries, names, strict=True):
+        copied = present and local.tasks.get(task_key(host.name, stored)) == stored.fingerprint
+        tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, local)))
+    return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), local)
 
 
 def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
@@ -209,9 +209,9 @@ def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
 
 
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:
-    """Return a name for each, none twice: of the tasks, or of the slots if two had the same task last."""
-    slots = [one.slot for one in stored]
-    tasks = [(one.report.task if one.report is not None else "") or one.slot for one in stored]
+    """Return a unique name for each entry: its task, or its slot if two slots had the same task last."""
+    slots = [item.slot for item in stored]
+    tasks = [(item.report.task if item.report is not None else "") or item.slot for item in stored]
     for names in (tasks, slots):
         if len({*names}) == len(names) and all(map(is_task, names)):
             return names
@@ -219,7 +219,7 @@ def _task_names(stored: Sequence[StoredJob]) -> list[str]:
 
 
 def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
-    """Where the results of a task are."""
+    """Yield the locations of a task's results."""
     for use in task.stored.areas:
         if rented or not use.outside:
             yield ResultPlace(task.name, task.host.name, use.area.value, use.path, use.files, use.size)
@@ -228,22 +228,24 @@ def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
 def report_results(
     record: FleetRecord, directory: FleetDirectory, job: str, channels: Sequence[AgentChannel], sink: Sink
 ) -> None:
-    """Tell where the results of a job that has ended are, and how to get them; nothing if it only has a log.
+    """Emit the locations of the results of a job that has ended, and how to pull them; nothing if it only has a log.
 
     Args:
         record: The fleet.
-        directory: Its files.
+        directory: State directory of the fleet.
         job: The job.
-        channels: Conversations with its hosts or slots; one that is broken is left out.
+        channels: Connections to the agents of its hosts or slots; broken ones are skipped.
         sink: Takes the event.
     """
-    with contextlib.suppress(FleetError, KeyboardInterrupt):  # the job has ended, and its own end is still to be told
-        found = survey_of(ask_stores(channels, [job], {}), directory, {}).find(job)
-        if found is None:
+    with contextlib.suppress(FleetError, KeyboardInterrupt):  # the end of the job must still be reported
+        stored_job = survey_of(ask_stores(channels, [job], {}), directory, {}).find(job)
+        if stored_job is None:
             return
         hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.places)}
         results = tuple(
-            replace(place, host=hosts.get(place.host, place.host)) for task in found.tasks for place in places(task)
+            replace(place, host=hosts.get(place.host, place.host))
+            for task in stored_job.tasks
+            for place in places(task)
         )
         if any(place.kind != Area.LOGS.value for place in results):
             sink.emit(
@@ -259,14 +261,15 @@ def report_results(
 
 
 def result_of(reports: Sequence[JobReport]) -> JobResult | None:
-    """Return how a job ended; None if it has not ended, or if no host reports its end."""
+    """Return the result of a job; None if it has not ended, or if no host reports a result."""
     return agreement_of(reports).result
 
 
 def agreement_of(reports: Sequence[JobReport]) -> Agreement:
-    """Return how a job ended as most of its hosts report; no result if it has not ended, or if no host reports one.
+    """Return the result of a job that most hosts report; None if it has not ended, or if no host reports a result.
 
-    A host with a running supervisor knows better than one that lost its peers, and than one host in a fleet of two.
+    The report of a host with a running supervisor takes precedence over that of a host that lost its peers, and over
+    that of one host in a fleet of two.
     """
     results: dict[str, JobResult] = {}
     for report in reports:
@@ -276,11 +279,11 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
     if not results:
         return Agreement(None)
     terms = description(reports)
-    found = agree(results, size=len(terms.members), attempts=terms.attempts)
-    result = found.result
+    agreement = agree(results, size=len(terms.members), attempts=terms.attempts)
+    result = agreement.result
     running = sum(report.alive and report.result is None for report in reports)
     if result is not None and running:
         lone = result.isolated or result.outcome is Outcome.LOST
         if lone or 2 * running >= max(len(terms.members), len(reports)):
-            return Agreement(None, tuple(found.disputes))
-    return found
+            return Agreement(None, tuple(agreement.disputes))
+    return agreement

@@ -1,4 +1,4 @@
-"""The types of a job's tasks and their assignment to slots."""
+"""Assign the tasks of a job to slots, according to the requested task types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TaskTypes:
 
     @property
     def others(self) -> int:
-        """Number of tasks that are not workers."""
+        """Return the number of tasks that are not workers."""
         return self.chief + self.ps + self.evaluator
 
 
@@ -52,7 +52,7 @@ def _mistakes(types: TaskTypes, hosts: int, slots: int) -> Iterator[tuple[str, s
             {"--chief": True},
         )
     spares = hosts * types.tasks_per_host - slots
-    # A chief alone trains, but under ParameterServerStrategy it has nobody to give work to.
+    # A chief alone trains, but under ParameterServerStrategy it has no worker to give work to.
     fewest = 0 if types.chief and not types.ps else 1
     if types.others and slots < types.others + fewest:
         asked = [
@@ -74,7 +74,7 @@ def _mistakes(types: TaskTypes, hosts: int, slots: int) -> Iterator[tuple[str, s
 
 
 def success(given: str | None, ps: int) -> SuccessPolicy:
-    """Return the success policy: with parameter servers only the chief's process ends, otherwise all do.
+    """Return the success policy: with parameter servers only the chief must succeed, otherwise all workers.
 
     Args:
         given: The option's value; None: not set.
@@ -88,8 +88,8 @@ def success(given: str | None, ps: int) -> SuccessPolicy:
 def assign(types: TaskTypes, slots: int, spares: int) -> list[str]:
     """Return the task of each slot in the first attempt, in the order of the hosts.
 
-    The chief comes first, since the first host leads the job; then workers, parameter servers, the evaluator, and
-    spares, which have none.
+    The chief comes first, because the first host leads the job; then workers, parameter servers, the evaluator, and
+    spares, which do not have a task.
 
     Returns:
         A task for each slot, empty for a spare.
@@ -105,11 +105,11 @@ def assign(types: TaskTypes, slots: int, spares: int) -> list[str]:
 
 
 def current_members(members: Sequence[Member], reports: Mapping[str, JobReport]) -> tuple[Member, ...]:
-    """Return the members of a job with their tasks of now.
+    """Return the members of a job with their current tasks.
 
     Args:
-        members: As they were committed.
-        reports: What hosts report of the job, by slot.
+        members: The members as they were committed.
+        reports: The reports of the hosts about the job, by slot.
     """
     reported = {report.task for report in reports.values()}
 
@@ -125,7 +125,7 @@ def worker_name(worker: str) -> str:
     """Return the task that ``1``, ``worker-1`` or ``ps-0`` names; empty for ``all``.
 
     Raises:
-        UsageError: it is no task.
+        UsageError: `worker` is not a task.
     """
     if worker == "all":
         return ""

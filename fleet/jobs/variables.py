@@ -1,4 +1,4 @@
-"""The variables that a user gives to the script: --env, --env-file, --secret."""
+"""Read the environment variables that the user gives to the script: --env, --env-file, --secret."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def _file_variables(path: Path) -> dict[str, str]:
 
 
 def environment(given: Sequence[str], files: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The script's variables: those of the files, then those given, which win.
+    """Return the script's variables: those of the files, overridden by those in `given`.
 
     Args:
-        given: ``K=V``, or ``K`` alone for the value that it has `here`.
-        files: Files with one ``K=V`` a line; empty lines and those that begin with # are skipped.
+        given: ``K=V``, or ``K`` alone for its value in `here`.
+        files: Files with one ``K=V`` per line; empty lines and lines that begin with # are skipped.
         here: The environment of this program.
 
     Raises:
@@ -73,25 +73,25 @@ def environment(given: Sequence[str], files: Sequence[str], here: Mapping[str, s
 
 
 def withheld(given: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
-    """Return the files that hold secrets, of --secret K=@FILE and --env-file: they must not be pushed.
+    """Return the files that hold secrets, from --secret K=@FILE and --env-file: they must not be uploaded.
 
     Args:
-        given: What --secret was given.
-        files: What --env-file was given.
+        given: Values of --secret.
+        files: Values of --env-file.
     """
     sources = [source[1:] for _, _, source in (item.partition("=") for item in given) if source.startswith("@")]
     return tuple(str(Path(path).expanduser()) for path in (*sources, *files))
 
 
 def secrets(given: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The script's secret variables; their values never stand on a command line.
+    """Return the script's secret variables; their values never appear on a command line.
 
     Args:
-        given: ``K`` for the value that it has `here`, or ``K=@FILE`` for the content of a file.
+        given: ``K`` for its value in `here`, or ``K=@FILE`` for the content of a file.
         here: The environment of this program.
 
     Raises:
-        UsageError: a value stands on the command line, is not set here, or its file cannot be read.
+        UsageError: a value is on the command line, a variable is not set here, or its file cannot be read.
     """
     variables = {}
     for item in given:
