@@ -1,1 +1,1 @@
-"""Where hosts come from: instances, hosts, fleets, and the providers that make them."""
+"""The sources of hosts: instances, hosts, fleets, and the providers that create them."""

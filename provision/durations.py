@@ -15,8 +15,8 @@ def seconds(text: str) -> float:
     Raises:
         ValueError: `text` is not a duration, or the number is infinite.
     """
-    found = _DURATION.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS_S[found[2] or ""] if found else math.inf
+    match = _DURATION.fullmatch(text.strip())
+    value = float(match[1]) * _UNITS_S[match[2] or ""] if match else math.inf
     if not math.isfinite(value):
         raise ValueError(f"invalid duration {text!r}; use seconds, 90s, 10m, or 2h")
     return value

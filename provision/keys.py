@@ -1,4 +1,4 @@
-"""SSH key pairs of a fleet and of the hosts that this computer plays."""
+"""SSH key pairs of a fleet and of its local hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KeyPair:
     """A key pair as OpenSSH stores it.
 
     Attributes:
-        private: The private key, unencrypted, in the text format of OpenSSH; it never shows in a repr.
+        private: The private key, unencrypted, in the text format of OpenSSH; it is left out of the repr.
         public: The public key on one line, ``ssh-ed25519 AAAA… comment``.
     """
 
@@ -22,10 +22,10 @@ class KeyPair:
 
 
 def generate_ed25519(comment: str) -> KeyPair:
-    """A new ed25519 key pair.
+    """Return a new ed25519 key pair.
 
     Args:
-        comment: What the public key is for; it ends the line of the public key.
+        comment: Purpose of the key; the last field of the public key.
 
     Raises:
         ValueError: `comment` does not fit on one line.
@@ -46,7 +46,7 @@ def public_key(private: bytes, comment: str) -> str:
 
     Args:
         private: An unencrypted private key in the text format of OpenSSH.
-        comment: Ends the line.
+        comment: The last field of the public key.
 
     Raises:
         ValueError: `private` is not such a key.
@@ -62,10 +62,10 @@ def public_key(private: bytes, comment: str) -> str:
 
 
 def fingerprint(public: str) -> str:
-    """The fingerprint of an OpenSSH public key, ``SHA256:…``, as `ssh-keygen -l` prints it.
+    """Return the fingerprint of an OpenSSH public key, ``SHA256:…``, as `ssh-keygen -l` prints it.
 
     Raises:
-        ValueError: `public` is no public key.
+        ValueError: `public` is not a public key.
     """
     try:
         blob = base64.b64decode(public.split()[1], validate=True)

@@ -11,12 +11,12 @@ _INSTANCE_NAME = re.compile(r"worker-(0|[1-9][0-9]*)", re.ASCII)
 
 
 def validate_fleet_name(name: str) -> str:
-    """Return `name` if a fleet may be called so.
+    """Return `name` if it is a valid fleet name.
 
     The rule is the one that Compute Engine has for labels and instances, minus room for ``-worker-12``.
 
     Raises:
-        ValueError: what is wrong with it, as a sentence for the user.
+        ValueError: `name` is invalid; the text is a sentence for the user.
     """
     if len(name) > FLEET_NAME_LENGTH_MAX:
         raise ValueError(f"The fleet name {name!r} has {len(name)} characters; {FLEET_NAME_LENGTH_MAX} are allowed")
@@ -29,7 +29,7 @@ def validate_fleet_name(name: str) -> str:
 
 
 def instance_name(index: int) -> str:
-    """Name of the instance with this index, ``worker-0``.
+    """Return the name of the instance with this index, ``worker-0``.
 
     Raises:
         ValueError: `index` is negative.
@@ -40,17 +40,17 @@ def instance_name(index: int) -> str:
 
 
 def is_instance_name(text: str) -> bool:
-    """Whether `text` is the name of an instance, ``worker-0``."""
+    """Return True if `text` is the name of an instance, ``worker-0``."""
     return _INSTANCE_NAME.fullmatch(text) is not None
 
 
 def index_of(name: str) -> int:
-    """Index of the instance with this name: 0 of ``worker-0``.
+    """Return the index of the instance with this name: 0 of ``worker-0``.
 
     Raises:
         ValueError: `name` is not the name of an instance.
     """
-    found = _INSTANCE_NAME.fullmatch(name)
-    if found is None:
+    match = _INSTANCE_NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name!r} is not a worker's name; workers are called worker-0, worker-1 and so on")
-    return int(found[1])
+    return int(match[1])

@@ -1,4 +1,4 @@
-"""Directories that nobody else may enter."""
+"""Directories that only their owner can enter."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory with its missing parents, each for its owner alone, whatever the umask.
+    """Create a directory and its missing parents, each accessible only to its owner, with any umask.
 
     `Path.mkdir(mode, parents=True)` applies the mode to the last directory only.
 
     Raises:
-        OSError: one of them cannot be created.
+        OSError: a directory cannot be created.
     """
     missing = []
     for each in (path, *path.parents):

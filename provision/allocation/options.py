@@ -11,7 +11,7 @@ from provision.static.options import StaticOptions
 
 @dataclass(frozen=True)
 class AllocationOptions(StaticOptions):
-    """Which nodes the fleet uses.
+    """The nodes that the fleet uses.
 
     Attributes:
         inventory: The allocation, ``slurm:12``. It comes from the environment and is not an option.
@@ -24,12 +24,12 @@ class AllocationOptions(StaticOptions):
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change; the allocation is one of them."""
-        found = super().conflicts(existing)
-        has = getattr(existing, "inventory", "")
+        clauses = super().conflicts(existing)
+        current = getattr(existing, "inventory", "")
         return (
-            [*found, f"hosts of {self.inventory} requested, the fleet has those of {has}"]
-            if has != self.inventory
-            else found
+            [*clauses, f"hosts of {self.inventory} requested, the fleet has those of {current}"]
+            if current != self.inventory
+            else clauses
         )
 
 

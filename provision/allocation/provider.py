@@ -18,11 +18,11 @@ from provision.static.provider import StaticProvider
 
 
 class AllocationProvider(StaticProvider):
-    """Lends the nodes of an allocation, over SSH.
+    """Assigns the nodes of an allocation to fleets, over SSH.
 
     Args:
         batch: ``slurm`` or ``pbs``.
-        root: Directory that tells which nodes are in which fleet; made with the first fleet.
+        root: Directory of the records of the nodes of each fleet; created with the first fleet.
     """
 
     def __init__(self, batch: str, root: Path) -> None:
@@ -50,7 +50,7 @@ class AllocationProvider(StaticProvider):
         return super().named_hosts(options) if options.inventory else [here(_batch(options))]
 
     def doctor(self) -> list[Finding]:
-        """Whether this is inside an allocation, and the programs that know the user's SSH configuration are there."""
+        """Check that this program runs in an allocation, and that the OpenSSH programs are installed."""
         return [_finding(self.name), *super().doctor()]
 
 
@@ -64,8 +64,8 @@ def _finding(batch: str) -> Finding:
         nodes = read_allocation(inventory).names
     except ProviderError as error:
         program = "srun" if batch == "slurm" else "qsub"
-        there = "" if shutil.which(program) else f"; there is no {program} on this computer either"
-        return Finding("allocation", False, f"{error.message}{there}", error.next_step, error.hint)
+        missing = "" if shutil.which(program) else f"; there is no {program} on this computer either"
+        return Finding("allocation", False, f"{error.message}{missing}", error.next_step, error.hint)
     return Finding(
         "allocation", True, f"job {inventory.partition(':')[2]} has {counted(len(nodes), 'node')}: {', '.join(nodes)}"
     )

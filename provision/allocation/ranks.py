@@ -1,4 +1,4 @@
-"""Which process of a parallel start this is, as the launcher tells each of them.
+"""The rank of this process in a parallel start, from the environment that the launcher sets.
 
 Slurm: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES; PBS: ``man pbsdsh``, and "Environment
 Variables" of the OpenPBS user's guide.
@@ -16,11 +16,11 @@ from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist
 
 RANKS_MAX = 10_000
-"""More processes than this are taken for a mistake."""
+"""More processes than this are an error."""
 
-# Of launchers that start processes in the allocations of others, too, and by others: they are asked first.
+# MPI launchers also run in the allocations of Slurm and PBS, so their variables are read first.
 _MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
-# Steps that Slurm makes for a batch script or a shell have numbers from here on.
+# Slurm numbers the steps of batch scripts and shells from here.
 _SPECIAL_STEPS = 0xFFFFFF00
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -29,15 +29,15 @@ Read = Callable[[Path], str]
 
 @dataclass(frozen=True)
 class Launch:
-    """One of several processes that were started together.
+    """A process of several that were started together.
 
     Attributes:
-        rank: Its number, from 0.
-        size: How many there are; 0: only the process with rank 0 knows.
-        nodes: Names of the nodes, the first one that of rank 0; empty: not known.
-        job: What the batch system calls this start, to be part of a file's name; empty: it has no name for it.
-        directory: Where the user submitted the job, where the process was started elsewhere; empty: right here.
-        shared: The node may have been given several processes of this rank, of which one is meant.
+        rank: Number of the process, from 0.
+        size: Number of processes; 0: known only to the process with rank 0.
+        nodes: Names of the nodes, the first is that of rank 0; empty: unknown.
+        job: Name that the batch system has for this start, valid in a file name; empty: none.
+        directory: Directory in which the user submitted the job; empty: the working directory.
+        shared: The node may have started several processes of this rank, of which only one is used.
     """
 
     rank: int
@@ -48,13 +48,13 @@ class Launch:
     shared: bool = False
 
     def node(self, rank: int) -> str:
-        """The node of a rank; empty where that is not certain."""
+        """Return the node of a rank; empty if it is not certain."""
         return self.nodes[rank] if 0 < len(self.nodes) == self.size else ""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user said of the start; None and empty: nothing."""
+    """Options of the user for the start; None and empty: not given."""
 
     rank: int | None = None
     size: int | None = None
@@ -62,15 +62,15 @@ class Given:
 
 
 def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read_text) -> Launch:
-    """Which process this is.
+    """Return the rank of this process and the start that it belongs to.
 
     Args:
-        given: Goes before all that the environment says.
+        given: Options of the user; they override the environment.
         environ: The environment of the process.
         read: Reads the node file of PBS.
 
     Raises:
-        NodelistError: nobody says, or what is said makes no sense.
+        NodelistError: the rank is unknown or invalid.
     """
     launch = _explicit(given, environ) or _mpi(environ) or _slurm(environ) or _pbs(environ, read)
     if launch is None:
@@ -106,7 +106,7 @@ def _mpi(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _allocation(environ: Mapping[str, str]) -> str:
-    """The allocation that a process of another launcher runs in."""
+    """Return the allocation in which another launcher started this process."""
     return _file_name(environ.get("SLURM_JOB_ID") or environ.get("PBS_JOBID") or "")
 
 
@@ -131,7 +131,7 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
-    """A process of pbsdsh, which starts one for each slot; the node file is on the first node alone."""
+    """Return the start by pbsdsh: one process for each slot; only the first node has the node file."""
     if "PBS_JOBID" not in environ:
         return None
     if "PBS_NODENUM" not in environ:
@@ -168,5 +168,5 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _file_name(text: str) -> str:
-    """`text` with nothing in it that a file's name should not have; arrays of PBS are called ``12[3].server``."""
+    """Return `text` without characters that are invalid in file names; PBS arrays are named ``12[3].server``."""
     return _FORBIDDEN.sub("-", text).strip("-.")[:80]

@@ -1,4 +1,4 @@
-"""Hosts that exist already: inventories, and the fleet's hosts written down for other programs."""
+"""Inventories of existing hosts, and exports of the fleet's hosts for other programs."""
 
 from provision.inventory.ansible.entries import Entry
 from provision.inventory.errors import InventoryError, Place

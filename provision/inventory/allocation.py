@@ -1,7 +1,7 @@
 """The allocation of a batch system as an inventory: its nodes are the hosts, in their order.
 
-In place of a file's path it is called ``slurm:12`` or ``pbs:12.server``, after its job, so that a fleet is not taken
-for one of another allocation.
+Instead of a file path, its name is ``slurm:12`` or ``pbs:12.server``, after its job, so that fleets of different
+allocations are distinct.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         ProviderError: there is none.
     """
-    if not (found := current_allocation(batch, environ)):
+    if not (allocation := current_allocation(batch, environ)):
         raise ProviderError(
             ErrorKind.USAGE,
             f"not inside a {_CALLED[batch]} allocation",
             cause=f"{_JOBS[batch]} is not set",
             hint=_ENTER[batch],
         )
-    return found
+    return allocation
 
 
 def is_allocation(inventory: str) -> bool:
-    """Whether an inventory is the allocation of a batch system; paths of files are absolute."""
+    """Return True if an inventory is the allocation of a batch system; paths of files are absolute."""
     return inventory.partition(":")[0] in _JOBS
 
 
 def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> Inventory:
-    """The nodes of an allocation, each counted once.
+    """Return the nodes of an allocation, each counted once.
 
     Args:
         inventory: From `here`.
-        environ: Of this program, which must run in it.
+        environ: Environment of this program, which must run in the allocation.
 
     Raises:
-        ProviderError: it does not, or what the batch system says cannot be read.
+        ProviderError: it does not, or the variables of the batch system cannot be read.
     """
     batch, _, job = inventory.partition(":")
     if here(batch, environ) != inventory:

@@ -1,4 +1,4 @@
-"""Where a file says something, and the error for what cannot be read or honoured there."""
+"""Places in inventory files, and the error for content that cannot be read or is not supported."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Place:
 
 
 class InventoryError(ProviderError):
-    """An inventory is malformed, or says something that cannot be honoured; nothing was started.
+    """An inventory is malformed, or has content that is not supported; nothing was started.
 
     Args:
         message: What is wrong, for the user.
-        place: Where; it begins the sentence.
-        cause: Why, when known.
+        place: Place of the error; it begins the message.
+        cause: Cause, if known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
         again: Options of ``fleet up`` to change before it is repeated.

@@ -1,4 +1,4 @@
-"""A fleet's hosts, written down for other programs: an Ansible inventory, an SSH configuration, JSON."""
+"""Exports a fleet's hosts for other programs: an Ansible inventory, an SSH configuration, JSON."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ VERSION = 1
 
 
 def export(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path, form: Form) -> str:
-    """The hosts of a fleet as the content of a file.
+    """Return the hosts of a fleet as the content of a file.
 
     Args:
         fleet: Name of the fleet.
         hosts: Its hosts, in their order.
-        key: Private key of the fleet, for hosts that have no identities of their own.
+        key: Private key of the fleet, for hosts without identities.
         known_hosts: File in which their host keys are pinned by alias.
-        form: ``ansible``: an inventory in INI form, with all hosts in a group called like the fleet, ``-`` written as
-            ``_``. ``ssh-config``: a block ``FLEET-worker-0`` for each host. ``json``: one object.
+        form: ``ansible``: an inventory in INI form, with all hosts in a group named like the fleet, with ``_`` for
+            ``-``. ``ssh-config``: a block ``FLEET-worker-0`` for each host. ``json``: one object.
 
     Raises:
-        ValueError: a path holds a line break or a double quote, which these forms cannot write, or something is a
-            template to Ansible.
+        ValueError: a path has a line break or a double quote, which these forms cannot represent, or a value is a
+            template for Ansible.
     """
     for path in (key, known_hosts, *(path for host in hosts for path in (*host.identities, *host.certificates))):
         if any(sign in str(path) for sign in '\n\r"'):
@@ -71,7 +71,7 @@ def _ansible(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path) ->
 
 
 def _ini_value(text: str) -> str:
-    """A value behind a host in INI form; one that would be read as a number or a list is quoted twice."""
+    """Return a host variable's value in INI form; a value that reads as a number or a list is quoted twice."""
     if text.isascii() and text.isdigit() and not text.startswith("0"):
         return text
     value = text if literal(text) is text else repr(text)
@@ -101,7 +101,7 @@ def _identities(keys: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _options(host: Host, known_hosts: Path) -> list[tuple[str, str]]:
-    """Options of ssh_config that prove the host and the user to be themselves, and lead to the host."""
+    """Return the ssh_config options that authenticate host and user, and set the route."""
     options = [
         *(("CertificateFile", quoted_path(path)) for path in host.certificates),
         ("IdentityAgent", quoted_path(host.agent) if host.agent else ""),
@@ -115,7 +115,7 @@ def _options(host: Host, known_hosts: Path) -> list[tuple[str, str]]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which ssh finds none of its tokens."""
+    """Return `text` with the % signs escaped for ssh."""
     return text.replace("%", "%%")
 
 

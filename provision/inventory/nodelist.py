@@ -1,4 +1,4 @@
-"""What a batch system says about the nodes of an allocation."""
+"""Nodes of an allocation as a batch system reports them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Node:
 
     Attributes:
         name: Its name, as the batch system writes it.
-        slots: How many tasks the batch system would start there, 1 or more.
+        slots: Number of tasks that the batch system would start there, 1 or more.
     """
 
     name: str
@@ -31,7 +31,7 @@ class NodelistError(ProviderError):
 
     Args:
         message: What is wrong, for the user.
-        cause: Why, when known.
+        cause: Cause, if known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
     """
@@ -41,5 +41,5 @@ class NodelistError(ProviderError):
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a node can be called so: letters, digits and ``.-_``, no hyphen or dot at the start."""
+    """Return True if `text` is a valid node name: letters, digits and ``.-_``, no hyphen or dot at the start."""
     return bool(_NAME.fullmatch(text))

@@ -1,4 +1,4 @@
-"""The node file of PBS: one line for each task that PBS would start, the name of its node."""
+"""The node file of PBS: one line, the name of the node, for each task that PBS would start."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from provision.inventory.nodelist import NODES_MAX, Node, NodelistError, is_node
 
 
 def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
-    """The nodes of the file that PBS_NODEFILE names, in the order in which they first stand there.
+    """Return the nodes of the file PBS_NODEFILE, in the order of their first lines.
 
     Args:
         text: Content of the file.
         path: The file, for messages.
 
     Raises:
-        NodelistError: it names no node, or a line is no name of a node.
+        NodelistError: it names no node, or a line is not a node name.
     """
     lines = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
     slots: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""The plainest inventory: a list of hosts, one a line, ``[user@]host[:port]``.
+"""Plain inventories: a list of hosts, one per line, ``[user@]host[:port]``.
 
-Ranges and comments are those of the INI form. A host that stands in it twice counts once, as in the list that a batch
-system writes.
+Ranges and comments are those of the INI form. A host that is listed twice counts once, as in the list of a batch
+system.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _BRACKETED = re.compile(r"\[[^\]]*\].+")
 
 
 def is_plain(text: str) -> bool:
-    """Whether `text` is a plain list: nothing in it sets a variable or begins a section."""
+    """Return True if `text` is a plain list: no part of it sets a variable or begins a section."""
     return all("=" not in word and (word[0] != "[" or _BRACKETED.fullmatch(word)) for _, word in _hosts(text))
 
 
 def read_plain(text: str, path: Path) -> Groups:
-    """The hosts of a plain list.
+    """Return the hosts of a plain list.
 
     Args:
         text: Content of the file.
@@ -58,6 +58,6 @@ def read_plain(text: str, path: Path) -> Groups:
 
 
 def _hosts(text: str) -> list[tuple[int, str]]:
-    """Number and content of each line that is neither empty nor a comment, comments taken off."""
+    """Return the number and content of each line that is neither empty nor a comment, without comments."""
     stripped = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.split("\n"), 1)]
     return [(number, word) for number, word in stripped if word and not word.startswith(";")]

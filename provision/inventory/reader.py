@@ -1,4 +1,4 @@
-"""Inventories: which hosts are there, in which order, and how each is reached."""
+"""Inventories: their hosts, the order of the hosts, and the route to each."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
 class Inventory:
     """The hosts of an inventory.
 
-    Names and groups are known at once. What a host's variables say is looked at when the host is asked for, so that
-    one that cannot be honoured disturbs only those who want it.
+    Names and groups are read immediately. The variables of a host are evaluated when the host is requested, so that
+    an unsupported host is an error only for users that need it.
 
     Args:
         path: The file.
-        kind: The form that it has.
-        content: What it says.
+        kind: Form of the file.
+        content: Hosts and groups of the file.
 
     Attributes:
         names: Names of all hosts; their order is the order of indices.
@@ -50,26 +50,26 @@ class Inventory:
         self._variables = Variables(content, path.parent)
 
     def place(self, name: str) -> Place:
-        """Where the host `name` is first named."""
+        """Return the place at which the host `name` is first named."""
         return self._content.places[name]
 
     @property
     def hosts(self) -> tuple[Entry, ...]:
-        """All hosts, in their order.
+        """Return all hosts, in their order.
 
         Raises:
-            InventoryError: there is none, one cannot be reached as it wants to be, or two are the same.
+            InventoryError: there are no hosts, the route to a host is not supported, or two hosts are the same.
         """
         return self.select("")
 
     def select(self, limit: str) -> tuple[Entry, ...]:
-        """The hosts that a limit names, in the order of the inventory.
+        """Return the hosts that a limit names, in the order of the inventory.
 
         Args:
-            limit: Patterns as Ansible's ``--limit`` has them, ``gpu:!gpu3`` or ``lab[0:3]``; empty: all hosts.
+            limit: Patterns as in Ansible's ``--limit``, ``gpu:!gpu3`` or ``lab[0:3]``; empty: all hosts.
 
         Raises:
-            InventoryError: it names none, one cannot be reached as it wants to be, or two are the same.
+            InventoryError: it names no hosts, the route to a host is not supported, or two hosts are the same.
         """
         entries = tuple(
             entry(name, self._variables.of(name), self._variables.groups_of(name))
@@ -82,7 +82,8 @@ class Inventory:
 def read_inventory(path: Path) -> Inventory:
     """Read an inventory: Ansible's INI or YAML form, or a plain list of hosts.
 
-    The form is told by the file's suffix and content. Variables in ``group_vars`` and ``host_vars`` beside it count.
+    The file's suffix and content determine the form. Variables in ``group_vars`` and ``host_vars`` next to it are
+    read.
 
     Raises:
         InventoryError: it cannot be read, is malformed, or is something that only Ansible can run.
@@ -123,22 +124,22 @@ def _kind(text: str, path: Path) -> Kind:
 
 
 def _looks_like_yaml(text: str) -> bool:
-    """Whether the first line that says something begins a mapping."""
+    """Return True if the first line that is not empty or a comment begins a mapping."""
     lines = (line.strip() for line in text.split("\n"))
     first = next((line for line in lines if line and not line.startswith("#")), "")
     return _YAML_START.match(first) is not None
 
 
 def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> None:
-    """Raise where two names lead to one host by the same way."""
+    """Raise InventoryError if two names lead to one host by the same route."""
     seen: dict[object, str] = {}
-    for one in entries:
-        way = (one.address, one.port, one.ssh_args.proxy_jump, one.ssh_args.proxy_command)
-        if way in seen:
-            port = f" on port {one.port}" if one.port else ""
+    for host in entries:
+        route = (host.address, host.port, host.ssh_args.proxy_jump, host.ssh_args.proxy_command)
+        if route in seen:
+            port = f" on port {host.port}" if host.port else ""
             raise InventoryError(
-                f"the hosts {seen[way]!r} and {one.name!r} are one: both are {one.address}{port}",
-                place=places[one.name],
+                f"the hosts {seen[route]!r} and {host.name!r} are one: both are {host.address}{port}",
+                place=places[host.name],
                 hint="leave one of them out",
             )
-        seen[way] = one.name
+        seen[route] = host.name

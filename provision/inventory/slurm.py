@@ -1,8 +1,8 @@
 """Slurm's node expressions, ``gpu[01-03,7],login1``, and its counts of tasks, ``2(x3),1``.
 
-What Slurm writes is read as ``scontrol show hostnames`` reads it: the order is that of the expression, numbers padded
-with zeros keep their width, and of several brackets the last one varies fastest, the others from the left. Words
-behind a bracket and steps, ``n[1-9/2]-ib``, are those of other tools for clusters.
+Expressions are read as by ``scontrol show hostnames``: the order is that of the expression, numbers padded with zeros
+keep their width, and of several brackets the last one varies fastest, the others from the left. Words after a bracket
+and steps, ``n[1-9/2]-ib``, are written by other cluster tools.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ _DIGITS_MAX = 18
 
 
 def expand_nodelist(expression: str) -> tuple[str, ...]:
-    """The names that an expression of SLURM_JOB_NODELIST stands for, in its order; one named twice counts once.
+    """Return the names in an expression of SLURM_JOB_NODELIST, in its order; a repeated name counts once.
 
     Args:
-        expression: ``gpu[01-03,7],login1``; brackets may follow each other, and words may stand between and behind
-            them.
+        expression: ``gpu[01-03,7],login1``; brackets may follow each other, with words between and after them.
 
     Raises:
         NodelistError: it is malformed, or names no node.
@@ -49,40 +48,40 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
 
 
 def parse_tasks_per_node(text: str, nodes: int) -> tuple[int, ...]:
-    """The number of tasks on each node, from SLURM_TASKS_PER_NODE: ``2(x3),1`` is two on three nodes, then one.
+    """Return the number of tasks on each node; ``2(x3),1`` is two on three nodes, then one.
 
     Args:
-        text: The value of the variable.
-        nodes: How many nodes there are.
+        text: Value of SLURM_TASKS_PER_NODE.
+        nodes: Number of nodes.
 
     Raises:
-        NodelistError: it is malformed, or speaks of another number of nodes.
+        NodelistError: it is malformed, or has another number of nodes.
     """
     counts: list[int] = []
     for part in text.split(","):
-        found = _TASKS.fullmatch(part.strip())
-        if found is None or int(found[1]) == 0 or found[2] == "0":
+        match = _TASKS.fullmatch(part.strip())
+        if match is None or int(match[1]) == 0 or match[2] == "0":
             raise NodelistError(
                 f"SLURM_TASKS_PER_NODE is {_short(text)}, and {part.strip()!r} in it is no count such as 2 or 2(x3)"
             )
-        repeat = int(found[2] or "1")
+        repeat = int(match[2] or "1")
         if len(counts) + repeat > nodes:
             raise _other_number(text, nodes)
-        counts += [int(found[1])] * repeat
+        counts += [int(match[1])] * repeat
     if len(counts) != nodes:
         raise _other_number(text, nodes)
     return tuple(counts)
 
 
 def nodes_of(expression: str, tasks_per_node: str = "") -> tuple[Node, ...]:
-    """The nodes of an allocation of Slurm, in their order.
+    """Return the nodes of an allocation of Slurm, in their order.
 
     Args:
         expression: SLURM_JOB_NODELIST.
         tasks_per_node: SLURM_TASKS_PER_NODE; empty: one task on each node.
 
     Raises:
-        NodelistError: one of them is malformed, or they contradict each other.
+        NodelistError: an argument is malformed, or they contradict each other.
     """
     names = expand_nodelist(expression)
     if not tasks_per_node:
@@ -92,17 +91,17 @@ def nodes_of(expression: str, tasks_per_node: str = "") -> tuple[Node, ...]:
 
 
 def _split(expression: str) -> list[str]:
-    """The parts of an expression between the commas that stand outside brackets."""
+    """Return the parts of an expression between the commas outside brackets."""
     parts, start = [], 0
-    for found in _COMMA_OR_BRACKET.finditer(expression):
-        if found[0] == ",":
-            parts.append(expression[start : found.start()])
-            start = found.end()
+    for separator in _COMMA_OR_BRACKET.finditer(expression):
+        if separator[0] == ",":
+            parts.append(expression[start : separator.start()])
+            start = separator.end()
     return [*parts, expression[start:]]
 
 
 def _expand(word: str, expression: str) -> list[str]:
-    """The names that a part between commas stands for."""
+    """Return the names of a part between commas."""
     if not word:
         raise _malformed(expression, "a name is missing beside a comma")
     pieces = _BRACKET.split(word)
@@ -118,37 +117,37 @@ def _expand(word: str, expression: str) -> list[str]:
 
 
 def _in_order(choices: Sequence[list[str]]) -> list[tuple[str, ...]]:
-    """Every choice of one number for each bracket, in Slurm's order."""
+    """Return every choice of one number for each bracket, in Slurm's order."""
     *outer, last = choices or [[""]]
     before = [tuple(reversed(chosen)) for chosen in product(*reversed(outer))]
     return [(*chosen, number) for chosen in before for number in last]
 
 
 def _joined(words: Sequence[str], numbers: Sequence[str]) -> str:
-    """Words with a number behind each of them but the last."""
+    """Return words with a number after each of them except the last."""
     return "".join(part for pair in zip(words, [*numbers, ""], strict=False) for part in pair)
 
 
 def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
-    """The numbers that the inside of a bracket stands for, no more than `limit`."""
+    """Return the numbers inside a bracket, at most `limit`."""
     numbers: list[str] = []
     for part in bracket.split(","):
-        found = _RANGE.fullmatch(part)
-        if found is None or any(len(number or "") > _DIGITS_MAX for number in found.groups()):
+        match = _RANGE.fullmatch(part)
+        if match is None or any(len(number or "") > _DIGITS_MAX for number in match.groups()):
             hint = (
                 f"[{part.replace(':', '/')}]" if re.fullmatch(r"[\d-]{,40}:\d{,9}", part) else "[1-9] or [01,07-10]"
             )
             raise _malformed(
                 expression, f"{_short(part)} in {_short(f'[{bracket}]')} is no range", f"Ranges are written {hint}"
             )
-        first, last, step = found[1], found[2] or found[1], int(found[3] or "1")
+        first, last, step = match[1], match[2] or match[1], int(match[3] or "1")
         if step == 0 or int(last) < int(first):
             raise _malformed(expression, f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")
-        wanted = range(int(first), int(last) + 1, step)
-        if len(numbers) + len(wanted) > limit:
+        values = range(int(first), int(last) + 1, step)
+        if len(numbers) + len(values) > limit:
             raise _malformed(expression, f"these are more than {NODES_MAX} nodes")
         width = len(first) if first.startswith("0") else 0
-        numbers += [str(number).zfill(width) for number in wanted]
+        numbers += [str(number).zfill(width) for number in values]
     return numbers
 
 
@@ -164,5 +163,5 @@ def _other_number(text: str, nodes: int) -> NodelistError:
 
 
 def _short(text: str) -> str:
-    """Text for a message, in quotes."""
+    """Return text for a message, in quotes."""
     return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -1,4 +1,4 @@
-"""Whether sshd would let the account that runs this program log in on this computer."""
+"""Checks that sshd accepts logins of the user that runs this program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHADOW = Path("/etc/shadow")
 
 
 def login() -> pwd.struct_passwd:
-    """The account that runs this program.
+    """Return the account that runs this program.
 
     Raises:
         ProviderError: the system has no entry for it.
@@ -29,10 +29,10 @@ def login() -> pwd.struct_passwd:
 
 
 def check() -> str:
-    """Name of the account that runs this program, if it can log in.
+    """Return the name of the account that runs this program, if it can log in.
 
     Raises:
-        ProviderError: sshd would turn it away.
+        ProviderError: sshd would reject the login.
     """
     entry = login()
     shell = entry.pw_shell or "/bin/sh"
@@ -54,9 +54,9 @@ def check() -> str:
 
 
 def _locked(name: str) -> bool:
-    """Whether the password entry starts with ``!``, at which an sshd that can read it refuses even keys."""
+    """Return True if the password entry starts with ``!``: an sshd that can read it refuses even keys."""
     try:
         lines = _SHADOW.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False  # sshd runs with the same rights and cannot read it either
+        return False  # sshd has the same permissions and cannot read it either
     return any(line.startswith(f"{name}:!") for line in lines)

@@ -10,7 +10,7 @@ from provision.options import ProviderOptions
 
 @dataclass(frozen=True)
 class LocalOptions(ProviderOptions):
-    """A fleet on this computer has no options of its own."""
+    """Options of a fleet on this computer; only the common ones."""
 
     implementation: ClassVar[str] = "provision.local.provider:LocalProvider"
     title: ClassVar[str] = "this computer"

@@ -1,8 +1,8 @@
-"""Which processes of this computer belong to which local instance.
+"""Finds and ends the processes of local instances.
 
-The mark is ``FLEET_INSTANCE=<id>``. Whatever is started through SSH has it in its environment. An sshd has no
-environment left to read, for it writes its title over it: the one that listens shows the mark in its arguments, and
-those that serve a connection keep standard error on the log whose name bears the id.
+The mark is ``FLEET_INSTANCE=<id>``. Processes that are started through SSH have it in their environment. The
+environment of an sshd cannot be read, because sshd overwrites it with its title: the listening sshd has the mark in
+its arguments, and the sshds of connections have the log with the id in its name as standard error.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _POLL_S = 0.03
 
 
 def log_name(instance_id: str) -> str:
-    """Name of the log that an instance's sshd keeps as its standard error."""
+    """Return the name of the log to which an instance's sshd writes standard error."""
     return f"sshd-{instance_id}.log"
 
 
 def listens(pid: int, instance_id: str) -> bool:
-    """Whether `pid` is the listening sshd of this very instance, and no later process with the same number."""
+    """Return True if `pid` is the listening sshd of this instance, not a later process with the same number."""
     import psutil
 
     try:
@@ -50,40 +50,40 @@ def listeners(root: Path) -> dict[Path, tuple[int, str]]:
     import psutil
 
     pattern = re.compile(rf" -f ({re.escape(str(root))}/[^/]+)/sshd_config -o SetEnv={MARK}=([0-9a-f]+) ")
-    found = {}
+    listening = {}
     for process in psutil.process_iter():
         try:
             if process.name().startswith("sshd") and process.uids().real == os.getuid():
                 words = pattern.search(" ".join(process.cmdline()) + " ")
                 if words:
-                    found[Path(words[1])] = process.pid, words[2]
+                    listening[Path(words[1])] = process.pid, words[2]
         except (psutil.Error, OSError):
-            continue  # it has ended, or is another user's
-    return found
+            continue  # it has ended, or another user runs it
+    return listening
 
 
 def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
-    """End every process of the instances `ids`: TERM, listeners first, then KILL; look again until none is left.
+    """End every process of the instances `ids`: SIGTERM, listeners first, then SIGKILL, until none is left.
 
     Args:
-        ids: Of the instances.
-        listeners_alone: Leave alone what was started through SSH.
+        ids: IDs of the instances.
+        listeners_alone: Keep the processes that were started through SSH.
 
     Raises:
-        ProviderError: some are there after all that.
+        ProviderError: processes are left after END_TIMEOUT_S.
     """
     started = time.monotonic()
     asked: set[psutil.Process] = set()
-    while found := [entry for entry in _listeners_first(ids) if entry[0] or not listeners_alone]:
+    while left := [entry for entry in _listeners_first(ids) if entry[0] or not listeners_alone]:
         now = time.monotonic() - started
         if now > END_TIMEOUT_S:
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
                 f"Processes do not end, even {END_TIMEOUT_S:.0f} seconds after they were killed",
-                cause="still there: " + ", ".join(str(process.pid) for _, process in found),
+                cause="still there: " + ", ".join(str(process.pid) for _, process in left),
                 hint="repeat the command when they have ended",
             )
-        for _, process in found:
+        for _, process in left:
             if now > GRACE_S:
                 _send(process, signal.SIGKILL)
             elif process not in asked:
@@ -99,7 +99,7 @@ def _listeners_first(ids: Collection[str]) -> list[tuple[bool, psutil.Process]]:
 
 
 def reap(pid: int) -> None:
-    """Take note that a child of this program has ended, if `pid` is one, so that the system forgets it."""
+    """Reap `pid` if it is a child of this program that has ended."""
     if pid > 0:
         try:
             os.waitpid(pid, os.WNOHANG)
@@ -108,7 +108,7 @@ def reap(pid: int) -> None:
 
 
 def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, psutil.Process]]:
-    """Processes of the instances `ids`, each with whether it is a listening sshd; never this program itself."""
+    """Yield the processes of the instances `ids`, and True for a listening sshd; never this program."""
     import psutil
 
     for process in psutil.process_iter():
@@ -120,7 +120,7 @@ def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, psutil.Process]]:
             elif process.environ().get(MARK) in ids or _as_session(process, ids):
                 yield False, process
         except (psutil.Error, OSError):
-            continue  # it has ended, or is another user's
+            continue  # it has ended, or another user runs it
 
 
 def _as_listener(process: psutil.Process, ids: Collection[str]) -> set[str]:

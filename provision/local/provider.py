@@ -1,10 +1,10 @@
-"""Instances that are OpenSSH servers on this computer: no cloud account, no price, the same way as everywhere."""
+"""Instances that are OpenSSH servers on this computer: no cloud account, no cost, the same SSH routes."""
 
 from __future__ import annotations
 
 import contextlib
 import encodings.ascii
-import encodings.idna  # noqa: F401 - what threads would import, several at once
+import encodings.idna  # noqa: F401 - else several threads would import it at the same time
 import os
 import shutil
 import sys
@@ -32,10 +32,10 @@ _POLL_S = 0.05
 
 
 class LocalProvider(Provider):
-    """Makes instances out of sshd processes and the directories below `root`.
+    """Creates instances from sshd processes and the directories in `root`.
 
     Args:
-        root: Holds the records and directories of all local instances; made when the first one is created.
+        root: Directory of the records and directories of all local instances; created with the first one.
     """
 
     name = "local"
@@ -53,7 +53,7 @@ class LocalProvider(Provider):
         """Check that `spec` can be created on this computer; touch nothing.
 
         Raises:
-            ProviderError: it cannot.
+            ProviderError: it cannot be created.
         """
         super().check(spec)
         if spec.workers > WORKERS_MAX:
@@ -84,21 +84,21 @@ class LocalProvider(Provider):
         return Quote(len(names), notes=(f"{', '.join(names)} would be started on this computer, at no cost",))
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
-        """Start an sshd for each of `names` that has none; one that is half made is made anew.
+        """Start an sshd for each of `names` that has none; create incomplete instances again.
 
-        One whose sshd has died gets another one, in the same directory and if possible on the same port. What was
-        started through the old one goes on meanwhile.
+        If the sshd of an instance has ended, start another one in the same directory and if possible on the same
+        port. Processes that were started through the old sshd keep running.
 
         Raises:
             ProviderError: an instance could not be made; all others were.
         """
         program = _find_sshd()
         user = account.check()
-        there = {instance.name: instance for instance in self.list(spec.name)}
-        running = {name for name, instance in there.items() if instance.state is InstanceState.RUNNING}
-        whole = {name: record for name in there if (record := self._whole(spec.name, name)) is not None}
-        self.delete([there[name] for name in names if name in there and name not in whole], progress)
-        # A program that died between the start of an sshd and the note of it has left one that nobody knows.
+        existing = {instance.name: instance for instance in self.list(spec.name)}
+        running = {name for name, instance in existing.items() if instance.state is InstanceState.RUNNING}
+        whole = {name: record for name in existing if (record := self._whole(spec.name, name)) is not None}
+        self.delete([existing[name] for name in names if name in existing and name not in whole], progress)
+        # A program that ended after it started an sshd and before it wrote the record left an unrecorded sshd.
         again = {whole[name].id for name in names if name in whole and name not in running}
         processes.end(again, listeners_alone=True)
         self._make_root()
@@ -131,16 +131,16 @@ class LocalProvider(Provider):
             ) from error
 
     def _whole(self, fleet: str, name: str) -> Record | None:
-        """The record of an instance that was made to its end, whether its sshd still runs or not."""
+        """Return the record of a complete instance, even if its sshd does not run."""
         record = self._records.read(fleet, name)
         made = record is not None and record.port and (self._records.directory(fleet, name) / "host_key.pub").exists()
         return record if made else None
 
     def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
-        """How SSH reaches `instances`, in their order.
+        """Return the SSH routes to `instances`, in their order.
 
         Raises:
-            ProviderError: the sshd of one does not run.
+            ProviderError: the sshd of an instance does not run.
         """
         return [self._host(instance) for instance in instances]
 
@@ -178,7 +178,8 @@ class LocalProvider(Provider):
         """End every process of `instances` and delete their directories; a missing one is success.
 
         Raises:
-            ProviderError: a process does not end, a file cannot be deleted, or this program runs inside of them.
+            ProviderError: a process does not end, a file cannot be deleted, or this program runs in one of the
+                instances.
         """
         ids = {instance.id for instance in instances if instance.id}
         if os.environ.get(processes.MARK) in ids:
@@ -199,10 +200,10 @@ class LocalProvider(Provider):
             progress(instance.name, "deleted")
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
-        """Delete the instances of `fleet`, and list again.
+        """Delete the instances of `fleet`, and return those that are left.
 
         Returns:
-            Names of what could not be deleted.
+            Names of the instances that could not be deleted.
 
         Raises:
             ProviderError: as `delete`.
@@ -212,11 +213,11 @@ class LocalProvider(Provider):
         return [instance.name for instance in self.list(fleet)]
 
     def doctor(self) -> list[Finding]:
-        """Whether there are sshd, a usable login, TensorFlow, and a directory for the instances; touches nothing."""
+        """Check sshd, the login, TensorFlow, and the directory of the instances, without changing them."""
         return [_sshd_finding(), _login_finding(), _tensorflow_finding(), _directory_finding(self._records.root)]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
-        """All instances of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
+        """Return all instances of `fleet` (None: of every fleet), ordered by fleet and index."""
         return [_instance(record) for record in self._records.all(fleet)]
 
 
@@ -251,11 +252,11 @@ def _tensorflow_finding() -> Finding:
 
 
 def _directory_finding(root: Path) -> Finding:
-    """Whether `root` can be written, or made in the nearest directory above it that is there."""
-    there = next(path for path in (root, *root.parents) if path.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    """Check that `root` can be written, or created in its nearest existing parent."""
+    nearest = next(path for path in (root, *root.parents) if path.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return Finding("directory", True, f"{root} can be written")
-    return Finding("directory", False, f"{root} cannot be written", hint=f"let this user write to {there}")
+    return Finding("directory", False, f"{root} cannot be written", hint=f"let this user write to {nearest}")
 
 
 def _find_sshd() -> str:
@@ -294,12 +295,12 @@ def _write_keys(directory: Path, spec: FleetSpec, name: str) -> None:
 
 
 class _Busy:
-    """Counts those at work; after `stop` nobody begins any more.
+    """Counts running calls; after `stop`, no call can begin.
 
-    A pool does not know a thread whose start was interrupted by Ctrl-C, and would not wait for it.
+    If Ctrl-C interrupts the start of a thread, a pool does not record the thread and does not wait for it.
 
     Args:
-        stopped: Is set by `stop`.
+        stopped: Event that `stop` sets.
     """
 
     def __init__(self, stopped: Event) -> None:
@@ -319,17 +320,17 @@ class _Busy:
             self._change.notify_all()
 
     def stop(self) -> None:
-        """Let nobody begin, and wait for those at work."""
+        """Let no more calls begin, and wait for the running calls."""
         with self._change:
             self._stopped.set()
             self._change.wait_for(lambda: self._count == 0)
 
 
 def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[str], progress: Progress) -> None:
-    """Call `make` for every name in threads of its own, and `progress` in this one; let all of them finish.
+    """Call `make` for every name in separate threads, and `progress` in this thread; wait for all of them.
 
     Raises:
-        ProviderError: some of them failed.
+        ProviderError: some of the calls failed.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -339,13 +340,13 @@ def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[s
     stopped = Event()
     busy = _Busy(stopped)
 
-    def one(name: str) -> None:
+    def run(name: str) -> None:
         with busy:
             make(name, lambda *step: steps.put(step), stopped)
 
     pool = ThreadPoolExecutor(max_workers=min(len(names), _STARTS_AT_ONCE))
     try:
-        futures = {name: pool.submit(one, name) for name in names}
+        futures = {name: pool.submit(run, name) for name in names}
         for future in futures.values():
             future.add_done_callback(lambda _: steps.put(None))
         left = len(names)
@@ -376,10 +377,10 @@ def _raise(failures: dict[str, BaseException]) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Delete `directory`, also while the last writes into it come to an end.
+    """Delete `directory`, even while files are still written to it.
 
     Raises:
-        ProviderError: it is still there after REMOVE_TIMEOUT_S.
+        ProviderError: the directory still exists after REMOVE_TIMEOUT_S.
     """
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while os.path.lexists(directory):

@@ -1,8 +1,8 @@
-"""What is known of the local instances, on disk.
+"""Records of the local instances, on disk.
 
-An instance has a record, ``ROOT/FLEET-NAME.json``, and a directory beside it, ``ROOT/FLEET-NAME/``. The record is
+An instance has a record, ``ROOT/FLEET-NAME.json``, and a directory next to it, ``ROOT/FLEET-NAME/``. The record is
 written before the directory and deleted after it, so that no crash leaves a directory or a process without a record.
-If a record is lost or damaged nevertheless, the directory and the arguments of the running sshd replace it.
+If a record is still lost or damaged, it is rebuilt from the directory and the arguments of the running sshd.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Record:
     Attributes:
         fleet: Name of its fleet.
         name: Name within the fleet, ``worker-0``.
-        id: Unique for every creation; empty if nothing on this computer names it.
+        id: Unique for every creation; empty if it is unknown.
         created_at: Seconds since the epoch.
         python: Interpreter for the user's script.
         address: Loopback address that its sshd listens on; empty until it answers.
@@ -49,17 +49,17 @@ class Record:
 
 
 class Records:
-    """The records below the directory `root`."""
+    """The records in the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def directory(self, fleet: str, name: str) -> Path:
-        """Directory of everything that belongs to an instance."""
+        """Return the directory of all files of an instance."""
         return self.root / f"{fleet}-{name}"
 
     def write(self, record: Record) -> None:
-        """Put `record` in place of the one there, whole or not at all."""
+        """Write `record`, atomically, over the existing one."""
         path = self._path(record.fleet, record.name)
         fresh = path.with_name(f"{path.name}.{record.id}")
         with fresh.open("w", encoding="utf-8") as file:
@@ -69,12 +69,12 @@ class Records:
         fresh.replace(path)
 
     def read(self, fleet: str, name: str, listening: Listening | None = None) -> Record | None:
-        """Return the record of an instance, made from what else is left of it if its file is lost or damaged.
+        """Return the record of an instance, rebuilt from its directory or sshd if the file is lost or damaged.
 
         Args:
             fleet: Name of its fleet.
             name: Its name.
-            listening: The sshds that run, by directory; None: look if it matters.
+            listening: The running sshds, by directory; None: search for them if necessary.
 
         Returns:
             The record; None if nothing is left of the instance.
@@ -117,20 +117,20 @@ class Records:
             return None
 
     def all(self, fleet: str | None) -> list[Record]:
-        """The records of `fleet`, or of every fleet, ordered by fleet and index."""
+        """Return the records of `fleet`, or of every fleet, ordered by fleet and index."""
         listening = processes.listeners(self.root)
         directories = [path for path in self.root.glob("*-worker-*") if path.is_dir()]
         names = {path.name for path in (*directories, *listening)} | {path.stem for path in self.root.glob("*.json")}
-        found = []
+        records = []
         for owner, _, index in (name.rpartition("-worker-") for name in names):
             if owner and index.isascii() and index.isdecimal() and fleet in (None, owner):
                 record = self.read(owner, f"worker-{index}", listening)
                 if record is not None:
-                    found.append(record)
-        return sorted(found, key=lambda record: (record.fleet, index_of(record.name)))
+                    records.append(record)
+        return sorted(records, key=lambda record: (record.fleet, index_of(record.name)))
 
     def forget(self, fleet: str, name: str) -> None:
-        """Delete the record of an instance, the last trace of it."""
+        """Delete the record of an instance, its last file."""
         path = self._path(fleet, name)
         if path.is_dir():
             shutil.rmtree(path)
@@ -139,7 +139,7 @@ class Records:
         path.unlink(missing_ok=True)
 
     def forget_unfinished(self, fleet: str) -> None:
-        """Delete what writing a record has left that was never finished, of instances that have no record."""
+        """Delete unfinished record files of instances that have no record."""
         for path in self.root.glob(f"{fleet}-worker-*.json.*"):
             record, _, _ = path.name.rpartition(".")
             if record.removeprefix(f"{fleet}-worker-").removesuffix(".json").isdecimal():
@@ -150,9 +150,9 @@ class Records:
 
 
 def _listen_address(config: Path) -> tuple[str, int]:
-    """Return address and port of an sshd_config; empty and 0 if it has none."""
+    """Return the address and the port of an sshd_config; empty and 0 if it has none."""
     try:
-        found = _LISTEN_ADDRESS.search(config.read_text(encoding="utf-8", errors="replace"))
+        match = _LISTEN_ADDRESS.search(config.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return "", 0
-    return (found[1], int(found[2])) if found else ("", 0)
+    return (match[1], int(match[2])) if match else ("", 0)

@@ -1,4 +1,4 @@
-"""One OpenSSH server on a loopback address: its configuration, its start, its first words."""
+"""Configures and starts one OpenSSH server on a loopback address."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ READY_TIMEOUT_S = 20.0
 _BANNER_TIMEOUT_S = 2.0
 _POLL_S = 0.01
 _ATTEMPTS = 5
-# Below it are the ports that tasks take, on all addresses, from 2222 upwards.
+# Tasks use lower ports, on all addresses, from 2222.
 _LOWEST_PORT = 10_000
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _SEPARATION_DIRECTORY = Path("/run/sshd")
 
-# Debian's bash reads ~/.bashrc for a command that comes through SSH, unless it finds itself below another shell
-# (shell.c, SSH_SOURCE_BASHRC). What stands there is for people: it may print, ask, or take its time.
+# Debian's bash reads ~/.bashrc for a command that comes through SSH, unless another shell started it
+# (shell.c, SSH_SOURCE_BASHRC). That file is for interactive use: it may print, prompt, or be slow.
 _NO_BASHRC = "SHLVL=1"
 
 
 class SshdEndedError(Exception):
-    """An sshd ended before it answered; the text is what it logged last."""
+    """An sshd ended before it answered; the text is the end of its log."""
 
 
 class StoppedError(Exception):
-    """Whoever waited has given up."""
+    """The caller stopped waiting."""
 
 
 def find() -> str | None:
-    """Absolute path of the OpenSSH server; None where it is not installed.
+    """Return the absolute path of the OpenSSH server; None if it is not installed.
 
-    The usual directories are searched besides PATH, since an ordinary user's PATH often lacks them; and the path is
-    absolute because sshd refuses to start under any other.
+    The usual directories are searched in addition to PATH, because the PATH of an ordinary user often lacks them. The
+    path is absolute because sshd refuses to start with a relative one.
     """
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), *_PLACES))
-    found = shutil.which("sshd", path=places)
-    return os.path.abspath(found) if found else None  # noqa: PTH100 - resolve() would follow links
+    program = shutil.which("sshd", path=places)
+    return os.path.abspath(program) if program else None  # noqa: PTH100 - resolve() would follow links
 
 
 def loopback_address(fleet: str, index: int) -> str:
-    """The loopback address of a worker: the same every time, and 127.0.0.1 where the system has no other.
+    """Return the loopback address of a worker, always the same; 127.0.0.1 if the system has no other.
 
     Args:
-        fleet: Name of the fleet; fleets rarely share a network, and never a port.
-        index: Of the worker, 0 to 252.
+        fleet: Name of the fleet; two fleets rarely share a network, and never a port.
+        index: Index of the worker, 0 to 252.
     """
     digest = hashlib.sha256(fleet.encode()).digest()
     address = f"127.{1 + digest[0] % 254}.{digest[1]}.{index + 1}"
@@ -67,16 +67,17 @@ def loopback_address(fleet: str, index: int) -> str:
 
 
 def configuration(directory: Path, address: str, port: int, user: str) -> str:
-    """Return an sshd_config that lets `user` in with the fleet's key, and nobody else with anything else.
+    """Return an sshd_config that accepts only `user`, and only with the fleet's key.
 
-    All users of this computer connect from the same address, so no limit by source can tell them apart. Connections
-    without a login therefore end soon, and many are allowed: else other users could keep `user` out with idle ones.
+    All users of this computer connect from the same address, so a limit by source cannot separate them. Connections
+    without a login therefore have a short timeout, and many are allowed: else other users could block `user` with
+    idle ones.
 
     Args:
         directory: Holds ``host_key`` and ``authorized_keys``.
-        address: To listen on.
-        port: To listen on.
-        user: Login name; characters that mean something in a pattern match any one character.
+        address: Address to listen on.
+        port: TCP port to listen on.
+        user: Login name; pattern characters are replaced by a wildcard for one character.
     """
     pattern = re.sub(r"[^A-Za-z0-9._-]", "?", user)
     return f"""\
@@ -104,10 +105,10 @@ Subsystem sftp internal-sftp
 
 
 def make_separation_directory() -> None:
-    """Make the empty directory into which a privileged sshd locks what is not yet logged in.
+    """Create the empty directory in which a privileged sshd confines connections before login.
 
-    Started by root, sshd does not run without it; on most systems only the service that runs sshd makes it, and
-    here there may be no such service.
+    An sshd that root starts requires it. On most systems only the sshd service creates it, and this computer may not
+    have this service.
     """
     if os.geteuid() == 0:
         _SEPARATION_DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -122,16 +123,16 @@ def start(
         program: Absolute path of sshd.
         directory: Holds ``host_key`` and ``authorized_keys``; configuration and log are written there.
         instance_id: Marks the process and everything started through it.
-        address: To listen on.
-        user: Who may log in.
-        stopped: Ends the waiting when set.
+        address: Address to listen on.
+        user: User that may log in.
+        stopped: Event that ends the wait.
         port: TCP port to listen on, if it is free; 0: any.
 
     Returns:
         Its process and the TCP port that it listens on.
 
     Raises:
-        ProviderError: it ended, or did not answer in time.
+        ProviderError: sshd ended, or did not answer in time.
         StoppedError: `stopped` was set.
     """
     log = directory / log_name(instance_id)
@@ -145,7 +146,7 @@ def start(
         except SshdEndedError as error:
             if "Address already in use" in str(error) and attempt < _ATTEMPTS:
                 port = 0
-                continue  # somebody took the port between the look and the start
+                continue  # another process took the port between the check and the start
             raise ProviderError(
                 ErrorKind.MISSING, f"{program} ended as soon as it was started", cause=str(error), hint=f"see {log}"
             ) from error
@@ -160,7 +161,7 @@ def _quoted(path: Path) -> str:
 def _free_port(address: str, *, wanted: int) -> int:
     if wanted:
         with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as sshd does: old connections may linger
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as sshd does: old connections may remain
             probe.bind((address, wanted))
             return wanted
     while True:
@@ -172,7 +173,7 @@ def _free_port(address: str, *, wanted: int) -> int:
 
 
 def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
-    """Start sshd in a session of its own; its standard error is its log, by which its sessions are known later."""
+    """Start sshd in a new session; its standard error is its log, which later identifies its sessions."""
     mark = f"{MARK}={instance_id}"
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -186,7 +187,7 @@ def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
         file_actions=actions,
         setsid=True,
         setsigmask=(),
-        # What this program ignores, Python's SIGPIPE and a nohup's SIGHUP among it, must not be ignored by tasks.
+        # Tasks must not ignore the signals that this program ignores, such as SIGPIPE (Python) and SIGHUP (nohup).
         setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
     )
 
@@ -197,11 +198,11 @@ def _await_banner(pid: int, log: Path, address: str, port: int, stopped: Event) 
         if stopped.is_set():
             raise StoppedError
         ended, _ = os.waitpid(pid, os.WNOHANG)
-        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if ended:
-            raise SshdEndedError("; ".join(said.split("\n")[-4:]).strip("; \r") or "it logged nothing")
-        # Its own word comes first: on the port alone somebody else's sshd might answer.
-        if "Server listening on" in said and _answers(address, port):
+            raise SshdEndedError("; ".join(log_text.split("\n")[-4:]).strip("; \r") or "it logged nothing")
+        # The log is checked first: another sshd might answer on the port.
+        if "Server listening on" in log_text and _answers(address, port):
             return
         stopped.wait(_POLL_S)
     raise ProviderError(

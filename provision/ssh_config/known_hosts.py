@@ -11,18 +11,18 @@ from provision.packages import install_openssh
 from provision.provider import ErrorKind
 from provision.ssh_config.routes import ASK_TIMEOUT_S, WayError
 
-# The first type that is known is pinned; a host shows that one when it is asked for it.
+# The first known type is pinned; a host presents this type when the client requests it.
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 
 @dataclass(frozen=True)
 class Known:
-    """What known_hosts files say of a host.
+    """Entries of known_hosts files for a host.
 
     Attributes:
-        keys: Its keys, ``ssh-ed25519 AAAA…``, the one to pin first; empty: it is not known.
-        authority: File that names a certificate authority for it; empty: none does.
-        revoked: Keys that are not to be taken for it, whatever else is said.
+        keys: Keys of the host, ``ssh-ed25519 AAAA…``, the one to pin first; empty: unknown.
+        authority: File that names a certificate authority for it; empty: none.
+        revoked: Keys that are never accepted for the host.
     """
 
     keys: tuple[str, ...] = ()
@@ -31,12 +31,12 @@ class Known:
 
 
 def known_keys(name: str, files: Sequence[str]) -> Known:
-    """What `files` say of `name`; its keys are those of the first file that has any.
+    """Return the entries of `files` for `name`; its keys are those of the first file that has any.
 
     Raises:
         WayError: ssh-keygen is missing, or does not read a file.
     """
-    lines = [(file, *found) for file in files if Path(file).is_file() for found in _found(name, file)]
+    lines = [(file, *entry) for file in files if Path(file).is_file() for entry in _found(name, file)]
     revoked = tuple(key for _, marker, key in lines if marker == "@revoked")
     usable = [
         (file, key)
@@ -52,7 +52,7 @@ def known_keys(name: str, files: Sequence[str]) -> Known:
 
 
 def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
-    """Marker and key of each line of `file` that is about `name`."""
+    """Yield the marker and the key of each line of `file` for `name`."""
     for line in _printed(name, file).splitlines():
         words = line.split()
         if not words or words[0] == "#":
@@ -63,7 +63,7 @@ def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
 
 
 def _printed(name: str, file: str) -> str:
-    """What ``ssh-keygen -F`` prints."""
+    """Return the output of ``ssh-keygen -F``."""
     try:
         done = subprocess.run(
             ["ssh-keygen", "-F", name, "-f", file],

@@ -1,7 +1,7 @@
-"""The options for ssh that an inventory gives, as far as they can be honoured.
+"""The ssh options of an inventory, as far as they are supported.
 
-As with ssh, the first value of an option is the one that counts. What only tunes how Ansible keeps its connections is
-left out; whatever else would change how or as whom a host is reached is refused.
+As with ssh, the first value of an option applies. Options that only tune Ansible's connections are ignored. All other
+options that change the route or the user are refused.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ _PLAIN = re.compile(r"[\w/.~%+@:,=-]+")
 
 @dataclass(frozen=True)
 class SshArgs:
-    """Options for ssh besides address, port, user and the first key.
+    """ssh options other than address, port, user and first key.
 
     Attributes:
-        more_keys: Private keys besides the first, in their order.
+        more_keys: Private keys after the first, in their order.
         certificates: OpenSSH certificates for the keys, in their order.
-        agent: Socket of the SSH agent, or ``none``, or ``SSH_AUTH_SOCK``; empty: nothing is said.
-        identities_only: Of the agent's keys only those that are named here.
-        proxy_jump: Hosts on the way, as ``ssh -J`` takes them: ``user@bastion:2222,second``; empty: none is named.
-        proxy_command: Command whose input and output reach the host, for a shell, with the ``%h`` and ``%p`` of ssh;
-            empty: none is given.
-        no_proxy: The inventory says that there is neither, whatever the user's SSH configuration says.
-        host_key_checking: ``yes``, ``ask``, ``accept-new`` or ``no``; empty: nothing is said.
-        known_hosts: File with the keys of known hosts; empty: nothing is said.
-        key_alias: Name under which the host's key is known; empty: nothing is said.
-        config: SSH configuration to read instead of the user's; ``none``: no file at all; empty: nothing is said.
+        agent: Socket of the SSH agent, or ``none``, or ``SSH_AUTH_SOCK``; empty: unset.
+        identities_only: Offer only those keys of the agent that are named here.
+        proxy_jump: Jump hosts, in the syntax of ``ssh -J``: ``user@bastion:2222,second``; empty: none.
+        proxy_command: Shell command whose input and output reach the host, with the ``%h`` and ``%p`` of ssh; empty:
+            none.
+        no_proxy: The inventory disables both, overriding the user's SSH configuration.
+        host_key_checking: ``yes``, ``ask``, ``accept-new`` or ``no``; empty: unset.
+        known_hosts: File with the keys of known hosts; empty: unset.
+        key_alias: Name of the host in known_hosts files; empty: unset.
+        config: SSH configuration to read instead of the user's; ``none``: no file at all; empty: unset.
     """
 
     more_keys: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class SshArgs:
 
 @dataclass
 class SshOptions:
-    """Options for ssh as they are read, the first value of each.
+    """ssh options while they are read; the first value of an option applies.
 
     Attributes:
         values: Values by lower-case name of the option.
@@ -112,10 +112,10 @@ class SshOptions:
     certificates: list[str] = field(default_factory=list)
 
     def read(self, text: str) -> None:
-        """Read the options of `text`, which is split like a line of shell.
+        """Read the options of `text`, which is split like a shell command.
 
         Raises:
-            ValueError: an option cannot be honoured, or is malformed; as a clause for the user.
+            ValueError: an option is not supported or malformed; the text is a clause for the user.
         """
         try:
             words = shlex.split(text)
@@ -134,17 +134,17 @@ class SshOptions:
                 raise ValueError(f"the option -{letter} of ssh cannot be honoured")
 
     def give(self, name: str, value: str) -> None:
-        """Take one option of ssh_config, ``name`` in lower case.
+        """Add one option of ssh_config, ``name`` in lower case.
 
         Raises:
-            ValueError: it cannot be honoured; as a clause for the user.
+            ValueError: it is not supported; the text is a clause for the user.
         """
         if name == "identityfile":
             self.keys.append(ssh_path(_unquoted(value)))
         elif name == "proxyjump":
             self._proxy_jump(value)
         elif name == "proxycommand":
-            # A jump host that is named before it wins; one that is waived does not.
+            # An earlier ProxyJump overrides it; ProxyJump=none does not.
             if self.values.get("proxyjump", "none") == "none":
                 self.values.setdefault(name, value)
         elif name == "certificatefile":
@@ -155,7 +155,7 @@ class SshOptions:
             raise ValueError(f"the option {name}={value} of ssh cannot be honoured")
 
     def args(self) -> SshArgs:
-        """The options that concern neither address, port, user nor the first key."""
+        """Return the options other than address, port, user and first key."""
         jump, command = self.values.get("proxyjump", ""), self.values.get("proxycommand", "")
         proxied = {value for value in (jump, command) if value and value.lower() != "none"}
         return SshArgs(
@@ -188,10 +188,10 @@ class SshOptions:
 
 
 def ssh_path(text: str) -> str:
-    """A path that ssh would expand, as it stands on disk but for a ``~`` at its start.
+    """Return a path that ssh would expand, as it is on disk, except for a ``~`` at its start.
 
     Raises:
-        ValueError: it holds a token other than ``%%``.
+        ValueError: it contains a token other than ``%%``.
     """
     if not text:
         raise ValueError("the path of a file is empty")
@@ -201,13 +201,13 @@ def ssh_path(text: str) -> str:
 
 
 def quoted_path(path: str) -> str:
-    """A path as ssh_config reads it back, with its spaces, quotes and percent signs."""
+    """Return a path as ssh_config parses it, with its spaces, quotes and percent signs."""
     text = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Letter and value of each option; the value is empty for a flag."""
+    """Yield the letter and the value of each option; the value is empty for a flag."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or len(word) < 2:
@@ -226,15 +226,15 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Name and value of what follows ``-o``: ``Name=value`` or ``Name value``."""
-    found = re.fullmatch(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", text, re.DOTALL)
-    if not found:
+    """Return the name and the value of an ``-o`` option: ``Name=value`` or ``Name value``."""
+    match = re.fullmatch(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", text, re.DOTALL)
+    if not match:
         raise ValueError(f"-o {text!r} is no NAME=VALUE")
-    return found[1].lower(), found[2]
+    return match[1].lower(), match[2]
 
 
 def _unquoted(value: str) -> str:
-    """The one word that a value of ssh_config is, without its quotes."""
+    """Return the single word of an ssh_config value, without its quotes."""
     try:
         words = shlex.split(value)
     except ValueError:
@@ -273,4 +273,4 @@ _READ: Mapping[str, Callable[[str], str]] = {
     "user": _unquoted,
     "userknownhostsfile": lambda value: ssh_path(_unquoted(value)),
 }
-"""How the value of an option is read of which the first one counts."""
+"""Parsers of the options whose first value applies."""

@@ -1,6 +1,6 @@
-"""The way to a host as the user's own SSH configuration says, word for word what `ssh` itself would do.
+"""The route to a host in the user's SSH configuration, exactly as `ssh` itself would use it.
 
-OpenSSH is asked (``ssh -G``), so that Host, Match, Include and the defaults mean what they mean to it: ssh_config(5).
+``ssh -G`` evaluates Host, Match, Include and the defaults: ssh_config(5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CHECKING = {"true": "yes", "false": "no", "off": "no"}
 
 Ask = Callable[[Sequence[str]], str]
-"""Runs a command; its output. Raises WayError."""
+"""Runs a command and returns its output. Raises WayError."""
 
 
 class WayError(ProviderError):
@@ -47,23 +47,23 @@ class WayError(ProviderError):
 
 @dataclass(frozen=True)
 class Way:
-    """How SSH reaches a host.
+    """The SSH route to a host.
 
     Attributes:
-        address: What TCP connects to.
+        address: Address that TCP connects to.
         port: TCP port.
         user: Login name.
         key_name: Name of the host in known_hosts files.
-        bare_name: Its name there without the port, which counts where `key_name` is not known; empty: none does.
-        identities: Files of keys, in the order in which they are offered; only those of which there is the private
-            key or, for the agent, the public one.
-        certificates: Files of certificates for these keys that are there.
-        agent: Socket of the user's SSH agent; ``SSH_AUTH_SOCK`` or ``$NAME``: the one that this variable names;
-            empty: no agent is asked.
-        identities_only: Of the agent's keys only those among `identities` are offered.
+        bare_name: Name in these files without the port, used if `key_name` is unknown; empty: none.
+        identities: Key files, in the order in which they are offered; only those with an existing private key or, for
+            the agent, public key.
+        certificates: Existing certificate files for these keys.
+        agent: Socket of the user's SSH agent; ``SSH_AUTH_SOCK`` or ``$NAME``: the value of this variable; empty: no
+            agent is used.
+        identities_only: Offer only those keys of the agent that are in `identities`.
         known_hosts: Files with host keys.
-        checking: What is done with a host whose key is not known: ``ask``, ``yes`` (refuse), ``accept-new``, ``no``.
-        proxy: Program that carries the connection, word by word; empty: TCP does.
+        checking: Handling of a host with an unknown key: ``ask``, ``yes`` (refuse), ``accept-new``, ``no``.
+        proxy: Words of the command that carries the connection; empty: plain TCP.
     """
 
     address: str
@@ -81,7 +81,7 @@ class Way:
 
 
 def ask(command: Sequence[str]) -> str:
-    """The output of an OpenSSH program.
+    """Return the output of an OpenSSH program.
 
     Raises:
         WayError: it is missing, fails, or does not answer within ASK_TIMEOUT_S.
@@ -114,15 +114,15 @@ def ask(command: Sequence[str]) -> str:
 
 
 def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
-    """How `ssh [options] name` would reach a host.
+    """Return the route that `ssh [options] name` would use.
 
     Args:
         name: The host as the user writes it.
-        options: Of ssh(1): ``-F file -p 2222 -l me -i key -o ProxyCommand=…``.
+        options: Options of ssh(1): ``-F file -p 2222 -l me -i key -o ProxyCommand=…``.
         run: Runs OpenSSH.
 
     Raises:
-        WayError: OpenSSH does not say, or says what cannot be done here.
+        WayError: OpenSSH gives no route, or one that is not supported.
     """
     settings = parse(run(("ssh", *options, "-G", "--", name)))
     address, port = _one(settings, "hostname", name), int(_one(settings, "port", "22"))
@@ -138,7 +138,7 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
     own_port = port != 22 and alias in _NONE
     home = home_directory()
     paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
-    known = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
+    lines = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
     keys = _one(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
     return Way(
         address=address,
@@ -152,24 +152,24 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
         ),
         agent=_agent(settings, paths, home) if keys else "",
         identities_only=_one(settings, "identitiesonly", "no") == "yes",
-        known_hosts=tuple(expanded(path, home) for line in known for path in _files(line) if path not in _NONE),
+        known_hosts=tuple(expanded(path, home) for line in lines for path in _files(line) if path not in _NONE),
         checking=_checking(_one(settings, "stricthostkeychecking", "ask")),
         proxy=_proxy(settings, tokens, options),
     )
 
 
 def agent_socket(agent: str) -> str:
-    """Path of the socket that `Way.agent` means now; empty where there is none."""
+    """Return the path of the socket of `Way.agent`; empty if there is none."""
     return os.environ.get(agent.removeprefix("$"), "") if agent == DEFAULT_AGENT or agent.startswith("$") else agent
 
 
 def parse(text: str) -> dict[str, list[str]]:
-    """The output of ``ssh -G``: keywords in lower case, each with all of its values."""
-    found: dict[str, list[str]] = {}
+    """Return the output of ``ssh -G``: keywords in lower case, each with all of its values."""
+    settings: dict[str, list[str]] = {}
     for line in text.splitlines():
         keyword, _, value = line.partition(" ")
-        found.setdefault(keyword.lower(), []).append(value)
-    return found
+        settings.setdefault(keyword.lower(), []).append(value)
+    return settings
 
 
 def _one(settings: Mapping[str, Sequence[str]], keyword: str, default: str) -> str:
@@ -193,7 +193,7 @@ def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], hom
 
 
 def home_directory() -> Path:
-    """The user's home directory as OpenSSH takes it: not from the variable HOME."""
+    """Return the user's home directory as OpenSSH determines it: not from the variable HOME."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -201,7 +201,7 @@ def home_directory() -> Path:
 
 
 def _of_this_computer(home: Path) -> dict[str, str]:
-    """Tokens of paths that do not depend on the host."""
+    """Return the path tokens that do not depend on the host."""
     name = socket.gethostname()
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -219,11 +219,11 @@ def _paths(
 
 
 def expanded(path: str, home: Path) -> str:
-    """`path` from the root on; a ``~`` at its start is a home directory.
+    """Return `path` as an absolute path; a ``~`` at its start is a home directory.
 
     Args:
-        path: As a user or an SSH configuration has it.
-        home: The user's own home directory.
+        path: Path as written by a user or in an SSH configuration.
+        home: Home directory of the user.
     """
     if path == "~" or path.startswith("~/"):
         path = str(home / path[2:])
@@ -237,7 +237,7 @@ def _is_key(path: str) -> bool:
 
 
 def _files(line: str) -> Iterator[str]:
-    """The files of a list whose names may hold blanks, though nothing tells which: those that are there."""
+    """Yield the files of a list that are separated by spaces, even if the name of an existing file has spaces."""
     words = line.split(" ")
     while words:
         count = next((n for n in range(len(words), 1, -1) if Path(" ".join(words[:n])).is_file()), 1)
@@ -246,8 +246,8 @@ def _files(line: str) -> Iterator[str]:
 
 
 def _with_variables(text: str) -> str:
-    """`text` with ``${VARIABLE}`` filled in; one that is not set stays, and leads to a path that is not there."""
-    return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), text)
+    """Return `text` with ``${VARIABLE}`` replaced; an unset variable stays, and leads to a missing path."""
+    return _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
 
 
 # --- proxies ----------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def _with_variables(text: str) -> str:
 def _proxy(
     settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], options: Sequence[str]
 ) -> tuple[str, ...]:
-    """The program that carries the connection; what ssh makes of ProxyJump is another ssh."""
+    """Return the program that carries the connection; for ProxyJump it is another ssh."""
     jump = _one(settings, "proxyjump", "")
     if jump not in _NONE:
         *before, near = jump.split(",")
@@ -278,7 +278,7 @@ def _proxy(
 
 
 def _config(options: Sequence[str]) -> tuple[str, ...]:
-    """The option that names the configuration, which ssh hands on to the ssh of a jump."""
+    """Return the option that names the configuration, which ssh passes on to the ssh of a jump."""
     for word, value in itertools.pairwise(options):
         if word == "-F":
             return ("-F", value)
@@ -286,7 +286,7 @@ def _config(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
-    """Raise WayError where a name that a shell would take for more than a name is to be put into `command`."""
+    """Raise WayError if `command` needs a name that has characters with a meaning to a shell."""
     for letter in "hnrk":
         if f"%{letter}" in command and not _PLAIN.fullmatch(tokens[letter]):
             raise WayError(
@@ -297,7 +297,7 @@ def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
 
 
 def _jump(text: str) -> tuple[str, ...]:
-    """Options of ssh for ``[ssh://][user@]host[:port]``."""
+    """Return the ssh options for ``[ssh://][user@]host[:port]``."""
     user, at, rest = text.removeprefix("ssh://").rpartition("@")
     _, port = _host_port(rest)
     return (*(("-l", user) if at else ()), *(("-p", port) if port else ()))
@@ -308,7 +308,7 @@ def _jump_host(text: str) -> str:
 
 
 def _host_port(text: str) -> tuple[str, str]:
-    """Host and port of ``host``, ``host:port``, ``[2001:db8::1]:port``; a bare IPv6 address has no port."""
+    """Return the host and the port of ``host``, ``host:port``, ``[2001:db8::1]:port``, or a bare IPv6 address."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         return host, port.removeprefix(":")
@@ -317,13 +317,13 @@ def _host_port(text: str) -> tuple[str, str]:
 
 
 def _with_tokens(command: str, tokens: Mapping[str, str]) -> str:
-    """`command` with its %-tokens; one that is not known stays, as nothing is known of it."""
+    """Return `command` with its %-tokens replaced; unknown tokens stay."""
     parts = command.split("%")
-    found = [parts[0]]
+    replaced = [parts[0]]
     rest = iter(parts[1:])
     for part in rest:
         if not part:  # two in a row
-            found.append("%" + next(rest, ""))
+            replaced.append("%" + next(rest, ""))
         else:
-            found.append(tokens.get(part[0], f"%{part[0]}") + part[1:])
-    return "".join(found)
+            replaced.append(tokens.get(part[0], f"%{part[0]}") + part[1:])
+    return "".join(replaced)

@@ -1,1 +1,1 @@
-"""Hosts that exist already, named by an inventory; they are borrowed and released, never created or deleted."""
+"""Existing hosts of an inventory; fleets use and release them, but never create or delete them."""

@@ -26,7 +26,7 @@ def options_of(spec: FleetSpec) -> StaticOptions:
 
 @dataclass(frozen=True)
 class StaticOptions(ProviderOptions):
-    """Which hosts the fleet uses.
+    """The hosts that the fleet uses.
 
     Attributes:
         inventory: Absolute path of the file that names the hosts, or an allocation of a batch system.

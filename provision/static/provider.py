@@ -1,4 +1,4 @@
-"""Hosts that exist already, named by an inventory: nothing is made, nothing is deleted, and a fleet borrows them."""
+"""Existing hosts of an inventory as the hosts of fleets: nothing is created or deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StaticProvider(Provider):
     """Assigns the hosts of inventories to fleets.
 
     Args:
-        root: Directory that tells which hosts are in which fleet; made with the first fleet.
+        root: Directory of the records of the hosts of each fleet; created with the first fleet.
     """
 
     name = "static"
@@ -52,65 +52,65 @@ class StaticProvider(Provider):
         return [entry.name for entry in selected(options.inventory, options.limit)[1]]
 
     def check(self, spec: FleetSpec) -> None:
-        """Check that the inventory has the hosts of `spec`; touch nothing.
+        """Check that the inventory has the hosts of `spec`, without changing anything.
 
         A fleet that has its hosts keeps them, even if the file changes.
 
         Raises:
-            ProviderError: it does not, or a host cannot be reached as configured.
+            ProviderError: hosts are missing, or a host cannot be reached as configured.
         """
         super().check(spec)
         if len(self._records.read(spec.name)) != spec.workers:
             choose(spec)
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """Return which hosts of the inventory would be used; nothing is paid."""
+        """Return the hosts of the inventory that would be used; there is no cost."""
         hosts = self.named_hosts(options_of(spec))
         which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
         return Quote(len(names), notes=(f"{which}; nothing was touched",) if names else ())
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
-        """Take the hosts `names` of the inventory into the fleet; those that are in it stay as they are.
+        """Take the hosts `names` of the inventory into the fleet; hosts that are in it already do not change.
 
         Raises:
-            ProviderError: the inventory does not yield them.
+            ProviderError: the inventory does not have these hosts.
         """
-        there = {record.name: record for record in self._records.read(spec.name) if record.id}
-        if not set(names) <= set(there):
+        records = {record.name: record for record in self._records.read(spec.name) if record.id}
+        if not set(names) <= set(records):
             now = time.time()
             for index, chosen in enumerate(choose(spec)):
                 name = instance_name(index)
-                if name in names and name not in there:
-                    there[name] = _record(spec.name, name, chosen, now)
-            self._records.write(spec.name, sorted(there.values(), key=lambda one: index_of(one.name)))
+                if name in names and name not in records:
+                    records[name] = _record(spec.name, name, chosen, now)
+            self._records.write(spec.name, sorted(records.values(), key=lambda record: index_of(record.name)))
         for name in dict.fromkeys(names):
             progress(name, "ready")
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
-        """How SSH reaches `instances`, in their order, by what the user's SSH configuration says now.
+        """Return the SSH routes to `instances`, in their order, from the user's current SSH configuration.
 
         Raises:
-            ProviderError: one is not in the fleet any more, nothing vouches for its key, or two are one machine.
+            ProviderError: a host is no longer in the fleet, its key is not confirmed, or two are the same machine.
         """
         records = [self._record(instance) for instance in instances]
-        found = [host for host, _, _ in at_once(_look, [(spec, record) for record in records])]
-        for record, host in zip(records, found, strict=True):
+        hosts = [host for host, _, _ in at_once(_look, [(spec, record) for record in records])]
+        for record, host in zip(records, hosts, strict=True):
             if not host.host_key:
                 raise ProviderError(
                     ErrorKind.UNREACHABLE,
                     f"Nothing vouches for the host key of {host.name} in fleet {spec.name}, {record.place}",
                     next_step="fleet up",
                 )
-        _refuse_one_machine(records, found)
-        return found
+        _refuse_one_machine(records, hosts)
+        return hosts
 
     def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
         """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
         records = [record for record in self._records.read(spec.name) if record.id]
-        found = at_once(_look, [(spec, record) for record in records])
+        probed = at_once(_look, [(spec, record) for record in records])
         return [
-            _unknown_host(record, host, way, known)
-            for record, (host, way, known) in zip(records, found, strict=True)
+            _unknown_host(record, host, way, entries)
+            for record, (host, way, entries) in zip(records, probed, strict=True)
             if not host.host_key
         ]
 
@@ -119,16 +119,16 @@ class StaticProvider(Provider):
 
         Args:
             fleet: Name of the fleet.
-            keys: By name of the instance, each ``ssh-ed25519 AAAA…``.
+            keys: Host keys by instance name, each ``ssh-ed25519 AAAA…``.
         """
         records = self._records.read(fleet)
-        pinned = [dataclasses.replace(one, host_key=keys.get(one.name, one.host_key)) for one in records]
+        pinned = [dataclasses.replace(record, host_key=keys.get(record.name, record.host_key)) for record in records]
         self._records.write(fleet, pinned)
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
-        """Give `instances` back: they are in no fleet any more. One that is gone is success.
+        """Release `instances` from their fleet. A missing instance is success.
 
-        What lies on the hosts is for their agents to remove, before this.
+        The agents must remove their files from the hosts before this.
         """
         for instance in instances:
             progress(instance.name, "deleting")
@@ -137,21 +137,21 @@ class StaticProvider(Provider):
             progress(instance.name, "deleted")
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
-        """Release the hosts of `fleet`, and list again.
+        """Release the hosts of `fleet`, and return those that are left.
 
         Returns:
-            Names of what could not be released.
+            Names of the hosts that could not be released.
         """
         self.delete(self.list(fleet), progress)
         self._records.forget(fleet)
         return [instance.name for instance in self.list(fleet)]
 
     def doctor(self) -> list[Finding]:
-        """Whether the programs that know the user's SSH configuration and keys are there."""
+        """Check that the programs that read the user's SSH configuration and keys are installed."""
         return [_program(name) for name in ("ssh", "ssh-keygen")]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
-        """All hosts of `fleet` (of every fleet, where it is None), ordered by fleet and index."""
+        """Return all hosts of `fleet` (None: of every fleet), ordered by fleet and index."""
         names = self._records.fleets() if fleet is None else [fleet]
         return [_instance(name, record) for name in names for record in self._records.read(name)]
 
@@ -175,7 +175,7 @@ def _record(fleet: str, name: str, chosen: Chosen, now: float) -> Record:
         options=chosen.options,
         python=chosen.entry.python,
         private_address=chosen.private_address,
-        # Several fleets, of several computers too, may have hosts and a login in common.
+        # Several fleets, even of several computers, may share hosts and a login.
         root=f"{DIRECTORY}/{fleet}-{name}-{secrets.token_hex(4)}",
         created_at=now,
     )
@@ -187,16 +187,16 @@ def _instance(fleet: str, record: Record) -> Instance:
 
 
 def _look(item: tuple[FleetSpec, Record]) -> tuple[Host, Way, Known]:
-    """The host of a record, without a key where nothing vouches for one."""
+    """Return the host of a record, without a key if none is confirmed, with its route and known_hosts entries."""
     spec, record = item
     way = way_of(record.target, record.options)
-    known = _known(way.key_name, way)
+    entries = _known(way.key_name, way)
     host = Host(
         name=record.name,
         address=way.address,
         port=way.port,
         user=way.user,
-        host_key=next(iter(known.keys), record.host_key if record.host_key not in known.revoked else ""),
+        host_key=next(iter(entries.keys), record.host_key if record.host_key not in entries.revoked else ""),
         key_alias=f"static.{record.id}",
         private_address=record.private_address,
         python=spec.python or record.python,
@@ -207,22 +207,22 @@ def _look(item: tuple[FleetSpec, Record]) -> tuple[Host, Way, Known]:
         agent=way.agent,
         identities_only=way.identities_only,
     )
-    return host, way, known
+    return host, way, entries
 
 
 def _known(name: str, way: Way) -> Known:
     return known_keys(name, way.known_hosts)
 
 
-def _unknown_host(record: Record, host: Host, way: Way, known: Known) -> UnknownHost:
+def _unknown_host(record: Record, host: Host, way: Way, entries: Known) -> UnknownHost:
     bare = _known(way.bare_name, way) if way.bare_name else Known()
     return UnknownHost(
         host=host,
         place=record.place,
         checking=way.checking,
         trusted=bare.keys,
-        revoked=(*known.revoked, *bare.revoked),
-        authority=known.authority or bare.authority,
+        revoked=(*entries.revoked, *bare.revoked),
+        authority=entries.authority or bare.authority,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which hosts are in which fleet, on disk: ``ROOT/FLEET.json``, replaced whole or not at all."""
+"""Records of the hosts of each fleet, on disk: ``ROOT/FLEET.json``, replaced atomically."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Record:
 
     Attributes:
         name: Name within the fleet, ``worker-0``.
-        id: Tells the host from all others; empty where the record cannot be read.
+        id: Unique identifier of the host; empty if the record cannot be read.
         place: Its name in the inventory.
-        target: What ssh is given as the host.
-        options: What ssh is given besides, word by word.
-        python: Interpreter for the user's script; empty: found on the host.
-        private_address: Address by which the other hosts reach it; empty: the host itself tells.
-        root: Directory of the fleet's files there.
-        host_key: Its key, where the user's word is all that speaks for it; empty: known_hosts does, or nothing yet.
-        created_at: When it came into the fleet, in seconds since the epoch.
+        target: Host argument of ssh.
+        options: Other arguments of ssh.
+        python: Interpreter for the user's script; empty: detected on the host.
+        private_address: Address at which the other hosts reach it; empty: the host reports it.
+        root: Directory of the fleet's files on the host.
+        host_key: Host key, if only the user confirmed it; empty: it is in known_hosts, or not confirmed yet.
+        created_at: Time at which it joined the fleet, in seconds since the epoch.
     """
 
     name: str
@@ -42,23 +42,23 @@ class Record:
 
 
 class Records:
-    """The records below the directory `root`, which is made when the first is written."""
+    """The records in the directory `root`, which is created with the first record."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def read(self, fleet: str) -> list[Record]:
-        """The hosts of a fleet, in their order; one without an id where the file is damaged."""
+        """Return the hosts of a fleet, in their order; a damaged file gives one record without an id."""
         try:
             content = json.loads(self._path(fleet).read_bytes())
-            return [Record(**{**one, "options": tuple(one["options"])}) for one in content["hosts"]]
+            return [Record(**{**entry, "options": tuple(entry["options"])}) for entry in content["hosts"]]
         except FileNotFoundError:
             return []
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return [Record("worker-0", "")]
 
     def write(self, fleet: str, records: Sequence[Record]) -> None:
-        """Replace what is known of a fleet; nothing where `records` is empty."""
+        """Replace the records of a fleet; delete the file if `records` is empty."""
         if not records:
             self.forget(fleet)
             return
@@ -72,14 +72,14 @@ class Records:
         fresh.replace(path)
 
     def forget(self, fleet: str) -> None:
-        """Delete what is known of a fleet; a missing file is success."""
+        """Delete the records of a fleet; a missing file is success."""
         path = self._path(fleet)
         for left_by_a_crash in self.root.glob(f"{path.name}.*"):
             left_by_a_crash.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
 
     def fleets(self) -> list[str]:
-        """Names of all fleets that have hosts, in order."""
+        """Return the names of all fleets that have hosts, in order."""
         return sorted(path.stem for path in self.root.glob("*.json"))
 
     def _path(self, fleet: str) -> Path:

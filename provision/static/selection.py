@@ -1,4 +1,4 @@
-"""The hosts of an inventory of which a fleet consists, and how SSH reaches each; every problem is named at once."""
+"""Selects a fleet's hosts from an inventory, resolves the route to each, and reports all problems."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A host of an inventory, and how SSH reaches it.
+    """A host of an inventory, and the SSH route to it.
 
     Attributes:
-        entry: As the inventory says it.
-        place: Where it is first named.
-        options: What ssh is given besides the host, word by word.
-        way: What ssh makes of that.
-        private_address: Address by which other hosts reach it, where the inventory says so.
-        allocation: Of a batch system, that it belongs to; empty: none.
+        entry: The host as the inventory describes it.
+        place: Place at which it is first named.
+        options: Arguments of ssh other than the host.
+        way: The route that ssh resolves from these.
+        private_address: Address at which other hosts reach it, if the inventory sets it.
+        allocation: Allocation of a batch system that it belongs to; empty: none.
     """
 
     entry: Entry
@@ -54,37 +54,37 @@ class Chosen:
 
     @property
     def id(self) -> str:
-        """Tells the host from all others: the same for the same way and login, in the same allocation."""
-        one = self.way
-        text = "\n".join((one.address, str(one.port), one.user, one.key_name, *one.proxy))
+        """Unique identifier of the host: equal for the same route and login in the same allocation."""
+        route = self.way
+        text = "\n".join((route.address, str(route.port), route.user, route.key_name, *route.proxy))
         digest = hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
         return f"{_UNSAFE.sub('-', self.allocation)}-{digest}" if self.allocation else digest
 
 
 def selected(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
-    """The hosts of an inventory that a limit names, in their order.
+    """Return the hosts of an inventory that a limit names, in their order.
 
     Args:
         inventory: Path of the file, or an allocation.
-        limit: As Ansible's ``--limit`` has it; empty: all.
+        limit: Selection in the syntax of Ansible's ``--limit``; empty: all.
 
     Raises:
         ProviderError: no file is given.
-        InventoryError: it cannot be read or honoured, or there is no such host.
+        InventoryError: it cannot be read, is not supported, or has no such host.
     """
     if not inventory:
         raise ProviderError(
             ErrorKind.USAGE, "no hosts specified", hint="give the file that lists the hosts: --inventory FILE"
         )
-    found = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_spoken(Path(inventory)))
-    return found, found.select(limit)
+    hosts = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_spoken(Path(inventory)))
+    return hosts, hosts.select(limit)
 
 
 def choose(spec: FleetSpec) -> list[Chosen]:
-    """The hosts of fleet `spec`, in the order of their indices.
+    """Return the hosts of fleet `spec`, in the order of their indices.
 
     Raises:
-        ProviderError: they are too few, one cannot be reached as it wants to be, or two are the same.
+        ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
     """
     options = options_of(spec)
     inventory, entries = selected(options.inventory, options.limit)
@@ -96,22 +96,22 @@ def choose(spec: FleetSpec) -> list[Chosen]:
             hint="leave --workers out to take all of them",
             again={"--workers": None},
         )
-    found = at_once(lambda entry: _chosen(entry, inventory.place(entry.name)), entries[: spec.workers])
-    _refuse_twins(found)
+    chosen = at_once(lambda entry: _chosen(entry, inventory.place(entry.name)), entries[: spec.workers])
+    _refuse_twins(chosen)
     if not is_allocation(options.inventory):
-        return found
-    return [replace(one, allocation=options.inventory) for one in found]
+        return chosen
+    return [replace(host, allocation=options.inventory) for host in chosen]
 
 
 def at_once(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
-    """What `action` makes of each of `items`, side by side; the first error in their order is raised."""
+    """Call `action` for each of `items` in parallel; return the results, or raise the first error in their order."""
     with ThreadPoolExecutor(max_workers=max(1, min(len(items), _AT_ONCE))) as pool:
         futures = [pool.submit(action, item) for item in items]
         return [future.result() for future in futures]
 
 
 def _spoken(path: Path) -> Path:
-    """`path` as a user in the working directory would write it."""
+    """Return `path` as a user in the working directory would write it."""
     try:
         return path.relative_to(Path.cwd())
     except ValueError:
@@ -122,7 +122,7 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
     _check_keys(entry, place)
     words = ssh_options(entry)
     try:
-        found = way(entry.address, options=words)
+        route = way(entry.address, options=words)
     except WayError as error:
         raise InventoryError(
             f"the host {entry.name!r}: {error.message}",
@@ -131,7 +131,7 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
             hint=error.hint,
             next_step=error.next_step,
         ) from error
-    if not (found.identities or agent_socket(found.agent)):
+    if not (route.identities or agent_socket(route.agent)):
         raise InventoryError(
             f"there is no key to log in to the host {entry.name!r} with",
             place=place,
@@ -139,11 +139,11 @@ def _chosen(entry: Entry, place: Place) -> Chosen:
             hint="this command must log in without a password",
             next_step=shlex.join(["ssh", *words, entry.address]),
         )
-    return Chosen(entry, place, words, found, _private_address(entry, place))
+    return Chosen(entry, place, words, route, _private_address(entry, place))
 
 
 def ssh_options(entry: Entry) -> tuple[str, ...]:
-    """What ssh is given besides the host, so that it does what the inventory says wherever it is started."""
+    """Return the ssh options of a host, with absolute paths, so that they are valid in every working directory."""
     args = entry.ssh_args
     anchored = replace(
         entry,
@@ -160,12 +160,12 @@ def ssh_options(entry: Entry) -> tuple[str, ...]:
 
 
 def _absolute(path: str) -> str:
-    """A path that means the same in every working directory; ssh itself knows what ``~`` and ``none`` are."""
+    """Return a path that is valid in every working directory; ssh itself resolves ``~`` and ``none``."""
     return path if path in ("", "none") or path.startswith("~") else str(Path(path).absolute())
 
 
 def _check_keys(entry: Entry, place: Place) -> None:
-    """Raise where a private key that the inventory names is not there, at which ssh would only try others."""
+    """Raise InventoryError if a private key of the inventory is missing; ssh would only try other keys."""
     for text in (entry.key_file, *entry.ssh_args.more_keys):
         path = expanded(text, home_directory()) if text else ""
         if path and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
@@ -190,44 +190,44 @@ def _private_address(entry: Entry, place: Place) -> str:
 
 
 def _refuse_twins(chosen: Sequence[Chosen]) -> None:
-    """Raise where two names lead to one place, or one leads nowhere."""
+    """Raise InventoryError if two names are the same host, or a name cannot be resolved."""
     seen: dict[object, Chosen] = {}
-    for one, addresses in zip(chosen, at_once(_addresses, chosen), strict=True):
+    for host, addresses in zip(chosen, at_once(_addresses, chosen), strict=True):
         for end in addresses:
-            other = seen.setdefault((end, one.way.port, one.way.proxy), one)
-            if other is not one:
+            other = seen.setdefault((end, host.way.port, host.way.proxy), host)
+            if other is not host:
                 raise InventoryError(
-                    f"the hosts {other.entry.name!r} and {one.entry.name!r} are one: both are "
-                    f"{end} on port {one.way.port}",
-                    place=one.place,
+                    f"the hosts {other.entry.name!r} and {host.entry.name!r} are one: both are "
+                    f"{end} on port {host.way.port}",
+                    place=host.place,
                     hint="leave one of them out",
                 )
 
 
-def _addresses(one: Chosen) -> set[str]:
-    """Where `one` is; what lies behind a proxy is known to the proxy alone.
+def _addresses(host: Chosen) -> set[str]:
+    """Return the addresses of a host; only a proxy can resolve a name behind it.
 
     Raises:
-        InventoryError: nobody knows its name.
+        InventoryError: its name cannot be resolved.
     """
-    if one.way.proxy:
-        return {one.way.address.lower()}
+    if host.way.proxy:
+        return {host.way.address.lower()}
     try:
-        found = socket.getaddrinfo(one.way.address, one.way.port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host.way.address, host.way.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InventoryError(
-            f"nobody knows where the host {one.entry.name!r} is: {one.way.address} has no address",
-            place=one.place,
+            f"nobody knows where the host {host.entry.name!r} is: {host.way.address} has no address",
+            place=host.place,
             cause=error.strerror or str(error),
             hint="write its address beside it, as ansible_host=10.0.0.3",
         ) from error
-    return {str(end[4][0]) for end in found}
+    return {str(end[4][0]) for end in resolved}
 
 
 def way_of(target: str, words: Sequence[str]) -> Way:
-    """How ssh reaches a host that was chosen before.
+    """Return the SSH route to a host that was selected before.
 
     Raises:
-        ProviderError: OpenSSH does not say.
+        ProviderError: OpenSSH gives no route.
     """
     return way(target, options=words)

@@ -1,7 +1,7 @@
-"""A host as the inventory says it, from its variables.
+"""A host as described by the variables of an inventory.
 
-Variables that decide how a host is reached are honoured or refused; those of Ansible that only tune how it works are
-left out, and any other is the user's own.
+Variables that decide how a host is reached are applied or refused. Ansible's tuning variables are ignored. All other
+variables belong to the user.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ _FALSE = ("false", "no", "off", "n", "f", "0")
 
 @dataclass(frozen=True)
 class Entry:
-    """A host as the inventory says it.
+    """A host as the inventory describes it.
 
     Attributes:
         name: Its name in the inventory.
-        address: What SSH connects to: an address, or a name that DNS or the user's SSH configuration knows.
-        port: TCP port of SSH; 0: nothing is said.
-        user: Login name; empty: nothing is said.
-        key_file: Private key, as written: it may begin with ``~``, and is relative to where the user stands; empty:
-            nothing is said.
+        address: Address that SSH connects to, or a name that DNS or the user's SSH configuration resolves.
+        port: TCP port of SSH; 0: unset.
+        user: Login name; empty: unset.
+        key_file: Private key, as written: it may begin with ``~``, and is relative to the working directory;
+            empty: unset.
         ssh_args: Other options for ssh.
-        python: Interpreter for the user's script; empty: found on the host.
+        python: Interpreter for the user's script; empty: detected on the host.
         groups: Groups that contain it, directly or not, by name; without ``all``.
-        variables: All its variables, of which those that fleet does not know are the user's own. Templates are text,
-            and a sealed value is a mapping with the key ``__ansible_vault``.
+        variables: All variables of the host; some may be the user's. Templates are text, and an encrypted value is
+            a mapping with the key ``__ansible_vault``.
     """
 
     name: str
@@ -89,9 +89,9 @@ class Entry:
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def options(self) -> tuple[str, ...]:
-        """What the inventory tells ssh, as options of ssh(1); address and ``ssh_args.config`` go elsewhere."""
+        """Return the ssh(1) options of the inventory; the address and ``ssh_args.config`` are passed separately."""
         args = self.ssh_args
-        said = [
+        values = [
             ("Port", str(self.port or "")),
             ("User", self.user),
             *(("IdentityFile", quoted_path(key)) for key in (self.key_file, *args.more_keys) if key),
@@ -104,14 +104,14 @@ class Entry:
             ("UserKnownHostsFile", quoted_path(args.known_hosts) if args.known_hosts else ""),
             ("HostKeyAlias", args.key_alias),
         ]
-        return tuple(word for name, value in said if value for word in ("-o", f"{name}={value}"))
+        return tuple(word for name, value in values if value for word in ("-o", f"{name}={value}"))
 
 
 def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
-    """The host `name` with these variables.
+    """Return the host `name` with these variables.
 
     Raises:
-        InventoryError: a variable cannot be honoured, or is malformed.
+        InventoryError: a variable is not supported or malformed.
     """
     reading = _Reading(name, settings)
     reading.refuse()
@@ -141,36 +141,36 @@ class _Reading:
         self._settings = settings
 
     def place(self, *variables: str) -> Place | None:
-        """Where the first of `variables` that is set was set."""
-        return next((self._settings[one].place for one in variables if one in self._settings), None)
+        """Return the place at which the first of `variables` that is set was set."""
+        return next((self._settings[variable].place for variable in variables if variable in self._settings), None)
 
     def text(self, *variables: str) -> tuple[str, Place | None]:
-        """The value of a variable that has several names, and where it was set; empty where it is not.
+        """Return the value and the place of a variable that has several names; empty if it is unset.
 
         Raises:
-            InventoryError: it is no text, or two of its names have different values.
+            InventoryError: it is not text, or two of its names have different values.
         """
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for variable in variables:
             value = self._text(variable)
             if value:
-                found[variable] = value
-        if len(set(found.values())) > 1:
-            said = " and ".join(
-                f"{variable}={value} ({self._settings[variable].place})" for variable, value in found.items()
+                values[variable] = value
+        if len(set(values.values())) > 1:
+            assignments = " and ".join(
+                f"{variable}={value} ({self._settings[variable].place})" for variable, value in values.items()
             )
             raise InventoryError(
-                f"the host {self._name!r} has {said}, which mean the same",
-                place=self.place(*found),
-                hint=f"keep {next(iter(found))}",
+                f"the host {self._name!r} has {assignments}, which mean the same",
+                place=self.place(*values),
+                hint=f"keep {next(iter(values))}",
             )
-        return next(iter(found.values()), ""), self.place(*found)
+        return next(iter(values.values()), ""), self.place(*values)
 
     def options(self) -> SshOptions:
-        """What ssh would be told, in the order in which Ansible tells it.
+        """Return the ssh options in the order in which Ansible passes them.
 
         Raises:
-            InventoryError: some of it cannot be honoured.
+            InventoryError: an option is not supported.
         """
         options = SshOptions()
         self._read(options, "ansible_ssh_args")
@@ -193,7 +193,7 @@ class _Reading:
         return options
 
     def python(self) -> str:
-        """The interpreter for the user's script; empty: found on the host.
+        """Return the interpreter for the user's script; empty: detected on the host.
 
         Raises:
             InventoryError: it is a command, not a path.
@@ -209,7 +209,7 @@ class _Reading:
         return "" if python in _DISCOVERED else python
 
     def refuse(self) -> None:
-        """Raise InventoryError for the first variable that cannot be honoured."""
+        """Raise InventoryError for the first variable that is not supported."""
         connection, place = self.text("ansible_connection")
         if connection and connection not in _SSH:
             step = "leave the host out, with --limit '!" + self._name + "'"
@@ -242,7 +242,7 @@ class _Reading:
             raise InventoryError(f"{variable} of the host {self._name!r} cannot be honoured", place=place)
 
     def _refuse_become(self) -> None:
-        """Tasks run as the user who logs in: to become root is not needed, to become somebody else not possible."""
+        """Refuse other users than the login user: root is not needed, other users are not supported."""
         become, _ = self.text("ansible_become")
         user, place = self.text("ansible_become_user")
         if become and self._flag("ansible_become", become) and user not in ("", "root"):
@@ -273,7 +273,7 @@ class _Reading:
             _number(port, self._name, place)
 
     def _check(self, options: SshOptions) -> None:
-        """Raise InventoryError where port or user cannot be one."""
+        """Raise InventoryError if the port or the user is invalid."""
         place = self.place("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
         if "port" in options.values:
             _number(options.values["port"], self._name, self.place("ansible_port", "ansible_ssh_port") or place)
@@ -292,10 +292,10 @@ class _Reading:
         raise InventoryError(f"{variable}={text} is neither yes nor no", place=self.place(variable))
 
     def _text(self, variable: str) -> str:
-        """The value of one variable, as text; empty where it is not set.
+        """Return the value of one variable as text; empty if it is unset.
 
         Raises:
-            InventoryError: it is a template, sealed, or no text.
+            InventoryError: it is a template, encrypted, or not text.
         """
         setting = self._settings.get(variable)
         if setting is None or setting.value is None:

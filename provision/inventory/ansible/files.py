@@ -1,4 +1,4 @@
-"""Reading the text files that inventories are made of."""
+"""Reads the text files of inventories."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SIZE_MAX = 16 * 2**20
 
 
 def read_text(path: Path) -> str:
-    """The content of a text file.
+    """Return the content of a text file.
 
     Raises:
-        InventoryError: it cannot be read, is no text, or is sealed by ansible-vault.
+        InventoryError: it cannot be read, is not text, or is encrypted by ansible-vault.
     """
     place = Place(path)
     try:

@@ -1,7 +1,7 @@
-"""What an inventory says before variables are put together: hosts, groups, and who contains whom.
+"""The hosts and groups of an inventory, and their variables before they are merged.
 
-Every inventory has two groups besides its own: ``all`` contains every group that no other one contains, and
-``ungrouped`` the hosts that no other group has.
+Every inventory has two more groups: ``all`` contains every group without another parent, and ``ungrouped`` every host
+without another group.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CONNECTION = frozenset(
         "ansible_user",
     }
 )
-"""Variables that decide how a host is reached: said twice in one place, they must say the same."""
+"""Variables that decide how a host is reached: if one is set twice in one place, the values must be equal."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The value of a variable, and where it was set."""
+    """The value of a variable, and the place at which it was set."""
 
     value: Any
     place: Place
@@ -46,15 +46,15 @@ Settings = dict[str, Setting]
 
 @dataclass
 class Group:
-    """A group as the file says it.
+    """A group as the file describes it.
 
     Attributes:
         name: Its name.
-        place: Where it was first named.
+        place: Place at which it is first named.
         hosts: Hosts named in it directly, as keys in their order.
         children: Groups named in it directly, as keys in their order.
         settings: Its variables.
-        priority: Decides between groups of equal depth, the higher one last.
+        priority: Order of groups of equal depth; the highest is applied last.
     """
 
     name: str
@@ -79,14 +79,14 @@ class Groups:
         self.groups["all"].children["ungrouped"] = None
 
     def group(self, name: str, place: Place) -> Group:
-        """The group `name`, made where it is new."""
+        """Return the group `name`; create it if it is new."""
         return self.groups.setdefault(name, Group(name, place))
 
     def add_host(self, name: str, group: str, place: Place) -> None:
         """Put the host `name` into `group`, which exists.
 
         Raises:
-            InventoryError: these are too many hosts.
+            InventoryError: there are too many hosts.
         """
         if name not in self.hosts and len(self.hosts) == HOSTS_MAX:
             raise InventoryError(f"these are more than {HOSTS_MAX} hosts", place=place)
@@ -98,7 +98,7 @@ class Groups:
         """Put the group `child` into the group `parent`; both exist.
 
         Raises:
-            InventoryError: `child` contains `parent`, or is one of the two groups that no other contains.
+            InventoryError: `child` contains `parent`, or is ``all`` or ``ungrouped``.
         """
         if child in ("all", "ungrouped") and (parent, child) != ("all", "ungrouped"):
             raise InventoryError(
@@ -142,7 +142,7 @@ class Groups:
             ) from None
 
     def close(self) -> None:
-        """Give groups without a parent to ``all``, and hosts without a group to ``ungrouped``."""
+        """Add groups without a parent to ``all``, and hosts without a group to ``ungrouped``."""
         contained = {child for group in self.groups.values() for child in group.children}
         for group in self.groups.values():
             if group.name != "all" and group.name not in contained:
@@ -158,24 +158,23 @@ class Groups:
                 ungrouped[host] = None
 
     def descendants(self, name: str) -> list[str]:
-        """The group `name` and all groups in it: those named directly in it first, then those in these, and so on."""
-        found = {name: None}
+        """Return the group `name` and all groups in it: direct children first, then their children."""
+        reached = {name: None}
         level = [name]
         while level:
             inner = [child for parent in level for child in self.groups[parent].children]
-            level = [child for child in dict.fromkeys(inner) if child not in found]
-            found.update(dict.fromkeys(level))
-        return list(found)
+            level = [child for child in dict.fromkeys(inner) if child not in reached]
+            reached.update(dict.fromkeys(level))
+        return list(reached)
 
     def members(self, name: str) -> list[str]:
-        """The hosts of the group `name` and of all groups in it, in their order."""
+        """Return the hosts of the group `name` and of all groups in it, in their order."""
         return list(dict.fromkeys(host for group in self.descendants(name) for host in self.groups[group].hosts))
 
     def by_precedence(self) -> Iterator[Group]:
-        """All groups in the order in which their variables apply: a later one overrides an earlier one.
+        """Yield all groups in the order in which their variables apply: a later one overrides an earlier one.
 
-        The deeper a group lies in others, the later; at equal depth ``ansible_group_priority`` decides, then the
-        name.
+        Groups are ordered by depth, then by ``ansible_group_priority``, then by name.
         """
         depths = dict.fromkeys(self.groups, 0)
         waiting = dict.fromkeys(self.groups, 0)
@@ -190,7 +189,7 @@ class Groups:
                 waiting[child] -= 1
                 if not waiting[child]:
                     ready.append(child)
-        yield from sorted(self.groups.values(), key=lambda one: (depths[one.name], one.priority, one.name))
+        yield from sorted(self.groups.values(), key=lambda each: (depths[each.name], each.priority, each.name))
 
     def _set(self, settings: Settings, owner: str, variable: str, setting: Setting) -> None:
         before = settings.get(variable)

@@ -1,8 +1,8 @@
 """Inventories in Ansible's INI form.
 
-A host line is split like a line of shell; its variables, and those of ``[group:vars]``, are Python literals where
-they can be, and text where not. ``#`` and ``;`` begin a comment at the start of a line, ``#`` elsewhere too, but not
-in ``[group:vars]``, where a value goes to the end of its line.
+A host line is split like a shell command. Its variables, and those of ``[group:vars]``, are Python literals if they
+parse as such, else text. ``#`` and ``;`` begin a comment at the start of a line. ``#`` also does elsewhere, except in
+``[group:vars]``, where a value extends to the end of its line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LITERALS = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 def read_ini(text: str, path: Path) -> Groups:
-    """The hosts and groups of an inventory in INI form.
+    """Return the hosts and groups of an inventory in INI form.
 
     Args:
         text: Content of the file.
@@ -46,14 +46,14 @@ class _IniForm:
     """Reads one file, line by line.
 
     Attributes:
-        groups: What was read so far.
+        groups: The hosts and groups that were read.
     """
 
     def __init__(self, path: Path) -> None:
         self.groups = Groups(Place(path))
         self._group = "ungrouped"
         self._kind = "hosts"
-        # Groups may be named before they are declared: by whom, and where. A child takes its place among the others
+        # Groups that are named before they are declared, by parent and place. A child is ordered among the others
         # when it is declared.
         self._parents: dict[str, dict[str, Place]] = {}
         self._variables: dict[str, Place] = {}
@@ -70,19 +70,19 @@ class _IniForm:
             self._variable(text, place)
 
     def close(self) -> None:
-        """End the file: every group that was named is declared.
+        """End the file, and check that every group that is named is declared.
 
         Raises:
-            InventoryError: one is not.
+            InventoryError: a group is not declared.
         """
         missing = [
             (place, child, f"[{parent}:children]")
-            for child, one in self._parents.items()
-            for parent, place in one.items()
+            for child, parents in self._parents.items()
+            for parent, place in parents.items()
         ]
         missing += [(place, name, f"[{name}:vars]") for name, place in self._variables.items()]
         if missing:
-            place, name, section = min(missing, key=lambda one: one[0].line)
+            place, name, section = min(missing, key=lambda entry: entry[0].line)
             raise InventoryError(
                 f"the group {name!r} is not defined, and {section} needs it",
                 place=place,
@@ -91,14 +91,14 @@ class _IniForm:
         self.groups.close()
 
     def _section(self, text: str, place: Place) -> None:
-        found = _SECTION.fullmatch(text)
-        if not found:
+        match = _SECTION.fullmatch(text)
+        if not match:
             raise InventoryError(
                 f"{text!r} is no section",
                 place=place,
                 hint="write [GROUP], [GROUP:children] or [GROUP:vars], without spaces",
             )
-        name, kind = found[1], found[2] or "hosts"
+        name, kind = match[1], match[2] or "hosts"
         if kind not in ("hosts", "children", "vars"):
             raise InventoryError(
                 f"the section [{name}:{kind}] is of an unknown kind",
@@ -144,10 +144,10 @@ class _IniForm:
         return variable, Setting(literal(value), place)
 
     def _child(self, text: str, place: Place) -> None:
-        found = _CHILD.fullmatch(text)
-        if not found:
+        match = _CHILD.fullmatch(text)
+        if not match:
             raise InventoryError(f"{text!r} is no name of a group", place=place, hint="write one group a line")
-        child = found[1]
+        child = match[1]
         if child in self.groups.groups:
             self.groups.add_child(self._group, child, place)
         else:
@@ -165,7 +165,7 @@ class _IniForm:
 
 
 def literal(text: str) -> Any:
-    """The Python literal that `text` is, or `text` itself."""
+    """Return the Python literal that `text` is, or `text` itself."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -176,7 +176,7 @@ def literal(text: str) -> Any:
 
 
 def _is_host_line(text: str) -> bool:
-    """Whether a line that begins with a bracket is a host, ``[1:3].lab`` or ``[2001:db8::1]:22``."""
+    """Return True if a line that begins with a bracket is a host, ``[1:3].lab`` or ``[2001:db8::1]:22``."""
     word = text.split(maxsplit=1)[0]
     if _SECTION.fullmatch(word):
         return False

@@ -1,8 +1,8 @@
-"""Which hosts of an inventory a limit names.
+"""Selects the hosts of an inventory that a limit names.
 
 Patterns are separated by commas or colons: a group, a host, a wildcard, ``~`` and a regular expression; ``group[0]``,
-``group[-1]`` and ``group[0:2]`` are hosts by their position, both ends included. ``&`` keeps what a pattern names,
-``!`` takes it away, wherever they stand.
+``group[-1]`` and ``group[0:2]`` are hosts by their position, both ends included. ``&`` keeps only the hosts of a
+pattern, and ``!`` removes them, in any order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POSITION = re.compile(r"(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
 
 
 def select(groups: Groups, limit: str) -> list[str]:
-    """The hosts that `limit` names, in the order of the inventory; all of them where it is empty.
+    """Return the hosts that `limit` names, in the order of the inventory; all of them if it is empty.
 
     Raises:
         InventoryError: a pattern is malformed or names nothing, or no host is left.
@@ -42,10 +42,10 @@ def select(groups: Groups, limit: str) -> list[str]:
 
 
 def split(limit: str) -> list[str]:
-    """The patterns of a limit, none of them empty.
+    """Return the patterns of a limit, none of them empty.
 
     Raises:
-        InventoryError: one is malformed.
+        InventoryError: a pattern is malformed.
     """
     words: list[str] = []
     for word in limit.split(","):
@@ -64,19 +64,19 @@ def split(limit: str) -> list[str]:
 
 
 def _named(groups: Groups, pattern: str) -> list[str]:
-    """The hosts that one pattern names, as often as it does."""
-    found = None if pattern.startswith("~") else _POSITION.fullmatch(pattern)
-    if found is None:
+    """Return the hosts that one pattern names, with repetitions."""
+    match = None if pattern.startswith("~") else _POSITION.fullmatch(pattern)
+    if match is None:
         return _matching(groups, pattern)
-    hosts = _matching(groups, found[1])
-    if found[2] is None:
-        chosen = hosts[int(found[3]) : int(found[4]) + 1 if found[4] else None]
+    hosts = _matching(groups, match[1])
+    if match[2] is None:
+        chosen = hosts[int(match[3]) : int(match[4]) + 1 if match[4] else None]
     else:
-        index = int(found[2])
+        index = int(match[2])
         chosen = hosts[index:][:1] if -len(hosts) <= index < len(hosts) else []
     if not chosen:
         raise InventoryError(
-            f"The limit {pattern!r} names no host: {found[1]!r} has {len(hosts)} of them, counted from 0"
+            f"The limit {pattern!r} names no host: {match[1]!r} has {len(hosts)} of them, counted from 0"
         )
     return chosen
 
@@ -109,8 +109,8 @@ def _unknown(groups: Groups, pattern: str) -> InventoryError:
             cause="This computer is only there where the inventory names it",
             hint="for workers on this computer: --provider local",
         )
-    known = [*groups.groups, *groups.hosts]
-    close = difflib.get_close_matches(pattern, known[:1000], n=1)
+    candidates = [*groups.groups, *groups.hosts]
+    close = difflib.get_close_matches(pattern, candidates[:1000], n=1)
     return InventoryError(
         f"The limit {pattern!r} names neither a group nor a host of the inventory",
         hint=f"did you mean {close[0]!r}?" if close else "",

@@ -1,8 +1,8 @@
-"""Names of hosts as inventories write them: ranges, ports, IPv6 addresses.
+"""Host names as inventories write them: ranges, ports, IPv6 addresses.
 
-``gpu[01:08:2].lab:2222`` is four hosts on port 2222. A numeric range keeps the width of its begin where that is
-padded with zeros; an alphabetic one counts through a-z, then A-Z. Both ends are part of it, and several ranges
-multiply, the last one varying fastest.
+``gpu[01:08:2].lab:2222`` is four hosts on port 2222. A numeric range keeps the width of its first number if that is
+padded with zeros; an alphabetic range counts through a-z, then A-Z. Both ends are included. Several ranges are
+combined; the last one varies fastest.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 
 def is_host_name(text: str) -> bool:
-    """Whether `text` can be handed to SSH as a host: a name of letters, digits, ``.-_``, or an IP address."""
+    """Return True if SSH accepts `text` as a host: a name of letters, digits, ``.-_``, or an IP address."""
     return bool(_NAME.fullmatch(text)) or _is_ipv6(text)
 
 
 def expand_host(text: str) -> tuple[list[str], int]:
-    """The hosts that one word of an inventory stands for, in their order, and their port.
+    """Return the hosts of one word of an inventory, in their order, and their port.
 
     Args:
         text: ``gpu1``, ``gpu[1:3]``, ``10.0.0.1:2222``, ``[2001:db8::1]:22``, ``2001:db8::[1:4]``.
 
     Returns:
-        Names, and the port, 0 where none is given.
+        Names, and the port, 0 if none is given.
 
     Raises:
-        ValueError: what is wrong with it, as a clause for the user.
+        ValueError: it is malformed; the text is a clause for the user.
     """
     pattern, port = _split_port(text) if _is_balanced(text) else (text, 0)
     names = _expand(pattern)
@@ -47,10 +47,10 @@ def expand_host(text: str) -> tuple[list[str], int]:
 
 
 def _expand(pattern: str) -> list[str]:
-    """All words that `pattern` stands for, in their order.
+    """Return all words of `pattern`, in their order.
 
     Raises:
-        ValueError: a range is malformed, empty, or too large; as a clause for the user.
+        ValueError: a range is malformed, empty, or too large; the text is a clause for the user.
     """
     if not _is_balanced(pattern):
         raise ValueError(f"a bracket of {pattern!r} has no partner")
@@ -65,7 +65,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _split_port(text: str) -> tuple[str, int]:
-    """Pattern and port of a word; the port is 0 where there is none."""
+    """Return the pattern and port of a word; the port is 0 if it has none."""
     bracketed = _BRACKETED.fullmatch(text)
     if bracketed and "]" not in _RANGE.sub("", bracketed[1]) and _outside(bracketed[1]).count(":") > 1:
         return bracketed[1], _port(bracketed[2])
@@ -81,12 +81,12 @@ def _split_port(text: str) -> tuple[str, int]:
 
 
 def _is_balanced(text: str) -> bool:
-    """Whether every bracket has a partner; a range may stand inside an address in brackets."""
+    """Return True if every bracket is closed; a range may be inside an address in brackets."""
     return not set(_RANGE.sub("", _RANGE.sub("", text))) & set("[]")
 
 
 def _outside(text: str) -> str:
-    """What stands outside brackets."""
+    """Return the text outside brackets."""
     return _RANGE.sub("", text)
 
 
@@ -97,7 +97,7 @@ def _port(text: str) -> int:
 
 
 def _range(text: str, limit: int) -> list[str]:
-    """The words of the range `text`, its brackets taken off; no more than `limit`."""
+    """Return the words of the range `text`, given without its brackets; at most `limit`."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
         hint = f", as in [{text.replace('-', ':')}]" if re.fullmatch(r"\w+-\w+", text) else ""

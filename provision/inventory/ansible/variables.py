@@ -1,9 +1,9 @@
-"""Which value of a variable counts for a host.
+"""Merges the variables of a host by precedence.
 
 From the weakest to the strongest: ``all`` of the inventory, its groups from the outermost to the innermost, the file
-``group_vars/all`` beside the inventory, ``group_vars/GROUP`` in the same order, what the inventory says of the host,
-``host_vars/HOST``. A file may end in .yml, .yaml or .json, or be a directory of such files, of which the last one
-wins.
+``group_vars/all`` next to the inventory, ``group_vars/GROUP`` in the same order, the variables of the host in the
+inventory, ``host_vars/HOST``. A file may end in .yml, .yaml or .json, or be a directory of such files, of which the
+last one overrides the others.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SUFFIXES = ("", ".yml", ".yaml", ".json")
 class Variables:
     """The variables of every host of an inventory.
 
-    The files beside the inventory are read once, at once; what is wrong with one of them is told when a host is asked
-    for that needs it.
+    The files next to the inventory are read once, in the constructor. An error in one of them is raised when a host
+    that needs it is requested.
 
     Args:
-        groups: What the inventory says.
-        directory: Where it lies, with ``group_vars`` and ``host_vars``.
+        groups: Content of the inventory.
+        directory: Directory of the inventory, with ``group_vars`` and ``host_vars``.
     """
 
     def __init__(self, groups: Groups, directory: Path) -> None:
@@ -40,41 +40,41 @@ class Variables:
         self._containing = _containing(groups)
 
     def groups_of(self, host: str) -> tuple[str, ...]:
-        """All groups that `host` is in, but ``all``, by name."""
+        """Return all groups that `host` is in, except ``all``, by name."""
         return tuple(sorted(self._containing[host] - {"all"}))
 
     def of(self, host: str) -> Settings:
-        """The variables of `host`.
+        """Return the variables of `host`.
 
         Raises:
             InventoryError: a file with variables of it cannot be read.
         """
         mine = [group for group in self._order if group.name in self._containing[host]]
-        found: Settings = {}
+        settings: Settings = {}
         for group in mine:
-            found.update(group.settings)
+            settings.update(group.settings)
         for group in mine:
-            found.update(self._of_group.of(group.name))
-        found.update(self._groups.hosts[host])
-        found.update(self._of_host.of(host))
-        return found
+            settings.update(self._of_group.of(group.name))
+        settings.update(self._groups.hosts[host])
+        settings.update(self._of_host.of(host))
+        return settings
 
 
 def _containing(groups: Groups) -> dict[str, set[str]]:
-    """The groups that each host is in, directly or not."""
-    found: dict[str, set[str]] = {host: set() for host in groups.hosts}
+    """Return the groups that each host is in, directly or not."""
+    containing: dict[str, set[str]] = {host: set() for host in groups.hosts}
     for name in groups.groups:
         for host in groups.members(name):
-            found[host].add(name)
-    return found
+            containing[host].add(name)
+    return containing
 
 
 class _Directory:
-    """A directory with a file of variables for each of some names.
+    """A directory with a file of variables for each name.
 
     Args:
         path: The directory.
-        names: Names that matter.
+        names: Names to read variables of.
     """
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
@@ -85,29 +85,29 @@ class _Directory:
                     self._found[name] = _settings_or_error(path, name)
 
     def of(self, name: str) -> Settings:
-        """The variables of a name.
+        """Return the variables of a name.
 
         Raises:
             InventoryError: they cannot be read.
         """
-        found = self._found.get(name, {})
-        if isinstance(found, InventoryError):
-            raise found
-        return found
+        settings = self._found.get(name, {})
+        if isinstance(settings, InventoryError):
+            raise settings
+        return settings
 
 
 def _settings_or_error(directory: Path, name: str) -> Settings | InventoryError:
-    found: Settings = {}
+    merged: Settings = {}
     try:
         for path in _files(directory, name):
-            found.update(_settings(path))
+            merged.update(_settings(path))
     except InventoryError as error:
         return error
-    return found
+    return merged
 
 
 def _files(directory: Path, name: str) -> list[Path]:
-    """The files of one name, the weakest first; a directory comes before a file with a suffix."""
+    """Return the files of one name, the weakest first; a directory comes before a file with a suffix."""
     for suffix in _SUFFIXES:
         path = directory / f"{name}{suffix}"
         if path.is_dir() and not suffix:
@@ -118,11 +118,11 @@ def _files(directory: Path, name: str) -> list[Path]:
 
 
 def _below(directory: Path) -> list[Path]:
-    found = []
+    paths = []
     for parent, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if not _is_left_out(name)]
-        found += [Path(parent, name) for name in files if not _is_left_out(name)]
-    return sorted(path for path in found if path.suffix in _SUFFIXES)
+        paths += [Path(parent, name) for name in files if not _is_left_out(name)]
+    return sorted(path for path in paths if path.suffix in _SUFFIXES)
 
 
 def _is_left_out(name: str) -> bool:

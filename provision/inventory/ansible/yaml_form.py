@@ -1,4 +1,4 @@
-"""Inventories in YAML: groups with ``hosts``, ``children`` and ``vars``, nested as deep as one likes."""
+"""Inventories in YAML: groups with ``hosts``, ``children`` and ``vars``, nested to any depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHAPE = "a group has hosts:, children: and vars:, and below each of them one na
 
 
 def read_yaml(text: str, path: Path) -> Groups:
-    """The hosts and groups of an inventory in YAML, or in JSON of the same shape.
+    """Return the hosts and groups of an inventory in YAML, or in JSON of the same shape.
 
     Args:
         text: Content of the file.
@@ -55,11 +55,11 @@ class _YamlForm:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.groups = Groups(Place(path))
-        # One body may stand in many places, as an alias, and each of these in many more.
+        # A body can occur in several places as an alias, and each of these in several more.
         self._read: set[tuple[str, int]] = set()
 
     def group(self, name: Any, body: Any, line: int) -> None:
-        """Read the group `name`, and all that is in it."""
+        """Read the group `name` and its content."""
         place = Place(self.path, line)
         if not isinstance(name, str) or not name:
             raise InventoryError(f"{name!r} is no name of a group", place=place, hint="put quotes around it")
@@ -116,7 +116,7 @@ class _YamlForm:
                     self.groups.set_host(name, variable, setting)
 
     def _table(self, content: Any, owner: str, line: int, *, one_name: bool = False) -> Table:
-        """What stands below a key; where it may be `one_name` alone, that is taken for a list of one."""
+        """Return the mapping under a key; if `one_name` may be given alone, it counts as a mapping of one key."""
         if isinstance(content, Table):
             return content
         table = Table()
@@ -134,5 +134,5 @@ class _YamlForm:
 
 
 def settings(table: Table, path: Path) -> dict[str, Setting]:
-    """The variables of a mapping, by name."""
+    """Return the variables of a mapping, by name."""
     return {str(name): Setting(value, Place(path, table.lines[name])) for name, value in table.items()}

@@ -1,7 +1,7 @@
-"""YAML as plain values, with the line of every key; what YAML leaves open is refused.
+"""Reads YAML as plain values, with the line of every key; ambiguous YAML is refused.
 
-A key that stands twice in one mapping is an error, and so are tags that would make anything but plain values. Of
-Ansible's own, ``!unsafe`` is text, and ``!vault`` stays the sealed value that it is.
+A repeated key in a mapping is an error, as are tags of values that are not plain. Of Ansible's tags, ``!unsafe``
+gives text, and ``!vault`` gives the encrypted value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Table(dict[Any, Any]):
 
 
 def parse_yaml(text: str, place: Place) -> Any:
-    """The one document of a YAML or JSON file; None where it is empty.
+    """Return the only document of a YAML or JSON file; None if it is empty.
 
     Args:
         text: Content of the file.
@@ -45,7 +45,7 @@ def parse_yaml(text: str, place: Place) -> Any:
     import yaml
 
     if text.lstrip().startswith(("{", "[")):
-        text = text.replace("\t", " ")  # JSON is indented with tabs at times, which YAML forbids
+        text = text.replace("\t", " ")  # JSON may be indented with tabs, which YAML forbids
     try:
         loader = _loader()(text)
         try:
@@ -75,7 +75,7 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Only plain values."""
+        """Loads plain values only."""
 
     Loader.yaml_constructors = {
         _TAG + kind: yaml.SafeLoader.yaml_constructors[_TAG + kind]
@@ -117,7 +117,7 @@ def _table(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Table:
 
 
 def _refuse_twice(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
-    """Raise where a mapping has a key twice, or one that cannot be a key."""
+    """Raise an error if a mapping has a key twice, or an invalid key."""
     from yaml.constructor import ConstructorError
 
     seen: dict[Any, int] = {}
