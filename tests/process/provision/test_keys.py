@@ -21,11 +21,11 @@ def test_openssh_reads_the_pair_as_one_key(tmp_path: Path) -> None:
     assert pair.public.endswith(" fleet demo")
 
 
-def test_every_pair_is_another() -> None:
+def test_every_pair_is_different() -> None:
     assert generate_ed25519("same").public != generate_ed25519("same").public
 
 
-def test_the_private_key_never_shows(tmp_path: Path) -> None:
+def test_the_private_key_is_not_in_the_repr(tmp_path: Path) -> None:
     pair = generate_ed25519("x")
     assert "PRIVATE" in pair.private
     assert pair.private not in repr(pair)
@@ -42,12 +42,12 @@ def test_the_fingerprint_is_openssh_s(tmp_path: Path) -> None:
     pair = generate_ed25519("x")
     public = tmp_path / "id.pub"
     public.write_text(pair.public + "\n")
-    told = subprocess.run(["ssh-keygen", "-l", "-f", public], capture_output=True, text=True, check=True)
-    assert told.stdout.split()[1] == fingerprint(pair.public)
+    done = subprocess.run(["ssh-keygen", "-l", "-f", public], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == fingerprint(pair.public)
     assert fingerprint(pair.public + "\n") == fingerprint(pair.public)
 
 
 @pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-ed25519 &&&&", "ssh-ed25519 AAA"])
-def test_a_fingerprint_of_no_key_is_refused(text: str) -> None:
+def test_fingerprint_refuses_text_that_is_not_a_key(text: str) -> None:
     with pytest.raises(ValueError, match="no OpenSSH public key"):
         fingerprint(text)

@@ -21,7 +21,7 @@ def test_names_that_it_may_not_have(name: str) -> None:
     assert repr(name) in str(error.value)
 
 
-def test_a_name_that_is_too_long_is_told_its_length() -> None:
+def test_the_error_for_a_long_name_has_its_length() -> None:
     with pytest.raises(ValueError, match="has 31 characters; 30 are allowed"):
         validate_fleet_name("a" * (FLEET_NAME_LENGTH_MAX + 1))
 
@@ -31,7 +31,7 @@ def test_the_first_worker_is_number_0() -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**9))
-def test_index_and_name_tell_the_same(index: int) -> None:
+def test_index_of_inverts_instance_name(index: int) -> None:
     assert index_of(instance_name(index)) == index
 
 

@@ -23,18 +23,18 @@ def instance(index: int, state: InstanceState = InstanceState.RUNNING, number: i
 
 @st.composite
 def observations(draw: st.DrawFn) -> list[Instance]:
-    """Instances of any index and state, some twice under one name, in any order."""
-    found = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(InstanceState)), max_size=14))
-    return [instance(index, state, number) for number, (index, state) in enumerate(found)]
+    """Generate instances of any index and state, some with the same name, in any order."""
+    drawn = draw(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(InstanceState)), max_size=14))
+    return [instance(index, state, number) for number, (index, state) in enumerate(drawn)]
 
 
 def apply(steps: Plan, observed: list[Instance]) -> list[Instance]:
-    """What a provider makes of it: the deletions, then the creations; names are unique."""
+    """Return the instances after the deletions and then the creations of a plan; check that names are unique."""
     left = {each.name: each for each in observed if each not in steps.delete}
     assert len(left) == len(observed) - len(steps.delete)
     for name in steps.create:
-        there = left.get(name, instance(index_of(name), InstanceState.STARTING, 99))
-        left[name] = replace(there, state=InstanceState.RUNNING)
+        existing = left.get(name, instance(index_of(name), InstanceState.STARTING, 99))
+        left[name] = replace(existing, state=InstanceState.RUNNING)
     return list(left.values())
 
 
@@ -71,7 +71,7 @@ def test_the_order_is_that_of_the_index() -> None:
     assert list(steps.create) == [instance_name(index) for index in range(12) if index not in (2, 10, 11)]
 
 
-def test_one_that_is_half_made_is_deleted_and_created_again() -> None:
+def test_an_incomplete_instance_is_deleted_and_created_again() -> None:
     half = instance(0, InstanceState.STARTING)
     assert plan(spec(1), [half]) == Plan(create=("worker-0",), delete=(half,))
 
@@ -80,7 +80,7 @@ def test_one_that_is_stopped_is_started_again_with_what_it_holds() -> None:
     assert plan(spec(1), [instance(0, InstanceState.STOPPED)]) == Plan(create=("worker-0",))
 
 
-def test_one_too_many_is_deleted() -> None:
+def test_an_excess_instance_is_deleted() -> None:
     assert plan(spec(1), [instance(0), instance(1)]) == Plan(keep=(instance(0),), delete=(instance(1),))
 
 
@@ -89,7 +89,7 @@ def test_equal_settings_do_not_conflict() -> None:
     assert conflicts(asked, replace(asked, public_key="old")) == []
 
 
-def test_each_setting_that_differs_is_told_in_words() -> None:
+def test_each_setting_that_differs_is_described() -> None:
     asked = FleetSpec("demo", "gce", 4, python="/opt/python")
     assert conflicts(asked, FleetSpec("demo", "local", 1)) == [
         "4 workers requested, the fleet has 1",
@@ -101,7 +101,7 @@ def test_each_setting_that_differs_is_told_in_words() -> None:
     ]
 
 
-def test_each_setting_of_a_cloud_that_differs_is_told_in_words() -> None:
+def test_each_cloud_setting_that_differs_is_described() -> None:
     has = FleetSpec("demo", "gce", 2, packages=("tensorflow",), options=GceOptions(gpu="nvidia-tesla-t4", gpus=1))
     asked = replace(
         has,
@@ -131,5 +131,5 @@ def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
     changes: dict[type, Any] = {str: "x", int: 5, bool: not value, tuple: ("x",)}
     has = FleetSpec("demo", "gce", 2, options=GceOptions(gpu="a"))
     asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
-    # The rules of the firewall change while the instances run: nothing has to be made anew for them.
+    # Firewall rules can change while the instances run: no instance must be created again.
     assert len(conflicts(asked, has)) == (0 if field in {"ssh_from", "firewall"} else 1)

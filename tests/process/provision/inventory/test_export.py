@@ -1,4 +1,4 @@
-"""A fleet written down for other programs, and read back by them."""
+"""Exports of a fleet for other programs, read back by these programs."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ HOSTS = [
 
 
 def keys_of(host: Host) -> tuple[str, ...]:
-    """The private keys that a host is offered; none but those of the agent, where it has nothing else."""
+    """Return the private keys that a host is offered; none if it uses only an agent."""
     return host.identities or (() if host.agent else (str(KEY),))
 
 
-def told(directory: Path) -> dict[str, dict[str, str]]:
-    """What ``ssh -G`` reads in the exported configuration, by name of the host."""
+def parsed_by_ssh(directory: Path) -> dict[str, dict[str, str]]:
+    """Return the ``ssh -G`` output for the exported configuration, by host name."""
     path = directory / "config"
     path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ssh-config"))
-    found: dict[str, dict[str, str]] = {}
+    by_host: dict[str, dict[str, str]] = {}
     for host in HOSTS:
         words = ["ssh", "-G", "-F", str(path), f"my-fleet-{host.name}"]
         text = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
         options: dict[str, str] = {}
-        found[host.name] = options
+        by_host[host.name] = options
         for name, _, value in (line.partition(" ") for line in text.splitlines()):
             options[name] = f"{options[name]}\n{value}" if name in options else value
-    return found
+    return by_host
 
 
 def test_ssh_reads_the_configuration(tmp_path: Path) -> None:
-    options = told(tmp_path)
+    options = parsed_by_ssh(tmp_path)
     for host in HOSTS:
         read = options[host.name]
         assert (read["hostname"], read["port"], read["user"]) == (host.address, str(host.port), host.user)
-        keys = [key.replace("%", "%%") for key in keys_of(host)]  # ssh fills tokens in when it opens the file
+        keys = [key.replace("%", "%%") for key in keys_of(host)]  # ssh replaces tokens when it opens the file
         assert [key for key in read["identityfile"].split("\n") if not key.startswith("~/.ssh/id_")] == keys
         assert read["userknownhostsfile"] == str(KNOWN)
         assert read["stricthostkeychecking"] == "true"
@@ -77,15 +77,15 @@ def test_the_reader_of_inventories_reads_the_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.ini"
     path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ansible"))
     entries = read_inventory(path).select("my_fleet")
-    for host, one in zip(HOSTS, entries, strict=True):
-        assert (one.name, one.address, one.port, one.user) == (host.name, host.address, host.port, host.user)
-        args = one.ssh_args
-        assert one.python == host.python
-        assert (one.key_file, *args.more_keys) == (keys_of(host) or ("",))
+    for host, entry in zip(HOSTS, entries, strict=True):
+        assert (entry.name, entry.address, entry.port, entry.user) == (host.name, host.address, host.port, host.user)
+        args = entry.ssh_args
+        assert entry.python == host.python
+        assert (entry.key_file, *args.more_keys) == (keys_of(host) or ("",))
         assert (args.certificates, args.agent) == (host.certificates, host.agent)
         assert args.identities_only == (host.name != "worker-3")
         assert (args.known_hosts, args.key_alias, args.host_key_checking) == (str(KNOWN), host.key_alias, "yes")
-    assert entries[2].ssh_args.proxy_command == told(tmp_path)["worker-2"]["proxycommand"]
+    assert entries[2].ssh_args.proxy_command == parsed_by_ssh(tmp_path)["worker-2"]["proxycommand"]
 
 
 @pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
@@ -100,14 +100,14 @@ def test_ansible_reads_the_inventory(tmp_path: Path) -> None:
         assert (mine["ansible_host"], mine["ansible_port"]) == (host.address, host.port)
         assert str(mine["ansible_user"]) == host.user
         assert mine.get("ansible_python_interpreter", "") == host.python
-    options = told(tmp_path)
-    for name, said in ssh_options(path, [host.name for host in HOSTS]).items():
+    options = parsed_by_ssh(tmp_path)
+    for name, reported in ssh_options(path, [host.name for host in HOSTS]).items():
         keys = options[name]["identityfile"].split("\n")
-        assert said["identityfile"] == [key for key in keys if not key.startswith("~/.ssh/id_")]
+        assert reported["identityfile"] == [key for key in keys if not key.startswith("~/.ssh/id_")]
         for option in ("hostname", "port", "user", "userknownhostsfile", "stricthostkeychecking"):
-            assert said[option] == options[name][option], (name, option)
+            assert reported[option] == options[name][option], (name, option)
         for option in ("proxycommand", "hostkeyalias"):
-            assert said.get(option) == options[name].get(option), (name, option)
+            assert reported.get(option) == options[name].get(option), (name, option)
 
 
 def test_json_holds_everything() -> None:
@@ -123,7 +123,7 @@ def test_a_path_that_cannot_be_written_is_refused(name: str) -> None:
         export("demo", HOSTS, Path(name), KNOWN, "ansible")
 
 
-def test_what_ansible_would_fill_in_is_refused() -> None:
+def test_a_template_in_a_path_is_refused() -> None:
     with pytest.raises(ValueError, match="is a template to Ansible"):
         export("demo", HOSTS, Path("/keys/{{ x }}"), KNOWN, "ansible")
     assert "{{ x }}" in export("demo", HOSTS, Path("/keys/{{ x }}"), KNOWN, "ssh-config")
@@ -136,13 +136,13 @@ WORDS = st.text(
 
 
 @given(paths=st.tuples(WORDS, WORDS), proxy=st.lists(WORDS, max_size=3))
-def test_whatever_stands_in_paths_comes_back(
+def test_any_path_survives_the_export(
     tmp_path_factory: pytest.TempPathFactory, paths: tuple[str, str], proxy: list[str]
 ) -> None:
-    key, known = (Path("/", text.strip() or "x") for text in paths)
+    key, known_hosts = (Path("/", text.strip() or "x") for text in paths)
     host = Host("worker-0", "10.0.0.1", 22, "fleet", "ssh-ed25519 AAAA", "alias", "10.0.0.1", proxy=tuple(proxy))
     path = tmp_path_factory.mktemp("export") / "hosts.ini"
-    path.write_text(export("demo", [host], key, known, "ansible"), encoding="utf-8")
-    (one,) = read_inventory(path).hosts
-    assert (one.key_file, one.ssh_args.known_hosts) == (str(key), str(known))
-    assert bool(one.ssh_args.proxy_command) == bool(proxy)
+    path.write_text(export("demo", [host], key, known_hosts, "ansible"), encoding="utf-8")
+    (entry,) = read_inventory(path).hosts
+    assert (entry.key_file, entry.ssh_args.known_hosts) == (str(key), str(known_hosts))
+    assert bool(entry.ssh_args.proxy_command) == bool(proxy)

@@ -1,4 +1,4 @@
-"""Inventories: what they yield is what Ansible makes of them, and what ssh makes of Ansible's words."""
+"""Inventories compared with the results of Ansible, and with ssh's result for Ansible's options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def recorded(path: Path) -> dict[str, Any]:
 
 
 def below(listing: dict[str, Any], group: str) -> list[str]:
-    """The hosts of a group of Ansible's list, then those of the groups in it, level by level."""
+    """Return the hosts of a group of Ansible's list, then those of its child groups, level by level."""
     hosts: list[str] = []
     level = [group]
     while level:
@@ -43,21 +43,21 @@ def below(listing: dict[str, Any], group: str) -> list[str]:
 
 
 def as_json(value: Any) -> Any:
-    """A value as it comes back from JSON, without Ansible's wrapping of what is not to be filled in."""
+    """Return a value as JSON stores it, without Ansible's marker of unsafe text."""
     if isinstance(value, dict):
         if set(value) == {"__ansible_unsafe"}:
             return value["__ansible_unsafe"]
-        return {str(key): as_json(one) for key, one in value.items()}
-    return [as_json(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): as_json(item) for key, item in value.items()}
+    return [as_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def assert_agrees(inventory: Inventory, listing: dict[str, Any]) -> None:
-    """The inventory says what Ansible's list says, of groups and of every host."""
+    """Check that groups and hosts are those of Ansible's list."""
     groups = set(listing) - {"_meta"}
     assert {name for name, hosts in inventory.groups.items() if hosts} == {
         name for name in groups if below(listing, name)
     }
-    assert set(inventory.groups["all"]) == set(below(listing, "all"))  # its own hosts are not in the list
+    assert set(inventory.groups["all"]) == set(below(listing, "all"))  # the direct hosts of all are not in the list
     for group in groups - {"all"}:
         assert list(inventory.groups[group]) == below(listing, group), group
     for host in inventory.hosts:
@@ -65,8 +65,8 @@ def assert_agrees(inventory: Inventory, listing: dict[str, Any]) -> None:
         assert host.groups == tuple(sorted(name for name in groups - {"all"} if host.name in below(listing, name)))
 
 
-def said(host: Entry) -> dict[str, Any]:
-    """What an entry says, in the words of ``ssh -G``."""
+def options_of(host: Entry) -> dict[str, Any]:
+    """Return the options of an entry, with the names of ``ssh -G``."""
     args = host.ssh_args
     words = {
         "hostname": host.address.lower(),  # as ssh compares names
@@ -94,7 +94,7 @@ def test_an_inventory_yields_what_ansible_recorded(path: Path) -> None:
     record = recorded(path)
     assert_agrees(inventory, record["list"])
     assert list(inventory.names) in record["orders"]
-    assert {host.name: said(host) for host in inventory.hosts} == record["ssh"]
+    assert {host.name: options_of(host) for host in inventory.hosts} == record["ssh"]
 
 
 @pytest.mark.parametrize("name", ["ini_ssh_args.ini", "ini_ipv6.ini", "ini_legacy.ini", "yaml_ssh.yml"])
@@ -138,20 +138,20 @@ def test_a_limit_selects_what_ansible_selects(limit: str, hosts: list[str]) -> N
 
 
 def test_nested_groups_have_one_order() -> None:
-    """Where Ansible's order depends on chance, ours is that of the file."""
+    """If Ansible's order depends on the hash seed, the order of the file is used."""
     inventory = read_inventory(FILES / "ini_nested.ini")
     assert inventory.names == ("d1", "s1", "n2", "n1")
     assert inventory.groups["site"] == ("n2", "n1", "s1")
 
 
-def test_an_entry_tells_all_that_ssh_needs() -> None:
+def test_an_entry_has_all_options_of_ssh() -> None:
     inventory = read_inventory(FILES / "ini_ssh_args.ini")
     by_name = {host.name: host for host in inventory.hosts}
     assert by_name["nothing"].ssh_args.no_proxy
     assert not by_name["jump"].ssh_args.no_proxy
     assert by_name["key"].key_file == "/keys/lab"
-    (two,) = read_inventory(FILES / "beside" / "hosts.ini").select("w2")
-    assert (two.address, two.user, two.port, two.groups) == ("10.0.0.2", "lab", 0, ("site", "web"))
+    (host_w2,) = read_inventory(FILES / "beside" / "hosts.ini").select("w2")
+    assert (host_w2.address, host_w2.user, host_w2.port, host_w2.groups) == ("10.0.0.2", "lab", 0, ("site", "web"))
 
 
 def test_the_interpreter_is_a_path_or_found_on_the_host() -> None:
@@ -201,7 +201,7 @@ def test_a_sealed_file_disturbs_only_its_group(tmp_path: Path) -> None:
 
 
 def test_an_executable_list_without_an_interpreter_is_only_a_list(tmp_path: Path) -> None:
-    """File systems of other systems mark everything as executable."""
+    """Some file systems mark every file as executable."""
     path = tmp_path / "hosts.ini"
     path.write_text("[gpu]\ng1\n")
     path.chmod(0o755)
@@ -210,7 +210,7 @@ def test_an_executable_list_without_an_interpreter_is_only_a_list(tmp_path: Path
 
 
 def test_aliases_inside_aliases_are_read_once(tmp_path: Path) -> None:
-    """Each level names the one before it twice: read as a tree, this would have a million million groups."""
+    """Each level names the previous one twice: as a tree, this would have 10^12 groups."""
     lines = ["a0: &a0 {hosts: {h1: }}"]
     lines += [f"a{n}: &a{n} {{children: {{l{n}: *a{n - 1}, r{n}: *a{n - 1}}}}}" for n in range(1, 40)]
     path = tmp_path / "hosts.yml"

@@ -1,4 +1,4 @@
-"""Lists of nodes: as Slurm and ClusterShell read them, what PBS writes, and what nobody should."""
+"""Node lists as Slurm, ClusterShell and PBS write and expand them, and malformed ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist, nodes_of, parse_tasks_per_node
 from provision.provider import ErrorKind, ProviderError
 
-# What `scontrol show hostnames` of Slurm 22.05 says, recorded.
+# Recorded output of `scontrol show hostnames` of Slurm 22.05.
 SLURM = {
     "n1": "n1",
     "login": "login",
@@ -56,7 +56,7 @@ SLURM = {
     "my_node[1-2]": "my_node1 my_node2",
 }
 
-# What ClusterShell 1.9 says where Slurm has nothing to say: `cluset -e`, recorded.
+# Recorded output of ClusterShell 1.9, `cluset -e`, for syntax that Slurm does not have.
 CLUSTERSHELL = {
     "n[1-3]-ib": "n1-ib n2-ib n3-ib",
     "a[1,3-5]-ib,foo": "a1-ib a3-ib a4-ib a5-ib foo",
@@ -135,7 +135,7 @@ def test_a_malformed_expression_ends_in_a_message(expression: str, message: str)
     assert len(caught.value.message) < 300
 
 
-def test_steps_are_told_how_they_are_written() -> None:
+def test_the_error_for_a_step_has_the_correct_syntax() -> None:
     with pytest.raises(NodelistError) as caught:
         expand_nodelist("n[1-9:2]")
     assert caught.value.hint == "Ranges are written [1-9/2]"

@@ -1,4 +1,4 @@
-"""What the local provider says and does where this computer does not play along."""
+"""The local provider on a computer with missing programs, failing servers, or damaged files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def provider(tmp_path: Path) -> Iterator[LocalProvider]:
 
 @pytest.fixture
 def fake_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a shell script in the place of sshd."""
+    """Replaces sshd by a shell script."""
 
     def put(script: str) -> None:
         directory = tmp_path / "bin"
@@ -57,7 +57,7 @@ def fake_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 @pytest.fixture
 def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH of one directory, and no other place to look for sshd."""
+    """Set PATH to one directory, and search no other directory for sshd."""
     directory = tmp_path / "programs"
     directory.mkdir()
     monkeypatch.setattr(sshd, "_PLACES", ())
@@ -149,7 +149,7 @@ def test_an_account_that_is_locked_cannot_have_a_fleet(
     assert error.value.kind is ErrorKind.MISSING
 
 
-def test_a_user_whom_the_system_does_not_know(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_an_account_entry_is_refused(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(number: int) -> pwd.struct_passwd:
         raise KeyError(number)
 
@@ -195,7 +195,7 @@ def test_an_sshd_that_says_nothing_is_given_up_and_ended_by_delete(
     assert not silent.is_running()
 
 
-def test_one_that_cannot_start_does_not_hinder_the_others(
+def test_a_failed_start_does_not_stop_the_other_starts(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = sshd.loopback_address
@@ -255,7 +255,7 @@ def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
     assert sshd.loopback_address("other", 0) != addresses[0]
 
 
-def test_where_there_is_one_loopback_address_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_loopback_address_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Narrow(socket.socket):
         def bind(self, address: object) -> None:
             raise OSError(99, "Cannot assign requested address")
@@ -264,7 +264,7 @@ def test_where_there_is_one_loopback_address_it_is_taken(monkeypatch: pytest.Mon
     assert sshd.loopback_address("demo", 3) == "127.0.0.1"
 
 
-def test_the_configuration_lets_in_one_user_with_a_key_and_nobody_else() -> None:
+def test_the_configuration_accepts_only_one_user_with_a_key() -> None:
     text = sshd.configuration(Path('/a "b" 100%/c'), "127.1.2.3", 40000, "DOM\\me@x")
     lines = dict(line.split(" ", 1) for line in text.splitlines())
     assert lines["ListenAddress"] == "127.1.2.3:40000"
@@ -279,7 +279,7 @@ def test_the_configuration_lets_in_one_user_with_a_key_and_nobody_else() -> None
 # --- on disk ----------------------------------------------------------------------------------------------------
 
 
-def test_keys_and_directories_are_nobody_else_s(provider: LocalProvider, tmp_path: Path) -> None:
+def test_keys_and_directories_are_private_to_the_owner(provider: LocalProvider, tmp_path: Path) -> None:
     provider.create(SPEC, ["worker-0"], quiet)
     directory = tmp_path / "local" / "demo-worker-0"
     assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700

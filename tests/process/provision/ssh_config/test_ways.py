@@ -1,4 +1,4 @@
-"""What SSH configurations mean: each file says in its head what must come out, and OpenSSH itself is asked."""
+"""Routes of SSH configurations: the first lines of each file give the expected result of OpenSSH."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = ("one", "two", "alpha.example.com-ann", "n-alpha", "100%", "held.pub", "w
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files, with their paths filled in, and keys beside them."""
+    """Return a copy of the files, with their paths filled in and keys next to them."""
     monkeypatch.setenv("SHELL", "/bin/sh")
     monkeypatch.setenv("FLEET_TEST_KEYS", str(tmp_path / "ssh/keys"))
     monkeypatch.setenv("FLEET_TEST_AGENT", "/run/agent")
@@ -33,14 +33,14 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def head(path: Path) -> dict[str, str]:
-    """What the first lines of a file say."""
+    """Return the fields that the first lines of a file give."""
     lines = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
 
 
-def said(found: Way, field: str) -> str:
-    """A field of a way, in the words of the files."""
-    value = getattr(found, field)
+def field_text(route: Way, field: str) -> str:
+    """Return a field of a route as the files write it."""
+    value = getattr(route, field)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if field == "proxy":
@@ -48,21 +48,21 @@ def said(found: Way, field: str) -> str:
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_at_least_forty_configurations() -> None:
     assert len(FILES) >= 40
 
 
 @pytest.mark.parametrize("name", [path.name for path in FILES])
-def test_openssh_is_read_right(directory: Path, name: str) -> None:
+def test_the_route_is_that_of_openssh(directory: Path, name: str) -> None:
     path = directory / name
     wanted = head(path)
     options = ["-F", str(path), *shlex.split(wanted.pop("options", ""))]
-    found = way(wanted.pop("host"), options=options)
+    route = way(wanted.pop("host"), options=options)
     texts = {key: text.replace("@FILE@", str(path)).replace("@SHELL@", "/bin/sh") for key, text in wanted.items()}
-    assert {key: said(found, key) for key in wanted} == texts
+    assert {key: field_text(route, key) for key in wanted} == texts
 
 
-def test_every_field_is_looked_at() -> None:
+def test_every_field_is_checked() -> None:
     named = {key for path in FILES for key in head(path)}
     assert named >= {field.name for field in dataclasses.fields(Way)}
 
@@ -79,7 +79,7 @@ def test_every_field_is_looked_at() -> None:
         ("Host a\n  IdentityFile\n", "line 2"),
     ],
 )
-def test_a_malformed_file_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_the_error_for_a_malformed_file_has_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(WayError) as error:
@@ -89,7 +89,7 @@ def test_a_malformed_file_is_told_with_its_line(tmp_path: Path, text: str, messa
     assert str(path) in error.value.message + error.value.cause + error.value.next_step
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WayError, match="cannot be read"):
         way("a", options=["-F", str(tmp_path / "none")])
 
@@ -102,7 +102,7 @@ def test_without_openssh_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def answering(text: str) -> Way:
-    """The way that an answer of OpenSSH means."""
+    """Return the route for a response of OpenSSH."""
     return way("a", run=lambda _: f"hostname a\nport 22\n{text}")
 
 
@@ -118,11 +118,11 @@ def test_nothing_that_a_shell_would_run_gets_into_a_proxy_command(user: str) -> 
     assert answering(f"user {user}\nproxycommand nc %h %p\n").proxy[-1] == "exec nc a 22"
 
 
-def test_keywords_may_stand_in_any_case() -> None:
+def test_keywords_can_have_any_case() -> None:
     assert parse("Host a\nIdentityFile x\nidentityfile y\n") == {"host": ["a"], "identityfile": ["x", "y"]}
 
 
-def test_the_agent_is_the_one_of_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/one")
     monkeypatch.setenv("MINE", "/run/two")
     assert [agent_socket(text) for text in ("", "SSH_AUTH_SOCK", "$MINE", "/run/x")] == [

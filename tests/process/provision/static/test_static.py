@@ -1,4 +1,4 @@
-"""Hosts that exist: what an inventory is made into, and every problem that is named before anything is touched."""
+"""Existing hosts: the fleets made from an inventory, and the errors found before anything changes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ NAMES = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3", "gpu3.lab.e
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names are those of NAMES, and addresses are their own."""
+    """Resolve only the names of NAMES; addresses resolve to themselves."""
 
-    def found(name: str, port: int, **_: Any) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+    def resolve(name: str, port: int, **_: Any) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         if name not in NAMES and not name[0].isdigit():
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (NAMES.get(name, name), port))]
 
-    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
 
 
 class Files:
-    """A user's files, and the provider."""
+    """The files of a user, and the provider."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -50,7 +50,7 @@ class Files:
         )
 
     def spec(self, *lines: str, workers: int = 0, limit: str = "") -> FleetSpec:
-        """A fleet of hosts that an inventory names, one a line."""
+        """Return a fleet of the hosts of an inventory, given as its lines."""
         path = self.directory / "hosts.ini"
         path.write_text("\n".join(("[all:vars]", f"ansible_ssh_common_args='-F {self.config}'", "[lab]", *lines)))
         return FleetSpec(
@@ -58,7 +58,7 @@ class Files:
         )
 
     def hosts(self, spec: FleetSpec) -> list[Host]:
-        """Its hosts."""
+        """Return the hosts of a fleet."""
         self.create(spec)
         return self.provider.hosts(spec, self.provider.list("demo"))
 
@@ -66,12 +66,12 @@ class Files:
         self.provider.create(spec, [instance_name(index) for index in range(spec.workers)], lambda *_: None)
 
     def knows(self, *names: str) -> None:
-        """Each is known under a key of its own."""
+        """Write a different key for each host to known_hosts."""
         self.known.write_text("".join(f"{name} {key(name)}\n" for name in names))
 
 
 def key(name: str) -> str:
-    """The same public key for the same name."""
+    """Return the public key of a name, always the same."""
     if name not in KEYS:
         kind, text, *_ = generate_ed25519(name).public.split()
         KEYS[name] = f"{kind} {text}"
@@ -104,7 +104,7 @@ def test_the_order_of_the_file_is_that_of_the_indices(files: Files) -> None:
     assert {host.user for host in (first, second, third)} == {"me"}
     assert third.host_key == key("[gpu2]:2222")
     assert first.identities == (str(files.directory / "key"),)
-    assert [one.zone for one in files.provider.list("demo")] == ["gpu3", "gpu1", "gpu2"]
+    assert [instance.zone for instance in files.provider.list("demo")] == ["gpu3", "gpu1", "gpu2"]
 
 
 def test_the_interpreter_of_the_command_line_goes_before_the_inventory_s(files: Files) -> None:
@@ -115,21 +115,21 @@ def test_the_interpreter_of_the_command_line_goes_before_the_inventory_s(files: 
 
 def test_the_first_workers_are_taken(files: Files) -> None:
     files.create(files.spec("gpu1", "gpu2", "gpu3", workers=2))
-    assert [one.zone for one in files.provider.list("demo")] == ["gpu1", "gpu2"]
+    assert [instance.zone for instance in files.provider.list("demo")] == ["gpu1", "gpu2"]
 
 
-def test_a_host_is_the_same_for_ever(files: Files) -> None:
+def test_the_id_of_a_host_is_stable(files: Files) -> None:
     files.create(files.spec("gpu1", "gpu2"))
-    first = [one.id for one in files.provider.list("demo")]
+    first = [instance.id for instance in files.provider.list("demo")]
     files.provider.delete_fleet("demo", lambda *_: None)
     files.create(files.spec("gpu2", "gpu1"))
-    assert [one.id for one in files.provider.list("demo")] == first[::-1]
+    assert [instance.id for instance in files.provider.list("demo")] == first[::-1]
 
 
 def test_the_same_address_behind_two_bastions_is_two_hosts(files: Files) -> None:
     lines = [f"{name} ansible_host=10.0.0.9 ansible_ssh_extra_args='-o ProxyJump={name}'" for name in ("a", "b")]
     files.create(files.spec(*lines))
-    assert len({one.id for one in files.provider.list("demo")}) == 2
+    assert len({instance.id for instance in files.provider.list("demo")}) == 2
 
 
 def test_relative_paths_of_an_inventory_hold_in_every_directory(
@@ -143,7 +143,7 @@ def test_relative_paths_of_an_inventory_hold_in_every_directory(
     assert host.identities == (str(files.directory / "other"), str(files.directory / "key"))
 
 
-def test_a_fleet_that_has_its_hosts_needs_the_file_no_more(files: Files) -> None:
+def test_a_complete_fleet_does_not_need_the_inventory(files: Files) -> None:
     spec = files.spec("gpu1")
     files.create(spec)
     Path(options_of(spec).inventory).unlink()
@@ -179,7 +179,7 @@ def test_hosts_are_unknown_until_their_keys_are_confirmed(files: Files) -> None:
     files.provider.pin("demo", {"worker-0": key("pinned")})
     assert files.provider.unknown_hosts(spec) == []
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("pinned")
-    files.knows("gpu1", "gpu2")  # known_hosts goes before what was said once
+    files.knows("gpu1", "gpu2")  # known_hosts overrides the keys that the user confirmed
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("gpu1")
 
 
@@ -228,7 +228,7 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_problem_is_told_with_its_line(files: Files, lines: list[str], message: str) -> None:
+def test_the_error_for_a_host_has_its_line(files: Files, lines: list[str], message: str) -> None:
     spec = files.spec(*lines)
     if "-F /none" in lines[0]:
         Path(options_of(spec).inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
@@ -260,13 +260,13 @@ def test_all_problems_of_one_kind_end_at_the_first_in_the_order_of_the_file(file
         files.provider.check(files.spec("first", "second", "gpu1"))
 
 
-def test_without_openssh_the_doctor_says_so(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_that_openssh_is_missing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(finding.ok for finding in files.provider.doctor())
     monkeypatch.setenv("PATH", "/nowhere")
     assert [finding.subject for finding in files.provider.doctor() if not finding.ok] == ["ssh", "ssh-keygen"]
 
 
-def test_what_is_done_side_by_side_ends_with_the_first_error_in_order() -> None:
+def test_parallel_calls_raise_the_first_error_in_order() -> None:
     def half(number: int) -> int:
         if number % 2:
             raise ValueError(number)

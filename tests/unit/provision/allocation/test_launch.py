@@ -1,4 +1,4 @@
-"""Which process of a parallel start this is: what Slurm, PBS and mpiexec say, and what makes no sense."""
+"""The rank of a process from the variables of Slurm, PBS and mpiexec, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provision.allocation.ranks import Given, Launch, find_launch
 from provision.inventory.nodelist import NodelistError
 from provision.provider import ErrorKind
 
-# As srun of Slurm 22.05 sets it for `srun -N2 --ntasks-per-node=1`.
+# Variables that srun of Slurm 22.05 sets for `srun -N2 --ntasks-per-node=1`.
 SRUN = {
     "SLURM_JOB_ID": "12",
     "SLURM_STEP_ID": "0",
@@ -38,21 +38,21 @@ def find(environ: dict[str, str], text: str | None = None, given: Given | None =
     return find_launch(given or Given(), environ, missing if text is None else lambda _: text)
 
 
-def test_srun_says_it_all_and_the_step_goes_before_the_job() -> None:
+def test_srun_gives_the_launch_and_the_step_overrides_the_job() -> None:
     launch = find(SRUN)
     assert launch == Launch(1, 2, ("node0", "node1"), "12.0")
     assert launch.node(0) == "node0"
     assert launch.node(1) == "node1"
 
 
-def test_with_several_processes_a_node_it_is_not_certain_who_is_where() -> None:
+def test_with_several_processes_per_node_the_node_of_a_rank_is_unknown() -> None:
     launch = find({**SRUN, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"})
     assert (launch.rank, launch.size) == (3, 4)
     assert launch.node(0) == ""
 
 
 @pytest.mark.parametrize("step", [None, "4294967290", "4294967291", ""])
-def test_a_batch_script_of_slurm_without_srun_is_told_so(step: str | None) -> None:
+def test_a_slurm_batch_script_without_srun_is_an_error(step: str | None) -> None:
     environ = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
     with pytest.raises(NodelistError, match="alone: job 12 of Slurm") as refusal:
         find({**environ, "SLURM_STEP_ID": step} if step is not None else environ)
@@ -70,7 +70,7 @@ def test_pbsdsh_gives_the_node_file_to_the_first_node_alone() -> None:
         find({**PBSDSH, "PBS_NODENUM": "0"})
 
 
-def test_a_batch_script_of_pbs_without_pbsdsh_is_told_so() -> None:
+def test_a_pbs_batch_script_without_pbsdsh_is_an_error() -> None:
     script = {**PBSDSH, "PBS_NODENUM": "0", "PBS_TASKNUM": "1"}
     with pytest.raises(NodelistError, match=r"alone: job 12\[3\]\.server of PBS") as refusal:
         find(script, "n1\nn2\n")
@@ -78,18 +78,18 @@ def test_a_batch_script_of_pbs_without_pbsdsh_is_told_so() -> None:
     assert find(script, "n1\nn1\n").size == 1
 
 
-def test_a_batch_system_that_numbers_no_nodes_is_told_so() -> None:
+def test_a_missing_pbs_node_number_is_an_error() -> None:
     with pytest.raises(NodelistError, match="PBS_NODENUM"):
         find({"PBS_JOBID": "12"})
 
 
-def test_mpiexec_goes_before_the_allocation_that_it_runs_in() -> None:
+def test_mpiexec_overrides_the_allocation_that_it_runs_in() -> None:
     environ = {**SRUN, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
     assert find(environ) == Launch(3, 4, (), "12")
     assert find({**PBSDSH, "PMI_RANK": "0", "PMI_SIZE": "2"}) == Launch(0, 2, (), "12-3-.server")
 
 
-def test_what_the_user_says_goes_before_everything() -> None:
+def test_options_override_the_environment() -> None:
     given = Given(0, 3, "a[1-2],b")
     assert find(SRUN, given=given) == Launch(0, 3, ("a1", "a2", "b"), "12")
     assert find({}, given=given) == Launch(0, 3, ("a1", "a2", "b"), "")
@@ -110,7 +110,7 @@ def test_what_the_user_says_goes_before_everything() -> None:
         ({**PBSDSH, "PBS_NODENUM": "²"}, Given(), "PBS_NODENUM is"),
     ],
 )
-def test_what_makes_no_sense_is_one_message(environ: dict[str, str], given: Given, why: str) -> None:
+def test_invalid_ranks_are_errors(environ: dict[str, str], given: Given, why: str) -> None:
     with pytest.raises(NodelistError, match=why) as refusal:
         find(environ, given=given)
     assert refusal.value.kind is ErrorKind.USAGE

@@ -1,4 +1,4 @@
-"""Batches as Compute Engine takes and answers them."""
+"""Batch requests and responses in the form of Compute Engine."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_answers_come_in_any_order() -> None:
     assert decode(*answer(parts)) == [Answer(200, {"name": "operation-1"}), Answer(204, {}), Answer(404, error)]
 
 
-def test_a_quoted_boundary_and_what_stands_around_the_parts() -> None:
+def test_a_quoted_boundary_and_text_around_the_parts_are_accepted() -> None:
     _, body = answer([part(0, "200 OK", "{}")], "b=_x 1")
     content_type = 'multipart/mixed; boundary="b=_x 1"; charset=UTF-8'
     assert decode(content_type, b"preamble\r\n" + body + b"epilogue") == [Answer(200, {})]
 
 
-def test_an_answer_that_is_no_json_keeps_its_text() -> None:
+def test_a_response_that_is_not_json_keeps_its_text() -> None:
     assert decode(*answer([part(0, "502 Bad Gateway", "<html>Bad")])) == [
         Answer(502, {"error": {"message": "<html>Bad"}})
     ]
@@ -96,7 +96,7 @@ def test_an_answer_that_is_no_json_keeps_its_text() -> None:
         (*answer(["Content-ID: <response-0>\r\n\r\nhello"]), "no HTTP response"),
     ],
 )
-def test_what_is_no_answer_to_a_batch_is_refused(content_type: str, body: bytes, words: str) -> None:
+def test_a_response_that_is_not_a_batch_is_refused(content_type: str, body: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         decode(content_type, body)
 

@@ -1,4 +1,4 @@
-"""What goes together on Compute Engine, and what is said about what does not."""
+"""Valid combinations of Compute Engine settings, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_gpus_are_found_by_both_names(text: str, short: str, count: int) -> None
         ("t4:1:1", "cannot have 1:1"),
     ],
 )
-def test_other_words_are_refused_with_what_is_known(text: str, message: str) -> None:
+def test_unknown_gpus_are_refused_with_a_list_of_gpus(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         find_gpu(text)
 
@@ -86,9 +86,9 @@ def test_every_default_machine_type_goes_with_its_gpus() -> None:
     ],
 )
 def test_defaults(asked: GceOptions, machine_type: str, gpu: str, gpus: int, image: str) -> None:
-    found = resolved(asked)
-    assert (found.machine_type, found.gpu, found.gpus, found.image) == (machine_type, gpu, gpus, image)
-    assert resolved(found) == found
+    settings = resolved(asked)
+    assert (settings.machine_type, settings.gpu, settings.gpus, settings.image) == (machine_type, gpu, gpus, image)
+    assert resolved(settings) == settings
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_defaults(asked: GceOptions, machine_type: str, gpu: str, gpus: int, ima
         (GceOptions(disk_gb=9), "10 to 65536 GB, not 9"),
     ],
 )
-def test_what_does_not_go_together_is_refused(asked: GceOptions, message: str) -> None:
+def test_invalid_combinations_are_refused(asked: GceOptions, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resolved(asked)
 

@@ -1,4 +1,4 @@
-"""Every kind of error in the form in which Compute Engine sends it, and what the user is told."""
+"""Every kind of Compute Engine error in its original form, and the resulting diagnosis."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from provision.provider import ErrorKind
 Json = dict[str, Any]
 
 
-def told(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
-    found = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
-    assert isinstance(found.kind, ErrorKind)
-    assert found.message
-    assert not found.message.endswith(".")
-    assert advice(found).strip()
-    assert "\n" not in found.message + found.cause + found.hint
-    return found
+def diagnosis_of(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
+    diagnosis = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
+    assert isinstance(diagnosis.kind, ErrorKind)
+    assert diagnosis.message
+    assert not diagnosis.message.endswith(".")
+    assert advice(diagnosis).strip()
+    assert "\n" not in diagnosis.message + diagnosis.cause + diagnosis.hint
+    return diagnosis
 
 
-def advice(found: Diagnosis) -> str:
+def advice(diagnosis: Diagnosis) -> str:
     """Hint, next commands, and the options to change."""
-    again = " ".join(f"{option} {value}" for option, value in (found.again or {}).items())
-    return f"{found.hint}\n{found.next_step}\n{again}"
+    again = " ".join(f"{option} {value}" for option, value in (diagnosis.again or {}).items())
+    return f"{diagnosis.hint}\n{diagnosis.next_step}\n{again}"
 
 
 def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD REQUEST") -> list[Failure]:
@@ -52,8 +52,8 @@ def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD R
 
 
 def http(code: int, reason: str, message: str, domain: str = "global", **more: Any) -> list[Failure]:
-    one = {"message": message, "domain": domain, "reason": reason}
-    return from_http(code, {"error": {"code": code, "message": message, "errors": [one], **more}})
+    detail = {"message": message, "domain": domain, "reason": reason}
+    return from_http(code, {"error": {"code": code, "message": message, "errors": [detail], **more}})
 
 
 def stockout(zones_available: str = "") -> Json:
@@ -119,23 +119,25 @@ NO_GPUS_ANYWHERE = {
 
 
 def test_a_stockout_names_what_is_missing_and_where() -> None:
-    found = told(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
-    assert (found.kind.value, found.scope, found.zones) == ("capacity", Scope.ZONE, ())
-    assert found.message == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
-    assert found.cause.startswith(
+    diagnosis = diagnosis_of(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
+    assert (diagnosis.kind.value, diagnosis.scope, diagnosis.zones) == ("capacity", Scope.ZONE, ())
+    assert diagnosis.message == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
+    assert diagnosis.cause.startswith(
         "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
     )
-    assert "--retry-until-up" in advice(found)
-    assert "--zone" in advice(found)
+    assert "--retry-until-up" in advice(diagnosis)
+    assert "--zone" in advice(diagnosis)
 
 
-def test_zones_that_have_room_are_told_from_all_failures() -> None:
-    found = told(operation(stockout("us-central1-a,us-central1-c"), stockout("us-central1-c, us-east1-d")))
-    assert found.zones == ("us-central1-a", "us-central1-c", "us-east1-d")
+def test_zones_with_capacity_are_collected_from_all_failures() -> None:
+    diagnosis = diagnosis_of(
+        operation(stockout("us-central1-a,us-central1-c"), stockout("us-central1-c, us-east1-d"))
+    )
+    assert diagnosis.zones == ("us-central1-a", "us-central1-c", "us-east1-d")
 
 
 def test_a_plain_stockout() -> None:
-    found = told(
+    diagnosis = diagnosis_of(
         operation(
             {
                 "code": "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -145,8 +147,8 @@ def test_a_plain_stockout() -> None:
             http=503,
         )
     )
-    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
-    assert found.message == "us-central1-a has no capacity left to make 2 instances"
+    assert (diagnosis.kind.value, diagnosis.scope) == ("capacity", Scope.ZONE)
+    assert diagnosis.message == "us-central1-a has no capacity left to make 2 instances"
 
 
 @pytest.mark.parametrize(
@@ -163,47 +165,49 @@ def test_a_plain_stockout() -> None:
     ],
 )
 def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
-    found = told(operation({"code": code, "message": "In Compute Engine's words."}))
-    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
-    assert words in found.message
-    assert "us-central1-a" in found.message
-    assert found.cause == "In Compute Engine's words."
+    diagnosis = diagnosis_of(operation({"code": code, "message": "In Compute Engine's words."}))
+    assert (diagnosis.kind.value, diagnosis.scope) == ("capacity", Scope.ZONE)
+    assert words in diagnosis.message
+    assert "us-central1-a" in diagnosis.message
+    assert diagnosis.cause == "In Compute Engine's words."
 
 
 def test_insufficient_capacity_of_a_call() -> None:
-    found = told(http(503, "insufficientCapacity", "There is not enough capacity in the zone."))
-    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
+    diagnosis = diagnosis_of(http(503, "insufficientCapacity", "There is not enough capacity in the zone."))
+    assert (diagnosis.kind.value, diagnosis.scope) == ("capacity", Scope.ZONE)
 
 
 def test_a_place_that_is_not_found_or_not_allowed() -> None:
-    found = told(http(404, "notFound", "Location us-east1-d is not found or access is unauthorized."), "us-east1-d")
-    assert (found.kind.value, found.scope) == ("capacity", Scope.ZONE)
-    assert found.cause == "Location us-east1-d is not found or access is unauthorized."
+    diagnosis = diagnosis_of(
+        http(404, "notFound", "Location us-east1-d is not found or access is unauthorized."), "us-east1-d"
+    )
+    assert (diagnosis.kind.value, diagnosis.scope) == ("capacity", Scope.ZONE)
+    assert diagnosis.cause == "Location us-east1-d is not found or access is unauthorized."
 
 
-def test_of_all_failures_the_most_telling_decides() -> None:
+def test_the_most_specific_failure_determines_the_diagnosis() -> None:
     several = operation(MIN_COUNT, {"code": "SOMETHING_NEW", "message": "New."}, stockout("us-central1-f"), http=409)
-    assert told(several).message == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
-    assert told([*several, *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
+    assert diagnosis_of(several).message == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
+    assert diagnosis_of([*several, *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
     regional = {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-central1."}
-    assert told([*several, *operation(regional)]).scope is Scope.REGION
-    assert told([*operation(regional), *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
-    assert "SOMETHING_NEW" in told(several[:2]).message
+    assert diagnosis_of([*several, *operation(regional)]).scope is Scope.REGION
+    assert diagnosis_of([*operation(regional), *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
+    assert "SOMETHING_NEW" in diagnosis_of(several[:2]).message
 
 
 def test_too_few_in_an_operation_of_status_409_is_no_conflict_of_names() -> None:
-    assert told(operation(MIN_COUNT, http=409, message="CONFLICT")).kind is ErrorKind.CAPACITY
+    assert diagnosis_of(operation(MIN_COUNT, http=409, message="CONFLICT")).kind is ErrorKind.CAPACITY
 
 
 # --- quotas -------------------------------------------------------------------------------------------------------
 
 
 def test_no_gpus_in_any_region() -> None:
-    found = told(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
-    assert (found.kind.value, found.scope) == ("quota", Scope.EVERYTHING)
-    assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in found.message
-    assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in advice(found)
-    assert "GPUS_ALL_REGIONS" in advice(found)
+    diagnosis = diagnosis_of(operation(NO_GPUS_ANYWHERE, http=403, message="FORBIDDEN"))
+    assert (diagnosis.kind.value, diagnosis.scope) == ("quota", Scope.EVERYTHING)
+    assert "the quota GPUS_ALL_REGIONS of project proj-1 allows 0 in all regions together" in diagnosis.message
+    assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in advice(diagnosis)
+    assert "GPUS_ALL_REGIONS" in advice(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -231,16 +235,16 @@ def test_no_gpus_in_any_region() -> None:
     ],
 )
 def test_a_region_s_quota(failures: list[Failure]) -> None:
-    found = told(failures)
-    assert (found.kind.value, found.scope) == ("quota", Scope.REGION)
-    assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in found.message
-    assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in advice(found)
+    diagnosis = diagnosis_of(failures)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("quota", Scope.REGION)
+    assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in diagnosis.message
+    assert "NVIDIA_T4_GPUS in us-central1 at https://console.cloud.google.com/" in advice(diagnosis)
 
 
 def test_a_quota_that_only_the_details_name() -> None:
     details = [{"quotaInfo": {"metricName": "compute.googleapis.com/cpus", "limitName": "CPUS-per-project-region"}}]
-    found = told(operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": details}))
-    assert "the quota CPUS-per-project-region of project proj-1 is used up in us-central1" in found.message
+    diagnosis = diagnosis_of(operation({"code": "QUOTA_EXCEEDED", "message": "Exceeded.", "errorDetails": details}))
+    assert "the quota CPUS-per-project-region of project proj-1 is used up in us-central1" in diagnosis.message
 
 
 def test_the_quota_page_of_a_project_is_a_sound_url() -> None:
@@ -271,16 +275,16 @@ def test_an_api_that_is_not_enabled() -> None:
             403, {"error": {"code": 403, "message": message, "status": "PERMISSION_DENIED", "details": [info]}}
         ),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
-        assert found.message == "The API compute.googleapis.com is not enabled in project proj-1"
-        assert found.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("missing", Scope.EVERYTHING)
+        assert diagnosis.message == "The API compute.googleapis.com is not enabled in project proj-1"
+        assert diagnosis.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
 
 
 def test_another_api_that_is_not_enabled() -> None:
     message = "Identity and Access Management (IAM) API has not been used; visit .../api/iam.googleapis.com/overview"
-    found = told(http(403, "accessNotConfigured", message, "usageLimits"))
-    assert found.next_step.startswith("gcloud services enable iam.googleapis.com ")
+    diagnosis = diagnosis_of(http(403, "accessNotConfigured", message, "usageLimits"))
+    assert diagnosis.next_step.startswith("gcloud services enable iam.googleapis.com ")
 
 
 def test_a_project_without_billing() -> None:
@@ -288,9 +292,9 @@ def test_a_project_without_billing() -> None:
         "This API method requires billing to be enabled. Please enable billing on project #1 by visiting https://..."
     )
     for failures in (http(403, "forbidden", message), http(403, "billingNotEnabled", "No billing account.")):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
-        assert "gcloud billing projects link proj-1" in advice(found)
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("missing", Scope.EVERYTHING)
+        assert "gcloud billing projects link proj-1" in advice(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -374,16 +378,16 @@ def test_a_project_without_billing() -> None:
 def test_a_missing_permission_is_named_with_a_role_that_has_it(
     failures: list[Failure], permission: str, role: str
 ) -> None:
-    found = told(failures)
-    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
-    assert f"lack the permission {permission} in project proj-1" in found.message
-    assert found.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
+    diagnosis = diagnosis_of(failures)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
+    assert f"lack the permission {permission} in project proj-1" in diagnosis.message
+    assert diagnosis.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
 
 
 def test_a_refusal_that_names_no_permission() -> None:
-    found = told(http(403, "forbidden", "The caller may not do that."))
-    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
-    assert "fleet doctor" in advice(found)
+    diagnosis = diagnosis_of(http(403, "forbidden", "The caller may not do that."))
+    assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
+    assert "fleet doctor" in advice(diagnosis)
 
 
 def test_roles_of_permissions_that_are_not_listed() -> None:
@@ -400,9 +404,9 @@ def test_roles_of_permissions_that_are_not_listed() -> None:
     ],
 )
 def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
-    found = told(failures)
-    assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
-    assert found.next_step == "gcloud auth application-default login"
+    diagnosis = diagnosis_of(failures)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
+    assert diagnosis.next_step == "gcloud auth application-default login"
 
 
 @pytest.mark.parametrize(
@@ -415,10 +419,10 @@ def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
     ],
 )
 def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
-    found = told(failures)
-    assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
-    assert found.message == "There is no project 'proj-1', or these credentials do not see it"
-    assert "gcloud projects list" in advice(found)
+    diagnosis = diagnosis_of(failures)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
+    assert diagnosis.message == "There is no project 'proj-1', or these credentials do not see it"
+    assert "gcloud projects list" in advice(diagnosis)
 
 
 def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
@@ -458,11 +462,11 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
         http(412, "conditionNotMet", message),
         operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("usage", scope)
-        assert constraint in found.message
-        assert words in advice(found)
-        assert found.cause == message
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("usage", scope)
+        assert constraint in diagnosis.message
+        assert words in advice(diagnosis)
+        assert diagnosis.cause == message
 
 
 # --- things that are not there ------------------------------------------------------------------------------------
@@ -532,18 +536,18 @@ def test_what_a_request_names_and_is_not_there(message: str, expected: str, scop
             {"code": "INVALID_FIELD_VALUE" if reason == "invalid" else "RESOURCE_NOT_FOUND", "message": message}
         ),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("usage", scope)
-        assert found.message == expected
-        assert words in advice(found)
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("usage", scope)
+        assert diagnosis.message == expected
+        assert words in advice(diagnosis)
 
 
 def test_an_instance_that_is_gone() -> None:
-    found = told(
+    diagnosis = diagnosis_of(
         http(404, "notFound", "The resource 'projects/proj-1/zones/us-central1-a/instances/i' was not found")
     )
-    assert (found.kind.value, found.scope) == ("missing", Scope.EVERYTHING)
-    assert "fleet status" in advice(found)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("missing", Scope.EVERYTHING)
+    assert "fleet status" in advice(diagnosis)
 
 
 def test_something_of_that_name_is_there() -> None:
@@ -552,10 +556,10 @@ def test_something_of_that_name_is_there() -> None:
         http(409, "alreadyExists", message),
         operation({"code": "RESOURCE_ALREADY_EXISTS", "message": message}, http=409),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
-        assert "already there" in found.message
-        assert found.cause == message
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
+        assert "already there" in diagnosis.message
+        assert diagnosis.cause == message
 
 
 # --- requests that cannot be met ----------------------------------------------------------------------------------
@@ -579,10 +583,10 @@ def test_something_of_that_name_is_there() -> None:
     ],
 )
 def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
-    found = told(http(400, "invalid", message))
-    assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
-    assert words in advice(found)
-    assert found.cause == message
+    diagnosis = diagnosis_of(http(400, "invalid", message))
+    assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
+    assert words in advice(diagnosis)
+    assert diagnosis.cause == message
 
 
 # --- what passes --------------------------------------------------------------------------------------------------
@@ -608,46 +612,52 @@ def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
     ],
 )
 def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) -> None:
-    found = told(failures)
-    assert (found.kind.value, found.scope) == ("unreachable", Scope.RETRY)
-    assert "repeat it" in advice(found)
+    diagnosis = diagnosis_of(failures)
+    assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.RETRY)
+    assert "repeat it" in advice(diagnosis)
 
 
 def test_no_answer() -> None:
-    found = told([Failure(code="UNREACHABLE", message="connection refused")], "")
-    assert (found.kind.value, found.scope) == ("unreachable", Scope.EVERYTHING)
-    assert found.message == "Could not make 2 instances: Compute Engine does not answer"
+    diagnosis = diagnosis_of([Failure(code="UNREACHABLE", message="connection refused")], "")
+    assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.EVERYTHING)
+    assert diagnosis.message == "Could not make 2 instances: Compute Engine does not answer"
 
 
 def test_an_operation_that_takes_too_long() -> None:
-    found = told([Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")])
-    assert (found.kind.value, found.scope) == ("unreachable", Scope.ZONE)
-    assert "takes too long" in found.message
+    diagnosis = diagnosis_of(
+        [Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")]
+    )
+    assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.ZONE)
+    assert "takes too long" in diagnosis.message
 
 
 def test_fewer_than_asked_for() -> None:
-    found = told([Failure(code="MISSING", message="1 of 2 instances are there")])
-    assert (found.kind.value, found.scope, found.cause) == ("capacity", Scope.ZONE, "1 of 2 instances are there")
+    diagnosis = diagnosis_of([Failure(code="MISSING", message="1 of 2 instances are there")])
+    assert (diagnosis.kind.value, diagnosis.scope, diagnosis.cause) == (
+        "capacity",
+        Scope.ZONE,
+        "1 of 2 instances are there",
+    )
 
 
 # --- what nobody knows --------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_error_is_told_in_its_own_words() -> None:
-    found = told(operation({"code": "QUANTUM_FLUX", "message": "The flux\nis  inverted."}))
-    assert found.scope is Scope.EVERYTHING
-    assert "(QUANTUM_FLUX)" in found.message
-    assert found.cause == "The flux is inverted."
+def test_an_unknown_error_keeps_its_message() -> None:
+    diagnosis = diagnosis_of(operation({"code": "QUANTUM_FLUX", "message": "The flux\nis  inverted."}))
+    assert diagnosis.scope is Scope.EVERYTHING
+    assert "(QUANTUM_FLUX)" in diagnosis.message
+    assert diagnosis.cause == "The flux is inverted."
 
 
 @pytest.mark.parametrize(
     ("failures", "label"),
     [([], "unknown error"), ([Failure()], "unknown error"), (from_http(418, None), "HTTP 418")],
 )
-def test_errors_that_say_nothing(failures: list[Failure], label: str) -> None:
-    found = told(failures)
-    assert label in found.message
-    assert found.cause == "without saying why"
+def test_errors_without_a_message(failures: list[Failure], label: str) -> None:
+    diagnosis = diagnosis_of(failures)
+    assert label in diagnosis.message
+    assert diagnosis.cause == "without saying why"
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -673,21 +683,21 @@ def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, 
         http(412, "conditionNotMet", message),
         operation({"code": "CONDITION_NOT_MET", "message": message}, http=412),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("usage", Scope.EVERYTHING)
-        assert "policy" in found.message
-        assert constraint in found.message
-        assert found.next_step.startswith("gcloud org-policies")
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
+        assert "policy" in diagnosis.message
+        assert constraint in diagnosis.message
+        assert diagnosis.next_step.startswith("gcloud org-policies")
 
 
 def test_a_managed_constraint_has_the_way_out_of_the_legacy_one() -> None:
     message = "Constraint constraints/compute.managed.vmExternalIpAccess violated for project proj-1."
-    assert told(http(412, "conditionNotMet", message)).again == {"--iap": True}
+    assert diagnosis_of(http(412, "conditionNotMet", message)).again == {"--iap": True}
 
 
 def test_a_condition_without_a_policy_is_a_race() -> None:
     message = "Supplied fingerprint does not match current metadata fingerprint."
-    assert told(http(412, "conditionNotMet", message)).scope is Scope.RETRY
+    assert diagnosis_of(http(412, "conditionNotMet", message)).scope is Scope.RETRY
 
 
 def test_scopes_that_are_too_narrow_are_credentials() -> None:
@@ -697,10 +707,10 @@ def test_scopes_that_are_too_narrow_are_credentials() -> None:
         http(403, "insufficientPermissions", message),
         http(403, "forbidden", "Insufficient Permission", details=[info]),
     ):
-        found = told(failures)
-        assert (found.kind.value, found.scope) == ("credentials", Scope.EVERYTHING)
-        assert found.next_step == "gcloud auth application-default login"
-        assert "set-service-account" in found.hint
+        diagnosis = diagnosis_of(failures)
+        assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
+        assert diagnosis.next_step == "gcloud auth application-default login"
+        assert "set-service-account" in diagnosis.hint
 
 
 @pytest.mark.parametrize(
@@ -737,9 +747,9 @@ def test_scopes_that_are_too_narrow_are_credentials() -> None:
     ],
 )
 def test_errors_that_name_a_setting_or_an_account(failures: list[Failure], kind: str, next_step: str) -> None:
-    found = told(failures)
-    assert found.kind.value == kind
-    assert next_step in advice(found)
+    diagnosis = diagnosis_of(failures)
+    assert diagnosis.kind.value == kind
+    assert next_step in advice(diagnosis)
 
 
 @pytest.mark.parametrize(
@@ -757,12 +767,12 @@ def test_a_role_that_has_the_permission(permission: str, role: str) -> None:
 
 def test_too_many_changes_of_something_global_are_retried() -> None:
     message = "Operation rate exceeded for resource 'projects/p/global/images/i'. Too frequent operations."
-    found = told(operation({"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": message}))
-    assert found.scope is Scope.RETRY
+    diagnosis = diagnosis_of(operation({"code": "RESOURCE_OPERATION_RATE_EXCEEDED", "message": message}))
+    assert diagnosis.scope is Scope.RETRY
 
 
 def test_reading_an_http_error() -> None:
-    found = from_http(
+    diagnosis = from_http(
         403,
         {
             "error": {
@@ -776,11 +786,11 @@ def test_reading_an_http_error() -> None:
             }
         },
     )
-    assert [(one.code, one.message, one.domain, one.http) for one in found] == [
+    assert [(detail.code, detail.message, detail.domain, detail.http) for detail in diagnosis] == [
         ("quotaExceeded", "inner", "usageLimits", 403),
         ("forbidden", "outer", "global", 403),
     ]
-    assert found[0].details == ({"@type": "x"},)
+    assert diagnosis[0].details == ({"@type": "x"},)
     assert from_http(500, {"error": "text"}) == [Failure(http=500)]
     assert from_http(500, {}) == [Failure(http=500)]
 
@@ -790,7 +800,7 @@ def test_reading_an_operation() -> None:
     assert from_operation({"status": "DONE", "error": {}}) == []
     [bare] = from_operation({"status": "DONE", "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"})
     assert (bare.code, bare.http) == ("SERVICE_UNAVAILABLE", 503)
-    assert told([bare]).scope is Scope.RETRY
+    assert diagnosis_of([bare]).scope is Scope.RETRY
     first, second = operation(MIN_COUNT, stockout(), http=409)
     assert (first.code, first.http, first.of_operation) == ("VM_MIN_COUNT_NOT_REACHED", 409, True)
     assert len(second.details) == 3
@@ -815,8 +825,8 @@ error_parts = st.fixed_dictionaries(
 
 
 @given(st.integers(400, 599), st.lists(error_parts, max_size=3), json_values)
-def test_no_answer_of_whatever_form_breaks_the_program(status: int, errors: list[Json], other: Any) -> None:
+def test_no_form_of_response_raises_an_error(status: int, errors: list[Json], other: Any) -> None:
     bodies = ({"error": {"errors": errors, "details": other}}, {"error": other}, {"error": {"errors": other}})
     for body in bodies:
-        told([*from_http(status, body), *from_operation({**body, "httpErrorStatusCode": status})])
+        diagnosis_of([*from_http(status, body), *from_operation({**body, "httpErrorStatusCode": status})])
     assert json.dumps(bodies) is not None

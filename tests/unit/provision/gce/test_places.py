@@ -1,4 +1,4 @@
-"""The order in which places are tried, and what failures take away from it."""
+"""The order in which zones and regions are tried, and the effect of failures on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_zones(*zones: str) -> GceOptions:
     return resolved(GceOptions(gpu="t4", zones=zones))
 
 
-def test_without_a_wish_the_cheapest_region_comes_first_and_unknown_prices_last() -> None:
+def test_the_cheapest_region_comes_first_by_default_and_unknown_prices_last() -> None:
     assert candidates(T4, OFFERED) == [
         Region("us-central1", ("us-central1-a", "us-central1-f")),
         Region("asia-east1", ("asia-east1-a", "asia-east1-c")),
@@ -48,9 +48,9 @@ def test_spot_has_an_order_of_its_own() -> None:
 
 
 def test_what_is_not_known_to_be_offered_is_taken_from_the_prices() -> None:
-    found = candidates(T4, None)
-    assert sum(len(region.zones) for region in found) == 50
-    order = [min(prices.price(T4, zone) or 99 for zone in region.zones) for region in found]
+    offered = candidates(T4, None)
+    assert sum(len(region.zones) for region in offered) == 50
+    order = [min(prices.price(T4, zone) or 99 for zone in region.zones) for region in offered]
     assert order == sorted(order)
 
 
@@ -75,10 +75,10 @@ def test_places_without_such_machines_are_left_out(place: str) -> None:
     assert candidates(in_zones(place), OFFERED) == []
 
 
-def test_a_named_zone_is_believed_where_nothing_is_known() -> None:
+def test_a_given_zone_is_accepted_if_its_offer_is_unknown() -> None:
     assert candidates(in_zones("mars-north1-a", "me-west1"), None) == [
         Region("mars-north1", ("mars-north1-a",)),
-        Region("me-west1", ("me-west1-b", "me-west1-c", "me-west1-a")),  # no price is known for T4 in the last
+        Region("me-west1", ("me-west1-b", "me-west1-c", "me-west1-a")),  # the last zone has no price for T4
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_region_that_failed_in_all_its_zones_is_done_with() -> None:
     assert Search.over([US, EU]).skip(US, Scope.ZONE).next() == EU
 
 
-def test_a_region_s_failure_takes_every_zone_of_it_wherever_it_stands() -> None:
+def test_a_failure_of_a_region_removes_all_its_zones() -> None:
     search = Search.over([Region("us-central1", ("us-central1-a",)), EU, Region("us-central1", ("us-central1-b",))])
     for place in ("us-central1-a", "us-central1", Region("us-central1", ("us-central1-a",))):
         assert search.skip(place, Scope.REGION).remaining == (EU,)
@@ -111,7 +111,7 @@ def test_what_fails_everywhere_ends_the_search() -> None:
     assert Search.over([US, EU]).skip("us-central1-a", Scope.EVERYTHING).next() is None
 
 
-def test_what_may_work_the_next_time_leaves_everything() -> None:
+def test_a_temporary_failure_removes_no_zone() -> None:
     search = Search.over([US, EU])
     assert search.skip("us-central1", Scope.RETRY) == search
 
@@ -124,8 +124,8 @@ def test_after_a_region_its_zones_come_one_by_one_without_those_tried() -> None:
 
 
 def test_a_zone_for_ai_is_asked_for_alone() -> None:
-    found = candidates(T4, {"us-central1": ["us-central1-ai1a", "us-central1-a", "us-central1-f"]})
-    assert found == [
+    offered = candidates(T4, {"us-central1": ["us-central1-ai1a", "us-central1-a", "us-central1-f"]})
+    assert offered == [
         Region("us-central1", ("us-central1-a", "us-central1-f")),
         Region("us-central1", ("us-central1-ai1a",)),
     ]
@@ -146,7 +146,7 @@ ZONES = [f"{region}-{letter}" for region in ("us-west1", "us-east1", "asia-east1
 
 @dataclass(frozen=True)
 class Step:
-    """How one attempt fails: of how many zones it was, how far it goes, and which zones are said to have room."""
+    """A failure of one attempt: its number of zones, its scope, and the zones reported to have capacity."""
 
     zonal: bool
     scope: Scope
@@ -201,7 +201,7 @@ def zones_left(search: Search) -> int:
 
 
 @given(regions)
-def test_every_place_gets_its_turn(given_regions: list[Region]) -> None:
+def test_every_zone_is_tried(given_regions: list[Region]) -> None:
     search = Search.over(given_regions)
     seen: list[str] = []
     while (region := search.next()) is not None:

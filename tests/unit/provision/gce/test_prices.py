@@ -1,4 +1,4 @@
-"""Estimates against prices that were read elsewhere, and what is said where none is known."""
+"""Price estimates compared with published prices, and the result if no price is known."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_n1_with_a_t4(zone: str, on_demand: float, spot: float, machine_alone: f
 @pytest.mark.parametrize(
     ("cloud", "expected"),
     [
-        (GceOptions(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # what Google lists for g2-standard-4
-        (GceOptions(gpu="a100"), 3.6734),  # what Google lists for a2-highgpu-1g
+        (GceOptions(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # Google's list price of g2-standard-4
+        (GceOptions(gpu="a100"), 3.6734),  # Google's list price of a2-highgpu-1g
         (GceOptions(gpu="a100", gpus=8), 29.3871),
         (GceOptions(machine_type="e2-standard-4"), 0.1340),
         (GceOptions(gpu="v100", gpus=2), 0.38 + 2 * 2.48),
@@ -46,9 +46,9 @@ def test_other_machines_in_us_central1(cloud: GceOptions, expected: float) -> No
 
 def test_gpus_and_vcpus_are_counted() -> None:
     two = price(resolved(GceOptions(gpu="t4", gpus=2)), "us-central1-a")
-    one = price(T4, "us-central1-a")
-    assert one is not None
-    assert two == pytest.approx(2 * one)
+    single = price(T4, "us-central1-a")
+    assert single is not None
+    assert two == pytest.approx(2 * single)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_gpus_and_vcpus_are_counted() -> None:
         (GceOptions(machine_type="n1-standard-4", gpu="nvidia-unheard-of", gpus=1), "us-central1-a"),
     ],
 )
-def test_what_is_not_in_the_table_is_not_known(cloud: GceOptions, zone: str) -> None:
+def test_machines_without_a_table_entry_have_no_price(cloud: GceOptions, zone: str) -> None:
     assert price(cloud if cloud.gpu == "nvidia-unheard-of" else resolved(cloud), zone) is None
 
 
@@ -90,5 +90,5 @@ def test_zones_are_known_once_each_and_in_order() -> None:
     assert {"us-central1-a", "us-central1-f", "africa-south1-a"} <= set(zones())
 
 
-def test_the_date_is_one() -> None:
+def test_the_date_of_the_prices_is_valid() -> None:
     assert datetime.date.fromisoformat(PRICED_AT) >= datetime.date(2026, 11, 1)

@@ -1,4 +1,4 @@
-"""Which quotas are looked at, and what is said about those that have no room."""
+"""The quotas that are checked, and the messages about exceeded ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.provider import ErrorKind
 DAY_S = 86400
 
 
-def found(
+def problems_of(
     cloud: GceOptions, count: int, region: dict[str, tuple[float, float]], project: dict[str, tuple[float, float]]
 ) -> list[Diagnosis]:
     return problems(resolved(cloud), count, listed(region), listed(project), "us-central1", "proj-1")
@@ -39,17 +39,17 @@ PLENTY = {
 PROJECT = {"GPUS_ALL_REGIONS": (16.0, 0.0), "CPUS_ALL_REGIONS": (100.0, 0.0)}
 
 
-def test_where_there_is_room_there_is_no_problem() -> None:
-    assert found(GceOptions(gpu="t4"), 4, PLENTY, PROJECT) == []
-    assert found(GceOptions(gpu="t4"), 0, dict.fromkeys(PLENTY, (0.0, 5.0)), PROJECT) == []
+def test_sufficient_quota_is_no_problem() -> None:
+    assert problems_of(GceOptions(gpu="t4"), 4, PLENTY, PROJECT) == []
+    assert problems_of(GceOptions(gpu="t4"), 0, dict.fromkeys(PLENTY, (0.0, 5.0)), PROJECT) == []
 
 
 def test_quotas_that_are_not_listed_have_room() -> None:
-    assert found(GceOptions(gpu="t4"), 1000, {}, {}) == []
+    assert problems_of(GceOptions(gpu="t4"), 1000, {}, {}) == []
 
 
 def test_a_new_project_has_no_gpus_in_any_region() -> None:
-    [problem] = found(GceOptions(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
+    [problem] = problems_of(GceOptions(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
     assert (problem.kind.value, problem.scope) == ("quota", Scope.EVERYTHING)
     assert problem.message == (
         "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
@@ -92,7 +92,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     ],
 )
 def test_a_quota_of_the_region(metric: str, cloud: GceOptions, limit: float, usage: float, words: str) -> None:
-    [problem] = found(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
+    [problem] = problems_of(cloud, 2, {**PLENTY, metric: (limit, usage)}, PROJECT)
     assert (problem.kind.value, problem.scope) == ("quota", Scope.REGION)
     assert problem.message.startswith(f"the quota {metric} of project proj-1 allows ")
     assert words in problem.message
@@ -100,53 +100,53 @@ def test_a_quota_of_the_region(metric: str, cloud: GceOptions, limit: float, usa
 
 
 def test_gpus_are_counted_by_instance() -> None:
-    assert found(GceOptions(gpu="t4", gpus=4), 4, PLENTY, PROJECT) == []
-    [problem] = found(GceOptions(gpu="t4", gpus=4), 4, PLENTY, {"GPUS_ALL_REGIONS": (15, 0)})
+    assert problems_of(GceOptions(gpu="t4", gpus=4), 4, PLENTY, PROJECT) == []
+    [problem] = problems_of(GceOptions(gpu="t4", gpus=4), 4, PLENTY, {"GPUS_ALL_REGIONS": (15, 0)})
     assert "16 more needed" in problem.message
 
 
 def test_without_external_addresses_none_are_needed() -> None:
-    assert found(GceOptions(external=False), 2, {**PLENTY, "IN_USE_ADDRESSES": (0, 0)}, PROJECT) == []
+    assert problems_of(GceOptions(external=False), 2, {**PLENTY, "IN_USE_ADDRESSES": (0, 0)}, PROJECT) == []
 
 
 @pytest.mark.parametrize(
     ("spot", "duration_s", "usual", "preemptible", "ok"),
     [
-        (False, 7 * DAY_S, 0, 2, True),  # deleted within a week: either will do
+        (False, 7 * DAY_S, 0, 2, True),  # deleted within a week: either quota is used
         (False, 7 * DAY_S, 2, 0, True),
         (False, 7 * DAY_S, 1, 1, False),
         (False, 7 * DAY_S + 1, 0, 2, False),
         (False, 0, 0, 2, False),
         (False, 0, 2, 0, True),
         (True, DAY_S, 0, 2, True),
-        (True, DAY_S, 2, 0, True),  # never asked for preemptible quota
+        (True, DAY_S, 2, 0, True),  # preemptible quota was never requested
         (True, 0, 1, 1, False),
     ],
 )
 def test_which_gpu_quota_counts(spot: bool, duration_s: int, usual: int, preemptible: int, ok: bool) -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (usual, 0.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (preemptible, 0.0)}
-    problem = found(GceOptions(gpu="t4", spot=spot, max_duration_s=duration_s), 2, quotas, PROJECT)
+    problem = problems_of(GceOptions(gpu="t4", spot=spot, max_duration_s=duration_s), 2, quotas, PROJECT)
     assert (problem == []) is ok
 
 
-def test_both_gpu_quotas_are_told_where_both_are_too_small() -> None:
+def test_both_gpu_quotas_are_reported_if_both_are_too_small() -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 1.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (0.0, 0.0)}
-    [problem] = found(GceOptions(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
+    [problem] = problems_of(GceOptions(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
     assert "the quota NVIDIA_T4_GPUS of" in problem.message
     assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS has no room either (0 allowed)"
-    [problem] = found(GceOptions(gpu="t4", spot=True), 2, quotas, PROJECT)
+    [problem] = problems_of(GceOptions(gpu="t4", spot=True), 2, quotas, PROJECT)
     assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.message
 
 
 def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
     cloud = GceOptions(spot=True, machine_type="n1-standard-8")
-    assert found(cloud, 2, {**PLENTY, "CPUS": (0, 0), "PREEMPTIBLE_CPUS": (16, 0)}, PROJECT) == []
-    assert found(cloud, 2, {**PLENTY, "CPUS": (16, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT) == []
-    assert len(found(cloud, 2, {**PLENTY, "CPUS": (15, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT)) == 1
+    assert problems_of(cloud, 2, {**PLENTY, "CPUS": (0, 0), "PREEMPTIBLE_CPUS": (16, 0)}, PROJECT) == []
+    assert problems_of(cloud, 2, {**PLENTY, "CPUS": (16, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT) == []
+    assert len(problems_of(cloud, 2, {**PLENTY, "CPUS": (15, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT)) == 1
 
 
 def test_vcpus_of_all_regions() -> None:
-    [problem] = found(GceOptions(), 4, PLENTY, {"CPUS_ALL_REGIONS": (12, 4)})
+    [problem] = problems_of(GceOptions(), 4, PLENTY, {"CPUS_ALL_REGIONS": (12, 4)})
     assert problem.scope is Scope.EVERYTHING
     assert "CPUS_ALL_REGIONS" in problem.message
 
@@ -159,9 +159,9 @@ def test_vcpus_of_all_regions() -> None:
     st.dictionaries(st.sampled_from([*PLENTY, "G2_CPUS"]), st.tuples(st.integers(0, 60), st.integers(0, 60))),
 )
 def test_what_is_enough_stays_enough(count: int, cloud: GceOptions, quotas: dict[str, tuple[float, float]]) -> None:
-    for problem in found(cloud, count, quotas, PROJECT):
+    for problem in problems_of(cloud, count, quotas, PROJECT):
         assert problem.kind is ErrorKind.QUOTA
-    smaller = {problem.message.split()[2] for problem in found(cloud, count, quotas, PROJECT)}
+    smaller = {problem.message.split()[2] for problem in problems_of(cloud, count, quotas, PROJECT)}
     raised = {metric: (limit + 1000 * count, usage) for metric, (limit, usage) in quotas.items()}
-    assert found(cloud, count, raised, {}) == []
+    assert problems_of(cloud, count, raised, {}) == []
     assert smaller <= set(quotas) | set(PROJECT)

@@ -1,4 +1,4 @@
-"""The requests as exact text, and against Google's own description of its API."""
+"""Requests compared with exact texts, and with Google's discovery document."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def body(cloud: GceOptions, zones: tuple[str, ...] | None = None, region: str = 
 
 
 def properties(cloud: GceOptions) -> dict[str, Any]:
-    found = body(cloud)["instanceProperties"]
-    assert isinstance(found, dict)
-    return found
+    request = body(cloud)["instanceProperties"]
+    assert isinstance(request, dict)
+    return request
 
 
-def problems_of(found: dict[str, Any], method: str) -> list[str]:
+def problems_of(request: dict[str, Any], method: str) -> list[str]:
     api = discovery()
-    return api.check_request(api.methods[method], found)
+    return api.check_request(api.methods[method], request)
 
 
 def test_two_instances_with_a_t4_each() -> None:
@@ -106,8 +106,8 @@ def test_two_instances_with_a_t4_each() -> None:
 
 
 def test_one_zone_of_several() -> None:
-    found = body(GceOptions(), ("us-central1-a", "us-central1-f"))
-    assert found["locationPolicy"] == {
+    request = body(GceOptions(), ("us-central1-a", "us-central1-f"))
+    assert request["locationPolicy"] == {
         "targetShape": "ANY_SINGLE_ZONE",
         "locations": {"zones/us-central1-a": {"preference": "ALLOW"}, "zones/us-central1-f": {"preference": "ALLOW"}},
     }
@@ -116,11 +116,11 @@ def test_one_zone_of_several() -> None:
 
 def test_the_other_zones_of_the_region_are_denied() -> None:
     spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(GceOptions()))
-    found = bulk_insert(
+    request = bulk_insert(
         spec, NAMES, owner=OWNER, user="u", zones=("us-central1-a", "us-central1-f"), others=("us-central1-b",)
     )
-    assert found["locationPolicy"]["locations"]["zones/us-central1-b"] == {"preference": "DENY"}
-    assert problems_of(found, "compute.regionInstances.bulkInsert") == []
+    assert request["locationPolicy"]["locations"]["zones/us-central1-b"] == {"preference": "DENY"}
+    assert problems_of(request, "compute.regionInstances.bulkInsert") == []
 
 
 def test_spot_and_time_limit() -> None:
@@ -139,9 +139,9 @@ def test_spot_and_time_limit() -> None:
 
 
 def test_gpus_that_come_with_the_machine_are_not_attached() -> None:
-    found = properties(GceOptions(gpu="l4"))
-    assert "guestAccelerators" not in found
-    assert found["scheduling"]["onHostMaintenance"] == "TERMINATE"
+    request = properties(GceOptions(gpu="l4"))
+    assert "guestAccelerators" not in request
+    assert request["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
 @pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-megagpu-8g"])
@@ -153,8 +153,8 @@ def test_no_scope_no_service_account() -> None:
     assert "serviceAccounts" not in properties(GceOptions(service_account="x@y.iam.gserviceaccount.com"))
     scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
     assert properties(GceOptions(scopes=scopes))["serviceAccounts"] == [{"email": "default", "scopes": list(scopes)}]
-    own = properties(GceOptions(scopes=scopes, service_account="x@y.iam.gserviceaccount.com"))
-    assert own["serviceAccounts"][0]["email"] == "x@y.iam.gserviceaccount.com"
+    custom = properties(GceOptions(scopes=scopes, service_account="x@y.iam.gserviceaccount.com"))
+    assert custom["serviceAccounts"][0]["email"] == "x@y.iam.gserviceaccount.com"
 
 
 def test_no_external_address() -> None:
@@ -164,8 +164,8 @@ def test_no_external_address() -> None:
 def test_networks_and_subnetworks() -> None:
     cloud = GceOptions(network="inner", subnetwork="small")
     expected = {"network": "global/networks/inner", "subnetwork": "regions/us-east1/subnetworks/small"}
-    for found in (body(cloud, ("us-east1-b", "us-east1-c")), body(cloud, region="us-east1")):
-        [interface] = found["instanceProperties"]["networkInterfaces"]
+    for request in (body(cloud, ("us-east1-b", "us-east1-c")), body(cloud, region="us-east1")):
+        [interface] = request["instanceProperties"]["networkInterfaces"]
         assert {name: interface[name] for name in expected} == expected
     with pytest.raises(ValueError, match="region of subnetwork small"):
         body(cloud)

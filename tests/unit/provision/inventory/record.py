@@ -1,10 +1,10 @@
-"""Records what Ansible and ssh make of the inventories in files/, for the tests to compare with.
+"""Records the results of Ansible and ssh for the inventories in files/, for the tests to compare with.
 
     PATH=/where/ansible/is/bin:$PATH .venv/bin/python -m tests.unit.provision.inventory.record [FILE...]
 
-Ansible is asked as a program, in an environment without settings of its own. Its order of hosts depends on the seed
-of Python's hashes where groups are nested, so that several seeds are tried and every order is written down. What
-Ansible would tell ssh is given to ``ssh -G`` instead, with a configuration that shows what was left unsaid.
+Ansible runs as a program, in an environment without Ansible settings. Its order of hosts depends on Python's hash
+seed if groups are nested, so several seeds are tried and every order is recorded. The ssh arguments of Ansible are
+passed to ``ssh -G``, with a configuration that marks unset options.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ site:&~.5
 
 
 def expected(path: Path) -> Path:
-    """Where the record of an inventory lies."""
+    """Return the path of the record of an inventory."""
     return path.with_name(f"{path.name}.expected.json")
 
 
 def run(*argv: str, seed: int = 0, **variables: str) -> str:
-    """Standard output of a program of Ansible's; empty where it finds no host."""
+    """Return the standard output of a program of Ansible; empty if it selects no host."""
     with tempfile.TemporaryDirectory() as directory:
         (settings := Path(directory, "ansible.cfg")).touch()
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
@@ -109,26 +109,26 @@ def run(*argv: str, seed: int = 0, **variables: str) -> str:
 
 
 def ansible_list(path: Path) -> dict[str, Any]:
-    """What ``ansible-inventory --list`` says of an inventory."""
+    """Return the output of ``ansible-inventory --list`` for an inventory."""
     content: dict[str, Any] = json.loads(run("ansible-inventory", "-i", str(path), "--list"))
     content["_meta"].pop("profile", None)
     return content
 
 
 def ansible_hosts(path: Path, limit: str = "all", seed: int = 0) -> list[str]:
-    """The hosts that Ansible would work on, in its order."""
+    """Return the hosts that Ansible would use, in its order."""
     words = ("ansible", "-i", str(path), "all", "--list-hosts", "--limit", limit)
     return [line.strip() for line in run(*words, seed=seed).splitlines()[1:]]
 
 
 def orders(path: Path) -> list[list[str]]:
-    """Every order of the hosts that some seeds give."""
-    found = [ansible_hosts(path, seed=seed) for seed in range(4)]
-    return [order for index, order in enumerate(found) if order not in found[:index]]
+    """Return every order of the hosts that several hash seeds give."""
+    tried = [ansible_hosts(path, seed=seed) for seed in range(4)]
+    return [order for index, order in enumerate(tried) if order not in tried[:index]]
 
 
 def ssh_options(path: Path, hosts: list[str]) -> dict[str, dict[str, Any]]:
-    """What ``ssh -G`` makes of the words with which Ansible would call ssh for each host, without what is unsaid."""
+    """Return the ``ssh -G`` output for Ansible's arguments of each host, without unset options."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
@@ -145,14 +145,14 @@ def ssh_options(path: Path, hosts: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def said_to_ssh(text: str) -> dict[str, Any]:
-    """What an output of ``ssh -G`` says that was not left unsaid."""
+    """Return the options of an output of ``ssh -G`` that were set."""
     wanted = ("hostname", "proxyjump", "proxycommand", "hostkeyalias", *UNSAID)
     lines = [line.split(" ", 1) for line in text.splitlines() if " " in line]
-    said: dict[str, Any] = {name: value for name, value in lines if name in wanted and UNSAID.get(name) != value}
-    said["identityfile"] = [
+    given: dict[str, Any] = {name: value for name, value in lines if name in wanted and UNSAID.get(name) != value}
+    given["identityfile"] = [
         value for name, value in lines if name == "identityfile" and not value.startswith("~/.ssh/id_")
     ]
-    return said
+    return given
 
 
 def _write(path: Path, content: object) -> None:
@@ -166,9 +166,10 @@ def main(names: list[str]) -> None:
     for path in INVENTORIES:
         if names and path.name not in names and path.parent.name not in names:
             continue
-        found = orders(path)
+        host_orders = orders(path)
         _write(
-            expected(path), {"list": ansible_list(path), "orders": found, "ssh": ssh_options(path, sorted(found[0]))}
+            expected(path),
+            {"list": ansible_list(path), "orders": host_orders, "ssh": ssh_options(path, sorted(host_orders[0]))},
         )
     if not names or "limits" in names:
         lab = FILES / "limits" / "hosts.ini"

@@ -1,4 +1,4 @@
-"""The allocation of a batch system as an inventory: its nodes once each, and only from within."""
+"""The allocation of a batch system as an inventory: each node once, and only inside the allocation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_limit_selects_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [entry.name for entry in selected("slurm:12", "gpu0*")[1]] == ["gpu01", "gpu02", "gpu03"]
 
 
-def test_variables_beside_the_user_are_none_of_the_allocation(
+def test_variable_files_of_the_working_directory_are_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "group_vars").mkdir()
@@ -93,13 +93,13 @@ def test_variables_beside_the_user_are_none_of_the_allocation(
 
 def test_a_hosts_id_names_its_allocation() -> None:
     """The same node of two allocations is two instances; an id is part of a known_hosts file."""
-    found = way("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
+    route = way("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
     place = Place(Path("nodes"), 1)
-    ids = [Chosen(Entry("n1", "n1"), place, (), found, "", job).id for job in ("", "slurm:12", "pbs:12[3].server")]
+    ids = [Chosen(Entry("n1", "n1"), place, (), route, "", job).id for job in ("", "slurm:12", "pbs:12[3].server")]
     assert ids == [ids[0], f"slurm-12-{ids[0]}", f"pbs-12-3-.server-{ids[0]}"]
 
 
-def test_the_provider_says_where_it_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_the_allocation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     provider = AllocationProvider("slurm", tmp_path / "state")
     inside(monkeypatch, {})
     first = provider.doctor()[0]
