@@ -1,4 +1,4 @@
-"""Where the program begins: signals."""
+"""Signals while the program starts and ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
 
 
 def test_tests_started_in_the_background_can_interrupt_what_they_start() -> None:
-    """As after `pytest &` in a script, or `nohup pytest`."""
+    """Run pytest with ignored signals, as `pytest &` in a script or `nohup pytest` does."""
     chosen = f"{__file__}::test_a_signal_waits_for_the_end_of_an_import"
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "SIGINT", chosen]
     command = ["sh", "-c", 'trap "" INT HUP QUIT; exec "$@"', "sh", *pytest_]

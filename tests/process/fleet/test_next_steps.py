@@ -27,34 +27,36 @@ COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 
 
 def sources() -> list[Path]:
-    found = [path for directory in ("fleet", "provision", "train") for path in (ROOT / directory).rglob("*.py")]
-    return sorted(path for path in found if "examples" not in path.parts)
+    paths = [path for directory in ("fleet", "provision", "train") for path in (ROOT / directory).rglob("*.py")]
+    return sorted(path for path in paths if "examples" not in path.parts)
 
 
 def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
-    """All values that an expression of literals may have; a value that is not literal stands as ``x``."""
-    found: list[str] = []
+    """Return all values that an expression of literals may have; ``x`` replaces a value that is not literal."""
+    alternatives: list[str] = []
     match node:
         case ast.Constant():
-            found = [str(node.value)]
+            alternatives = [str(node.value)]
         case ast.JoinedStr():
             parts = [texts(part, names) if isinstance(part, ast.Constant) else ["x"] for part in node.values]
-            found = ["".join(choice) for choice in product(*parts)]
+            alternatives = ["".join(choice) for choice in product(*parts)]
         case ast.IfExp():
-            found = [*texts(node.body, names), *texts(node.orelse, names)]
+            alternatives = [*texts(node.body, names), *texts(node.orelse, names)]
         case ast.BinOp():
-            found = [left + right for left, right in product(texts(node.left, names), texts(node.right, names))]
+            alternatives = [
+                left + right for left, right in product(texts(node.left, names), texts(node.right, names))
+            ]
         case ast.Name():
             values = [value for value in names.get(node.id, []) if not isinstance(value, ast.Name)]
-            found = [text for value in values for text in texts(value, names)]
+            alternatives = [text for value in values for text in texts(value, names)]
         case ast.BoolOp():
-            found = [text for value in node.values for text in texts(value, names)]
+            alternatives = [text for value in node.values for text in texts(value, names)]
         case ast.Call(func=ast.Attribute(value=by, attr="join"), args=[ast.List(elts=words)]):
             join = by.value.join if isinstance(by, ast.Constant) and isinstance(by.value, str) else shlex.join
-            found = [
+            alternatives = [
                 join([next(iter(texts(word, names)), "x") for word in words if not isinstance(word, ast.Starred)])
             ]
-    return found
+    return alternatives
 
 
 def assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
@@ -72,8 +74,8 @@ def keywords(tree: ast.AST, name: str) -> Iterator[ast.expr]:
 
 
 def next_steps() -> list[tuple[str, str]]:
-    """Return all command lines that the sources recommend, each with its place."""
-    found = []
+    """Return all command lines that the sources recommend, each with its file and line."""
+    steps = []
     for path in sources():
         tree = ast.parse(path.read_text("utf-8"))
         names = assigned(tree)
@@ -88,8 +90,8 @@ def next_steps() -> list[tuple[str, str]]:
             words = [next(iter(texts(word, names)), "x") for word in call.args if not isinstance(word, ast.Starred)]
             if words and words[0] != "x":
                 lines.append((call.lineno, Step(*words).text() if call.func.id == "Step" else words[0]))  # type: ignore[attr-defined]
-        found += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
-    return found
+        steps += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
+    return steps
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
@@ -99,20 +101,20 @@ def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
 
 
 def changes() -> list[tuple[str, tuple[str, ...]]]:
-    """The options of every literal change to a typed command line."""
-    found = []
+    """Return the options of every literal change to a typed command line."""
+    changed = []
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Dict):
                 continue
             options = tuple(str(key.value) for key in node.keys if isinstance(key, ast.Constant))
             if options and all(option.startswith("--") for option in options):
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", options))
-    return found
+                changed.append((f"{path.relative_to(ROOT)}:{node.lineno}", options))
+    return changed
 
 
 def wrong(line: str) -> str:
-    """Why a line does not work when pasted; empty if it does."""
+    """Return why a line does not work when pasted; empty if it does."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -127,7 +129,7 @@ def wrong(line: str) -> str:
 
 
 def _refused(words: list[str]) -> str:
-    """What the command line says to the arguments of fleet, which are parsed and not run."""
+    """Return the usage error for the arguments of fleet, which are parsed and not run; empty if they are valid."""
     if words[0] in ("--help", "x"):
         return ""
     if words[0] not in COMMANDS:
@@ -165,8 +167,8 @@ def test_every_next_step_works_when_pasted() -> None:
 
 
 def test_every_change_names_options_of_a_command() -> None:
-    known = [{name for param in command.params for name in param.opts} for command in COMMANDS.values()]
-    bad = [(place, options) for place, options in changes() if not any(set(options) <= names for names in known)]
+    options_of = [{name for param in command.params for name in param.opts} for command in COMMANDS.values()]
+    bad = [(place, options) for place, options in changes() if not any(set(options) <= names for names in options_of)]
     assert bad == []
 
 

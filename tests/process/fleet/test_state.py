@@ -60,7 +60,7 @@ def test_a_record_of_a_later_version_is_read(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"spec": 3}', '{"spec": {"name": "x"}}'])
-def test_a_damaged_record_is_an_error_that_says_the_way_out(store: Store, damage: str) -> None:
+def test_a_damaged_record_is_an_error_with_a_next_step(store: Store, damage: str) -> None:
     directory = store.fleet("demo")
     directory.create()
     (directory.path / "fleet.json").write_text(damage)
@@ -69,7 +69,7 @@ def test_a_damaged_record_is_an_error_that_says_the_way_out(store: Store, damage
     assert "fleet down" in next_lines(caught.value)
 
 
-def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
+def test_the_key_is_created_once_and_only_its_owner_can_read_it(store: Store) -> None:
     directory = store.fleet("demo")
     public = directory.create()
     assert stat.S_IMODE(directory.key.stat().st_mode) == 0o600
@@ -81,7 +81,7 @@ def test_the_key_is_for_its_owner_alone_and_made_once(store: Store) -> None:
     assert printed.split()[:2] == public.split()[:2]
 
 
-def test_missing_and_half_made_fleets_are_told_apart(store: Store) -> None:
+def test_missing_and_half_made_fleets_are_distinguished(store: Store) -> None:
     with pytest.raises(NotFoundError, match="fleet 'demo' does not exist") as missing:
         store.need("demo")
     assert next_lines(missing.value) == "fleet up --workers 2"
@@ -107,8 +107,8 @@ def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(store: Store) -> Non
     with (directory.path / "journal").open("ab") as journal:
         journal.write(b'{"at": 1.0, "intent": "del')
     directory.intend("delete_fleet")
-    found = directory.intents()
-    assert [(entry["intent"], entry.get("request_id")) for entry in found] == [
+    intents = directory.intents()
+    assert [(entry["intent"], entry.get("request_id")) for entry in intents] == [
         ("create", "1"),
         ("delete_fleet", None),
     ]
@@ -124,7 +124,7 @@ def test_the_journal_of_the_providers_knows_the_fleets_of_this_directory_alone(s
     assert [entry["request_id"] for entry in journal.intents("demo")] == ["2"]
 
 
-def test_the_owner_is_made_once_and_by_one(store: Store) -> None:
+def test_concurrent_processes_create_one_owner(store: Store) -> None:
     assert re.fullmatch("[a-z2-7]{8}", store.owner(keep=False))
     assert not store.root.exists()
     code = (
@@ -132,12 +132,12 @@ def test_the_owner_is_made_once_and_by_one(store: Store) -> None:
     )
     command = [sys.executable, "-c", code, str(store.root)]
     others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    found = {other.communicate(timeout=30)[0].strip() for other in others} | {store.owner(), store.owner(keep=False)}
-    assert len(found) == 1
-    assert re.fullmatch("[a-z2-7]{8}", found.pop())
+    owners = {other.communicate(timeout=30)[0].strip() for other in others} | {store.owner(), store.owner(keep=False)}
+    assert len(owners) == 1
+    assert re.fullmatch("[a-z2-7]{8}", owners.pop())
 
 
-def test_a_damaged_owner_is_not_replaced_in_silence(store: Store) -> None:
+def test_a_damaged_owner_is_not_replaced_silently(store: Store) -> None:
     store.owner()
     (store.root / "owner").write_text("Who?\n")
     with pytest.raises(FleetError, match="is damaged"):
@@ -150,7 +150,7 @@ def test_a_cost_ends_where_the_provider_ended_the_instance() -> None:
     assert cost_usd([INSTANCE], 0.0) == 0.0
 
 
-def test_a_second_holder_is_told_who_holds_the_lock(store: Store) -> None:
+def test_a_second_process_gets_the_holder_of_the_lock(store: Store) -> None:
     with store.lock("demo", "up"):
         code = (
             "import sys; from pathlib import Path; from fleet.state import Store\n"
@@ -158,11 +158,11 @@ def test_a_second_holder_is_told_who_holds_the_lock(store: Store) -> None:
             "try:\n with Store(Path(sys.argv[1])).lock('demo', 'down', wait_s=0.1): pass\n"
             "except NotReadyError as e: print(e.message)\n"
         )
-        told = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", code, str(store.root)], check=True, capture_output=True, text=True
         ).stdout
-        assert f"process {os.getpid()}" in told
-        assert "`fleet up`" in told
+        assert f"process {os.getpid()}" in output
+        assert "`fleet up`" in output
     with store.lock("demo", "down", wait_s=0):
         pass
 

@@ -1,4 +1,4 @@
-"""A provider of rented instances that are only remembered, and a world in which verbs meet it."""
+"""A provider that keeps its instances in memory, and the environment in which verbs use it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OFFERS = (Offer("z-a", "n1-standard-4", PRICE_USD_H), Offer("z-b", "n1-standard-
 
 @dataclass
 class Cloud:
-    """What a cloud holds, and how it behaves.
+    """The contents and the behaviour of a cloud.
 
     Attributes:
-        instances: All of them.
-        failures: What the next calls of `create` raise, one each, before anything is made.
-        broken: What every call of `create` raises when half of it is made.
+        instances: All instances.
+        failures: Errors that the next calls of `create` raise, one each, before they create an instance.
+        broken: Error that every call of `create` raises after half of its instances.
         stuck: Instances that no deletion removes.
         stops: When instances stop by themselves, by name.
-        keeps: Whether instances confirm that.
-        things: What `orphans` tells.
+        keeps: True if instances confirm that they stop by themselves.
+        things: Resources that `orphans` returns.
         calls: Names of the calls that changed something.
     """
 
@@ -52,7 +52,7 @@ class Cloud:
 
 
 class CloudProvider(Provider):
-    """A provider of `cloud`."""
+    """A provider that creates and deletes in `cloud`."""
 
     name = "gce"
 
@@ -78,31 +78,36 @@ class CloudProvider(Provider):
                 raise self.cloud.broken
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
-        return [host(one.name) for one in instances]
+        return [host(instance.name) for instance in instances]
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         self.cloud.calls.append("delete")
-        gone = {one.id for one in instances} - self.cloud.stuck
-        self.cloud.instances = [one for one in self.cloud.instances if one.id not in gone]
+        gone = {instance.id for instance in instances} - self.cloud.stuck
+        self.cloud.instances = [instance for instance in self.cloud.instances if instance.id not in gone]
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         self.cloud.calls.append("delete_fleet")
-        for one in self.cloud.instances:
-            if one.fleet == fleet:
-                progress(one.name, "deleting")
-        kept = [one for one in self.cloud.instances if one.fleet != fleet or one.name in self.cloud.stuck]
+        for instance in self.cloud.instances:
+            if instance.fleet == fleet:
+                progress(instance.name, "deleting")
+        kept = [
+            instance
+            for instance in self.cloud.instances
+            if instance.fleet != fleet or instance.name in self.cloud.stuck
+        ]
         self.cloud.instances = kept
-        return [f"instance {one.name}" for one in kept if one.fleet == fleet]
+        return [f"instance {instance.name}" for instance in kept if instance.fleet == fleet]
 
     def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
         self.cloud.calls.append("extend")
-        ids = {one.id for one in instances}
+        ids = {instance.id for instance in instances}
         self.cloud.instances = [
-            replace(one, delete_at=NOW + seconds) if one.id in ids else one for one in self.cloud.instances
+            replace(instance, delete_at=NOW + seconds) if instance.id in ids else instance
+            for instance in self.cloud.instances
         ]
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
-        self.cloud.stops |= {one.name: at for one in instances}
+        self.cloud.stops |= {instance.name: at for instance in instances}
         return self.cloud.keeps
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
@@ -116,14 +121,14 @@ class CloudProvider(Provider):
 
     def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> list[str]:
         self.cloud.calls.append("delete_orphans")
-        gone = [one for one in orphans if one.name not in self.cloud.stuck]
-        self.cloud.things = [one for one in self.cloud.things if one not in gone]
-        for one in gone:
-            progress(one.name, "deleted")
-        return [f"{one.kind} {one.name}" for one in orphans if one not in gone]
+        gone = [orphan for orphan in orphans if orphan.name not in self.cloud.stuck]
+        self.cloud.things = [orphan for orphan in self.cloud.things if orphan not in gone]
+        for orphan in gone:
+            progress(orphan.name, "deleted")
+        return [f"{orphan.kind} {orphan.name}" for orphan in orphans if orphan not in gone]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
-        return [one for one in self.cloud.instances if fleet in (None, one.fleet)]
+        return [instance for instance in self.cloud.instances if fleet in (None, instance.fleet)]
 
 
 def host(name: str) -> Host:
@@ -131,7 +136,7 @@ def host(name: str) -> Host:
 
 
 class Kept:
-    """A sink that keeps what it is told."""
+    """A sink that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -152,11 +157,11 @@ class World:
     """A user at a terminal or not, with a state directory and a cloud.
 
     Attributes:
-        state: The state directory; it is not there at first.
-        answers: What the user answers, one question each; without more answers, nobody is asked.
-        attended: Whether somebody can be asked.
+        state: The state directory; it does not exist at first.
+        answers: Answers of the user, one for each question; a further question is an error.
+        attended: True if a user can answer questions.
         asked: The questions.
-        slept: Seconds, one pause each.
+        slept: Seconds of each pause.
         on_sleep: Called in each pause.
         clouds: Project and endpoint of the provider of each call that asked for one.
     """

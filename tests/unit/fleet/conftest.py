@@ -13,10 +13,10 @@ from tests.unit.fleet.clouds import World, host
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A world whose hosts answer at once."""
+    """Return a world whose hosts answer immediately."""
 
     def reach(_spec: FleetSpec, instances: Sequence[Instance], *_: Any, **__: Any) -> list[Host]:
-        return [host(one.name) for one in instances]
+        return [host(instance.name) for instance in instances]
 
     monkeypatch.setattr(up, "reach", reach)
     monkeypatch.setattr(extend, "reach", reach)

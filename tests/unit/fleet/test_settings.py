@@ -1,4 +1,4 @@
-"""fleet.toml, and what counts more than it."""
+"""Settings from fleet.toml, the environment, and the command line, in their order of precedence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loaded(file: Path, text: str) -> Settings:
 
 
 def test_every_key_comes_where_it_belongs(file: Path) -> None:
-    found = loaded(
+    parsed = loaded(
         file,
         """
         [fleet]
@@ -58,7 +58,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         service-account = "a@b"
         """,
     )
-    assert found == settings(
+    assert parsed == settings(
         name="demo",
         provider="gce",
         workers=4,
@@ -84,10 +84,10 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         scopes=("cloud-platform",),
         service_account="a@b",
     )
-    assert set(found.of("gce")) == set(declarations(GceOptions))
+    assert set(parsed.of("gce")) == set(declarations(GceOptions))
 
 
-def test_an_empty_file_says_nothing(file: Path) -> None:
+def test_an_empty_file_sets_nothing(file: Path) -> None:
     assert loaded(file, "") == settings()
     assert loaded(file, "[gce]\nspot = false\n").options == {"gce": {"spot": False}}
 
@@ -101,14 +101,14 @@ def test_an_empty_file_says_nothing(file: Path) -> None:
         ('[fleet]\nprovider = "local"\n[gce]\ngpu = "t4"', "local"),
     ],
 )
-def test_what_only_a_cloud_has_means_one_unless_the_file_says_otherwise(
+def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(
     file: Path, text: str, provider: str | None
 ) -> None:
     assert loaded(file, text).provider == provider
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "then"),
+    ("text", "message", "then"),
     [
         ("[gce]\ngpus = 2", "unknown key 'gpus' in [gce]", "did you mean gpu?"),
         ("[gce]\nxyzzy = 2", "unknown key 'xyzzy' in [gce]", "remove it"),
@@ -141,11 +141,13 @@ def test_what_only_a_cloud_has_means_one_unless_the_file_says_otherwise(
         ),
     ],
 )
-def test_each_mistake_is_one_message_with_the_file_and_the_key(file: Path, text: str, said: str, then: str) -> None:
+def test_each_mistake_is_one_message_with_the_file_and_the_key(
+    file: Path, text: str, message: str, then: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         loaded(file, text)
     assert str(file) in caught.value.message
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert then in caught.value.hint
 
 
@@ -176,7 +178,7 @@ def test_the_nearest_file_above_counts(tmp_path: Path) -> None:
     assert find(inner) == inner / "fleet.toml"
 
 
-def test_what_is_said_nearer_counts_more() -> None:
+def test_the_nearer_setting_wins() -> None:
     flags, environment, file = settings(workers=1), settings(workers=2, project="e"), settings(gpu="t4", project="f")
     assert flags.over(environment.over(file)) == settings(workers=1, project="e", gpu="t4")
 
@@ -200,15 +202,15 @@ def test_the_path_of_an_inventory_counts_from_the_file(file: Path, monkeypatch: 
         "/etc/x": "/etc/x",
         "~/x": "/home/me/x",
     }.items():
-        found = loaded(file, f'[static]\ninventory = "{text}"\nlimit = "gpu"\n')
-        assert (found.of("static"), found.provider) == ({"inventory": str(path), "limit": "gpu"}, "static")
+        parsed = loaded(file, f'[static]\ninventory = "{text}"\nlimit = "gpu"\n')
+        assert (parsed.of("static"), parsed.provider) == ({"inventory": str(path), "limit": "gpu"}, "static")
 
 
 # --- inventories ------------------------------------------------------------------------------------------------
 
 
 def uncommented(text: str) -> str:
-    """A template with its examples in force: lines ``# key = value``."""
+    """Return a template with its examples, lines ``# key = value``, uncommented."""
     return re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE)
 
 

@@ -31,9 +31,9 @@ def test_a_bug_is_a_message_and_a_file(
 
     monkeypatch.setattr(up, "run", fail)
     assert cli.run(["up"]) == 1
-    told = capsys.readouterr().err
-    assert "internal error: ZeroDivisionError: by hand" in told
-    assert "Traceback" not in told
+    error_output = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: by hand" in error_output
+    assert "Traceback" not in error_output
     assert "ZeroDivisionError" in (state / "bug-report.txt").read_text()
 
 
@@ -58,8 +58,8 @@ def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run([])
-    told = capsys.readouterr()
-    assert "Commands:" in told.out
+    output = capsys.readouterr()
+    assert "Commands:" in output.out
     assert code == 0
 
 
@@ -97,8 +97,8 @@ def test_the_typed_command_is_repeated_with_changes(
 
     monkeypatch.setattr(up, "run", fail)
     assert cli.run(typed.split()) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert [line[7:] for line in told[1:]] == lines
+    error_lines = capsys.readouterr().err.splitlines()
+    assert [line[7:] for line in error_lines[1:]] == lines
 
 
 def test_a_train_that_is_interrupted_early_started_nothing(
@@ -120,7 +120,7 @@ def test_a_train_that_is_interrupted_early_started_nothing(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRequest]:
-    """What `fleet up` hands to its verb, in a directory with a fleet.toml above it."""
+    """Return a function that runs `fleet up` below a fleet.toml, and returns the request of its verb."""
     directory = tmp_path / "work"
     directory.mkdir()
     (tmp_path / "fleet.toml").write_text(
@@ -139,7 +139,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., UpRe
     return ask
 
 
-def test_the_file_says_what_nothing_else_says(asked: Callable[..., UpRequest]) -> None:
+def test_the_file_sets_what_nothing_else_sets(asked: Callable[..., UpRequest]) -> None:
     request = asked()
     assert (request.fleet, request.given) == ("toml", settings())
     assert request.defaults == settings(name="toml", provider="gce", workers=3, project="file", spot=True)
@@ -214,15 +214,15 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
     monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
-    monkeypatch.setattr("sys.stderr", told := Terminal())
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
     sink = Kept()
     ports = runtime.make_ports(sink)
     assert (ports.attended, ports.confirm("Proceed?")) == (True, wanted)
-    assert told.getvalue() == "Proceed? [Y/n] "
+    assert terminal.getvalue() == "Proceed? [Y/n] "
     assert sink.closed == 1  # the terminal is free for the question
 
 
-def test_yes_answers_everything_and_without_a_terminal_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yes_confirms_and_without_a_terminal_no_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert runtime.make_ports(yes=True).attended
     assert runtime.make_ports(yes=True).confirm("Proceed?")

@@ -5,7 +5,7 @@ import pytest
 from fleet.cli import app as cli
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def error_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     assert cli.run([*arguments]) == 2
     return capsys.readouterr().err.splitlines()
 
@@ -30,36 +30,36 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 def test_options_of_the_script_go_after_a_double_dash(
     capsys: pytest.CaptureFixture[str], typed: str, command: str
 ) -> None:
-    lines = told(capsys, *typed.split())
+    lines = error_lines(capsys, *typed.split())
     assert lines[1] == "hint:  arguments of the script go after SCRIPT and --"
     assert lines[2:] == [f"next:  {command}"]
 
 
 def test_words_of_the_script_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "train", "task.py", "--name", "a b; $HOME")[-1] == (
+    assert error_lines(capsys, "train", "task.py", "--name", "a b; $HOME")[-1] == (
         "next:  fleet train task.py -- --name 'a b; $HOME'"
     )
 
 
 def test_an_option_before_the_script_is_not_moved(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "train", "--epochs", "5", "task.py")[-1] == "next:  fleet train --help"
+    assert error_lines(capsys, "train", "--epochs", "5", "task.py")[-1] == "next:  fleet train --help"
 
 
 def test_a_misspelled_option_is_offered_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "train", "task.py", "--restart", "3")[1:] == [
+    assert error_lines(capsys, "train", "task.py", "--restart", "3")[1:] == [
         "hint:  did you mean --restarts? arguments of the script go after SCRIPT and --",
         "next:  fleet train task.py --restarts 3",
         "       fleet train task.py -- --restart 3",
     ]
-    assert told(capsys, "up", "--wrokers", "2")[1:] == [
+    assert error_lines(capsys, "up", "--wrokers", "2")[1:] == [
         "hint:  did you mean --workers?",
         "next:  fleet up --workers 2",
     ]
 
 
 def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--gpu is an option of fleet up" in told(capsys, "train", "task.py", "--gpu", "t4")[1]
-    assert told(capsys, "up", "-n", "3")[1:] == ["next:  fleet up --help"]
+    assert "--gpu is an option of fleet up" in error_lines(capsys, "train", "task.py", "--gpu", "t4")[1]
+    assert error_lines(capsys, "up", "-n", "3")[1:] == ["next:  fleet up --help"]
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_an_unknown_command(capsys: pytest.CaptureFixture[str], word: str, lines: list[str]) -> None:
-    assert told(capsys, word) == [f"error: unknown command {word!r}", *lines]
+    assert error_lines(capsys, word) == [f"error: unknown command {word!r}", *lines]

@@ -1,4 +1,4 @@
-"""`fleet down`, `fleet extend`, `fleet gc` and `fleet doctor` with instances that cost money."""
+"""`fleet down`, `fleet extend`, `fleet gc` and `fleet doctor` with rented instances."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ME, OTHER = caller(), "bob-desk"
 
 @pytest.fixture
 def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """A world with a fleet of two in it, on which nothing runs."""
+    """Return a world with a fleet of two hosts that run nothing."""
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr(extend, "running_job", lambda *_: "")
     world.answers = [True]
@@ -50,7 +50,7 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 # --- down -------------------------------------------------------------------------------------------------------
 
 
-def test_down_deletes_all_and_tells_the_cost_from_the_start_of_each_instance(fleet: World) -> None:
+def test_down_deletes_all_and_reports_the_cost_from_the_start_of_each_instance(fleet: World) -> None:
     started = replace(fleet.cloud.instances[1], created_at=NOW + 3600)
     fleet.cloud.instances[1] = started
     assert down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink).deleted == ("worker-0", "worker-1")
@@ -59,15 +59,15 @@ def test_down_deletes_all_and_tells_the_cost_from_the_start_of_each_instance(fle
     assert fleet.clouds[-1].project == "p"
 
 
-def test_down_of_what_the_provider_deleted_tells_the_cost_until_then(fleet: World) -> None:
+def test_down_of_deleted_instances_reports_the_cost_until_their_deletion(fleet: World) -> None:
     record = fleet.store.fleet("demo").read()
     assert record is not None
-    early = tuple(replace(one, delete_at=NOW + 3600) for one in record.instances)
+    early = tuple(replace(rented, delete_at=NOW + 3600) for rented in record.instances)
     fleet.store.fleet("demo").write(replace(record, instances=early))
     fleet.cloud.instances = []
     down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
     assert fleet.sink.events[-1] == FleetDown("demo", (), 0, 1.0, 7200.0)
-    assert fleet.cloud.calls == ["delete_fleet"]  # its firewall rules are there still
+    assert fleet.cloud.calls == ["delete_fleet"]  # its firewall rules still exist
 
 
 def test_down_names_what_is_left_and_forgets_nothing(fleet: World) -> None:
@@ -117,7 +117,7 @@ def test_extend_asks_and_moves_the_deletion(fleet: World) -> None:
     assert record.delete_at == NOW + 4 * 3600
 
 
-def test_extend_says_which_job_would_end(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extend_names_the_job_that_would_end(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extend, "running_job", lambda *_: "j-1")
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was changed"):
@@ -142,15 +142,15 @@ def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
 # --- status -----------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_the_deletion_and_what_became_of_silent_hosts(
+def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
     fleet: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
     monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None, []))
-    [found] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
-    assert found.delete_at == NOW + 8 * 3600
-    told = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
-    assert [host.reason for host in found.hosts] == ["no answer", told]
+    [fleet_status] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
+    assert fleet_status.delete_at == NOW + 8 * 3600
+    reason = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
+    assert [host.reason for host in fleet_status.hosts] == ["no answer", reason]
 
 
 # --- gc ---------------------------------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
     return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.ports(), world.sink)
 
 
-def found(world: World) -> dict[str, bool]:
+def orphans_to_delete(world: World) -> dict[str, bool]:
     [event] = world.sink.of(OrphansFound)
     assert isinstance(event, OrphansFound)
-    return {one.name: one.to_delete for one in event.orphans}
+    return {entry.name: entry.to_delete for entry in event.orphans}
 
 
 def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None:
@@ -180,28 +180,28 @@ def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None
         orphan("mine too", owner=owner),
         orphan("rule", user="", kind="firewall rule"),
         orphan("same name", fleet="demo"),
-        orphan("his", owner="bbbbbbbb", user=OTHER),
-        orphan("his rule", owner="bbbbbbbb", user="", kind="firewall rule"),
+        orphan("other", owner="bbbbbbbb", user=OTHER),
+        orphan("other rule", owner="bbbbbbbb", user="", kind="firewall rule"),
     ]
     fleet.answers = [True]
     assert collect(fleet).deleted == 4
-    assert found(fleet) == {
-        "mine": True, "mine too": True, "rule": True, "same name": True, "his": False, "his rule": False,
+    assert orphans_to_delete(fleet) == {
+        "mine": True, "mine too": True, "rule": True, "same name": True, "other": False, "other rule": False,
     }  # fmt: skip
     assert fleet.asked == ["Delete 4 of them?"]
-    assert [one.name for one in fleet.cloud.things] == ["known", "his", "his rule"]
+    assert [entry.name for entry in fleet.cloud.things] == ["known", "other", "other rule"]
     assert fleet.sink.events[-1] == OrphansDeleted(4, ())
     assert InstanceChanged("mine", "deleted", done=True) in fleet.sink.events
 
 
 def test_gc_of_everybody_leaves_only_what_is_known(fleet: World) -> None:
-    fleet.cloud.things = [orphan("known", fleet="demo", owner=fleet.store.owner()), orphan("his", user=OTHER)]
+    fleet.cloud.things = [orphan("known", fleet="demo", owner=fleet.store.owner()), orphan("other", user=OTHER)]
     fleet.answers = [True]
     assert collect(fleet, everybody=True).deleted == 1
-    assert [one.name for one in fleet.cloud.things] == ["known"]
+    assert [entry.name for entry in fleet.cloud.things] == ["known"]
 
 
-def test_gc_tells_age_and_cost(world: World) -> None:
+def test_gc_reports_age_and_cost(world: World) -> None:
     world.cloud.things, world.attended = [orphan("mine")], False
     with pytest.raises(UsageError, match="1 of 1 resource would be deleted"):
         collect(world)
@@ -211,13 +211,13 @@ def test_gc_tells_age_and_cost(world: World) -> None:
     assert len(world.cloud.things) == 1
 
 
-def test_gc_asks_nothing_where_there_is_nothing_and_makes_no_file(world: World) -> None:
+def test_gc_without_orphans_asks_nothing_and_creates_no_file(world: World) -> None:
     assert collect(world).deleted == 0
-    assert found(world) == {}
+    assert orphans_to_delete(world) == {}
     assert (world.asked, world.state.exists()) == ([], False)
 
 
-def test_gc_takes_no_for_an_answer_and_names_what_is_left(world: World) -> None:
+def test_gc_deletes_nothing_if_declined_and_names_what_is_left(world: World) -> None:
     world.cloud.things, world.answers = [orphan("a"), orphan("b")], [False, True]
     with pytest.raises(CancelledError):
         collect(world)
@@ -248,7 +248,7 @@ def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
     assert fleet.clouds == [GceOptions(project="p")]
 
 
-def test_gc_goes_on_without_credentials_where_no_project_is_known(
+def test_gc_continues_without_credentials_if_no_project_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(_: CloudProvider) -> list[Orphan]:
@@ -275,7 +275,7 @@ SICK = Finding("api", False, "it is disabled", "gcloud services enable compute.g
         ([Finding("credentials", False, "none", "gcloud auth login"), SICK], CredentialsError),
     ],
 )
-def test_doctor_tells_all_and_ends_as_bad_as_it_is(
+def test_doctor_reports_all_findings_and_exits_with_the_worst(
     world: World, findings: list[Finding], error: type[FleetError] | None
 ) -> None:
     world.cloud.findings = findings
@@ -285,9 +285,9 @@ def test_doctor_tells_all_and_ends_as_bad_as_it_is(
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
             doctor(request, world.ports(), world.sink)
-        assert next_lines(failure.value) == next(one.next_step for one in findings if not one.ok)
-    told = [event for event in world.sink.events if isinstance(event, Checked)]
-    assert [(event.subject, event.ok) for event in told] == [(one.subject, one.ok) for one in findings]
+        assert next_lines(failure.value) == next(finding.next_step for finding in findings if not finding.ok)
+    checks = [event for event in world.sink.events if isinstance(event, Checked)]
+    assert [(event.subject, event.ok) for event in checks] == [(finding.subject, finding.ok) for finding in findings]
     wanted = GceOptions(project="p", endpoint="http://127.0.0.1:1", network="lab")
     assert world.clouds == [resolved(wanted)]  # what `fleet up` would create with these settings
     assert not world.state.exists()

@@ -18,7 +18,7 @@ HINTS = READY + "model.fit(data, epochs=3)\n"
 
 
 class Kept:
-    """A sink that keeps what it gets."""
+    """A sink that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -30,9 +30,9 @@ class Kept:
         pass
 
 
-def linted(script: Path | str, **wish: str | int) -> tuple[list[Event], UsageError | None]:
+def linted(script: Path | str, **settings: str | int) -> tuple[list[Event], UsageError | None]:
     sink = Kept()
-    workers, workdir = int(wish.get("workers", 2)), str(wish.get("workdir", ""))
+    workers, workdir = int(settings.get("workers", 2)), str(settings.get("workdir", ""))
     try:
         run(LintRequest(script=str(script), workdir=workdir, workers=workers), sink)
     except UsageError as error:
@@ -67,7 +67,7 @@ def test_hints_do_not(directory: Path) -> None:
     assert linted("task.py", workers=1)[0] == [Note("nothing found in task.py")]
 
 
-def test_what_there_is_is_counted(directory: Path) -> None:
+def test_findings_are_counted(directory: Path) -> None:
     piece = "input()\nif x:\n    input()\nif y:\n    input()\n"
     (directory / "task.py").write_text(HINTS + piece)
     _, error = linted("task.py")
@@ -118,12 +118,12 @@ def test_a_script_outside_of_its_directory_is_refused(directory: Path) -> None:
 def test_the_command_prints_findings(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory / "task.py").write_text(LATE)
     assert cli.run(["lint", "task.py"]) == 2
-    told = capsys.readouterr()
-    assert told.out.startswith("task.py:4: MW101 error: MultiWorkerMirroredStrategy is created")
-    assert "\n  why:  it fails: RuntimeError: " in told.out
-    assert "\n  fix:  create the strategy before any other use" in told.out
-    assert max(map(len, told.out.splitlines())) <= 80
-    assert told.err.startswith("error: task.py has 1 error\n")
+    output = capsys.readouterr()
+    assert output.out.startswith("task.py:4: MW101 error: MultiWorkerMirroredStrategy is created")
+    assert "\n  why:  it fails: RuntimeError: " in output.out
+    assert "\n  fix:  create the strategy before any other use" in output.out
+    assert max(map(len, output.out.splitlines())) <= 80
+    assert output.err.startswith("error: task.py has 1 error\n")
 
 
 def test_the_command_writes_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`fleet up` where instances cost money: what is told, what is asked, what is left when it fails."""
+"""`fleet up` of rented instances: its messages and questions, and what is left after a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKED = UpRequest("demo", settings(provider="gce", project="p"))
 NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
 
 
-def test_the_price_is_told_and_asked_before_anything_is_made(world: World) -> None:
+def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: World) -> None:
     seen: list[tuple[list[str], bool]] = []
 
     def confirm(question: str) -> bool:
@@ -43,7 +43,7 @@ def test_what_was_made_is_on_record(world: World) -> None:
     assert record is not None
     assert record.spec.options.rents
     assert record.spec.public_key.startswith("ssh-ed25519 ")
-    assert [one.name for one in record.instances] == ["worker-0", "worker-1"]
+    assert [instance.name for instance in record.instances] == ["worker-0", "worker-1"]
     assert (record.price_usd_h, record.delete_at) == (1.0, NOW + 8 * 3600)
     [opened] = world.sink.of(FleetOpened)
     assert opened == FleetOpened("demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600)
@@ -65,7 +65,7 @@ def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
     assert not world.state.exists()
 
 
-def test_where_nobody_can_be_asked_nothing_is_spent(world: World) -> None:
+def test_without_a_terminal_nothing_is_created(world: World) -> None:
     world.attended = False
     with pytest.raises(UsageError, match="costs money") as refusal:
         run(ASKED, world.ports(), world.sink)
@@ -90,7 +90,7 @@ def test_a_repair_costs_only_what_is_missing(world: World) -> None:
     assert run(UpRequest("demo"), world.ports(), world.sink).created == ()  # and nothing is asked
 
 
-def test_a_dry_run_of_what_is_up_says_so(world: World) -> None:
+def test_a_dry_run_of_a_running_fleet_reports_that_it_runs(world: World) -> None:
     world.answers = [True]
     run(ASKED, world.ports(), world.sink)
     run(UpRequest("demo", dry_run=True), world.ports(), world.sink)
@@ -122,10 +122,10 @@ def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> 
     assert world.cloud.calls == []
 
 
-# --- no room ----------------------------------------------------------------------------------------------------
+# --- no capacity ------------------------------------------------------------------------------------------------
 
 
-def test_without_room_it_ends_and_leaves_nothing(world: World) -> None:
+def test_without_capacity_it_fails_and_leaves_nothing(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING]
     with pytest.raises(CapacityError, match="no zone has room"):
         run(ASKED, world.ports(), world.sink)
@@ -134,16 +134,16 @@ def test_without_room_it_ends_and_leaves_nothing(world: World) -> None:
     assert not world.store.names()
 
 
-def test_it_waits_for_room_as_long_as_it_takes(world: World) -> None:
+def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING] * 7
     run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
     assert world.slept == [30, 60, 120, 240, 480, 600, 600]
-    told = [event.text for event in world.sink.events if isinstance(event, Note)]
-    assert told[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
+    notes = [event.text for event in world.sink.events if isinstance(event, Note)]
+    assert notes[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
     assert len(world.cloud.instances) == 2
 
 
-def test_it_waits_for_nothing_but_room(world: World) -> None:
+def test_it_waits_only_for_capacity(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
     with pytest.raises(QuotaError):
         run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
@@ -191,7 +191,7 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
         ([], "fleet train --help"),
     ],
 )
-def test_the_next_command_runs_a_script_that_is_there(scripts: list[str], command: str) -> None:
+def test_the_next_command_runs_an_existing_script(scripts: list[str], command: str) -> None:
     assert next_train(scripts).text() == command
 
 
@@ -238,7 +238,7 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     assert world.store.names() == ["demo"]
 
 
-def test_a_fleet_that_its_provider_deleted_is_made_anew_and_paid_for_from_now(world: World) -> None:
+def test_a_fleet_that_its_provider_deleted_is_recreated_and_costs_from_now(world: World) -> None:
     world.answers = [True, True]
     run(ASKED, world.ports(), world.sink)
     world.cloud.instances = []
@@ -273,7 +273,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     with pytest.raises(NotReadyError, match="no disk space") as failure:
         run(ASKED, world.ports(), world.sink)
     until = NOW + 7200 + up.KEEP_S
-    assert [one.name for one in world.cloud.instances] == ["worker-0", "worker-1"]
+    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1"]
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
     assert "kept until" in failure.value.cause
     assert "for $1.00/h" in failure.value.cause

@@ -1,4 +1,4 @@
-"""Events for the tests of sinks: one of every type, and a whole job."""
+"""Events for the tests of sinks: one of every type, and those of a whole job."""
 
 from __future__ import annotations
 

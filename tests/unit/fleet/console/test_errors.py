@@ -59,7 +59,7 @@ def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
     ]
 
 
-def test_in_json_mode_both_are_told() -> None:
+def test_in_json_mode_both_streams_get_the_error() -> None:
     out, err = io.BytesIO(), io.StringIO()
     print_error(NotFoundError("no fleet is up"), err, json=JsonSink(out))
     assert err.getvalue() == "error: no fleet is up\n"
@@ -71,7 +71,7 @@ class Gone(io.BytesIO):
         raise BrokenPipeError
 
 
-def test_people_are_told_even_if_the_program_has_gone() -> None:
+def test_the_error_is_printed_even_if_the_reader_of_the_json_has_ended() -> None:
     err = io.StringIO()
     print_error(NotFoundError("no fleet is up"), err, json=JsonSink(Gone()))
     assert err.getvalue() == "error: no fleet is up\n"

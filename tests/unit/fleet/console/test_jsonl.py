@@ -103,11 +103,11 @@ def test_the_pieces_are_the_log(chunks: list[tuple[str, bytes]]) -> None:
     for task, data in chunks:
         events.append(LogChunk(task, task, 1, len(logs[task]), data))
         logs[task] += data
-    found = {"a": b"", "b": b""}
+    contents = {"a": b"", "b": b""}
     for line in written(*events)[1:]:
-        assert line["offset"] == len(found[line["task"]])
-        found[line["task"]] += line["text"].encode() if "text" in line else base64.b64decode(line["base64"])
-    assert found == logs
+        assert line["offset"] == len(contents[line["task"]])
+        contents[line["task"]] += line["text"].encode() if "text" in line else base64.b64decode(line["base64"])
+    assert contents == logs
 
 
 def test_strange_names_stay_valid() -> None:
@@ -133,7 +133,7 @@ class Gone(io.BytesIO):
         raise BrokenPipeError
 
 
-def test_a_reader_that_goes_away_is_told_once() -> None:
+def test_a_reader_that_closes_the_pipe_is_reported_once() -> None:
     sink = JsonSink(Gone())
     with pytest.raises(BrokenPipeError):
         sink.emit(Note("one"))

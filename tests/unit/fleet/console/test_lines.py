@@ -15,7 +15,7 @@ from train.agent.protocol.records import Phase, TaskState
 
 
 class Reader:
-    """Both ends of a sink."""
+    """A sink and the streams that it writes to."""
 
     def __init__(self, *, prefix: bool = True, color: bool = False, terminal: bool = False) -> None:
         self.raw = io.BytesIO()
@@ -58,13 +58,13 @@ def test_the_rest_is_written_when_the_task_ends() -> None:
     reader.log(b"killed in the mid")
     reader.sink.emit(exited("worker-0", signal=9))
     assert reader.out == b"worker-0 | killed in the mid"
-    reader.log(b"dle\n")  # the end of the log may come after the news of the end
+    reader.log(b"dle\n")  # the end of the log may arrive after the exit of its task
     reader.log(b"more")
     reader.sink.close()
     assert reader.out == b"worker-0 | killed in the middle\nworker-0 | more\n"
 
 
-def test_other_phases_write_nothing_early() -> None:
+def test_other_phases_do_not_flush_unfinished_lines() -> None:
     reader = Reader()
     reader.log(b"partial")
     reader.sink.emit(TaskState("worker-0", "worker-0", 1, Phase.STOPPING, 1.0))
@@ -125,24 +125,26 @@ def test_a_prefix_may_have_a_colour() -> None:
     assert reader.out == b"\x1b[36mworker-0 |\x1b[0m one\n\x1b[36mworker-0 |\x1b[0m two\n"
 
 
-def test_what_happens_is_told_beside_the_log() -> None:
+def test_events_are_reported_next_to_the_log() -> None:
     reader = Reader()
     events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, LogChunk)]
     for event in events:
         reader.sink.emit(event)
     aside = (ResultsFound, ResultsAtRisk)
     reports = "".join(report_text(event) for event in events if not isinstance(event, aside))
-    assert "worker-0 on 10.0.0.2\n  command" in reports  # what a command was typed for, and nothing else
+    assert "worker-0 on 10.0.0.2\n  command" in reports  # the output of the command only
     assert reader.out == reports.encode()
     assert all(report_text(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
-    told = reader.err.getvalue().splitlines()
-    assert [line for line in told if "failed" in line] == [  # of the job, the error at the end of the command tells
+    reports_on_stderr = reader.err.getvalue().splitlines()
+    assert [
+        line for line in reports_on_stderr if "failed" in line
+    ] == [  # the error at the end of the command reports that of the job
         "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"
     ]
-    assert "worker-0: connection lost (timed out); retrying in 2 s" in told
+    assert "worker-0: connection lost (timed out); retrying in 2 s" in reports_on_stderr
 
 
-def test_a_stack_is_told_in_full_below_its_message() -> None:
+def test_a_stack_is_printed_in_full_below_its_message() -> None:
     reader = Reader()
     reader.sink.emit(STALLED._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
     assert reader.err.getvalue().splitlines() == [
@@ -158,7 +160,7 @@ def test_a_stack_is_told_in_full_below_its_message() -> None:
     assert reader.err.getvalue().endswith("\nno progress: worker-1 shows no stack (state S)\n")
 
 
-def test_each_step_of_a_host_is_told_once() -> None:
+def test_each_step_of_a_host_is_reported_once() -> None:
     reader = Reader()
     for part in range(3):
         for host in ("worker-0", "worker-1"):
@@ -174,7 +176,7 @@ def test_each_step_of_a_host_is_told_once() -> None:
     ]
 
 
-def test_a_push_is_told_once() -> None:
+def test_a_push_is_reported_once() -> None:
     reader = Reader()
     for sent in (0, 5, 10, 10):
         reader.sink.emit(PushProgress("worker-0", sent, 10, 1))
@@ -194,7 +196,7 @@ class Gone(io.BytesIO):
         raise BrokenPipeError
 
 
-def test_a_reader_that_goes_away_is_told_once() -> None:
+def test_a_reader_that_closes_the_pipe_is_reported_once() -> None:
     sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
     with pytest.raises(BrokenPipeError):
         sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"one\n"))
@@ -202,7 +204,7 @@ def test_a_reader_that_goes_away_is_told_once() -> None:
     sink.close()
 
 
-def test_a_reader_that_goes_away_does_not_disturb_close() -> None:
+def test_close_succeeds_after_the_reader_closed_the_pipe() -> None:
     sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
     sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"partial"))
     sink.close()

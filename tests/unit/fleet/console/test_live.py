@@ -18,7 +18,7 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
 class Screen:
-    """A terminal that keeps what was written; rich does not ask the real one."""
+    """A terminal that keeps its output; rich does not query the real one."""
 
     def __init__(self, width: int = 80, height: int = 24, *, color: bool = True, encoding: str = "utf-8") -> None:
         self.raw = io.BytesIO()
@@ -42,7 +42,7 @@ class Screen:
 
     @property
     def plain(self) -> list[str]:
-        """What stands on an endless screen in the end."""
+        """Return the final lines of a screen without a height limit."""
         lines: list[str] = [""]
         row = 0
         for token in re.findall(r"\x1b\[(?:\d*;?)*[A-Za-z]|\x1b\[\?25[lh]|\n|\r|[^\x1b\r\n]+", self.text):
@@ -68,7 +68,7 @@ def play(screen: Screen, *events: Event) -> None:
     screen.sink.close()
 
 
-def test_the_log_stands_above_the_table() -> None:
+def test_the_log_is_above_the_table() -> None:
     screen = Screen()
     result = JobResult("j-1", 1, Outcome.SUCCEEDED, START)
     play(screen, opened(2, price=0.7), started(2), *running(2), log(b"one\ntwo\n"), log(b"three", "worker-1"), result)
@@ -141,7 +141,7 @@ def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
     assert re.fullmatch(r"… [\d,]+ lines not shown; fleet logs has them all", summary)
 
 
-def test_a_flood_is_told_while_it_lasts() -> None:
+def test_a_flood_is_reported_while_it_lasts() -> None:
     screen = Screen()
     screen.sink.emit(opened(1))
     stop = time.monotonic() + 5
@@ -173,7 +173,7 @@ def test_without_colours_none_at_all() -> None:
     assert not re.search(r"\x1b\[[0-9;]*m", screen.text)
 
 
-def test_what_a_task_writes_cannot_take_the_terminal() -> None:
+def test_output_of_a_task_cannot_control_the_terminal() -> None:
     screen = Screen()
     play(screen, started(1), log(b"\x1b]0;title\x07\x1b[1;1H\x1b[6nsafe\n"), Note("\x1b[5Anote\x07"))
     assert "worker-0 | safe" in screen.plain
@@ -188,7 +188,7 @@ def test_an_encoding_without_our_characters() -> None:
     assert "~ and 28 more running" in screen.plain
 
 
-def test_a_tasks_own_bar_stands_in_its_row_not_in_the_log() -> None:
+def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
     screen = Screen()
     for event in (started(1), running(1)[0], log(b"\rDownloading 45%")):
         screen.sink.emit(event)
@@ -206,13 +206,13 @@ def test_the_hint_is_gone_in_the_end() -> None:
     assert "Ctrl-C detaches" not in "\n".join(screen.plain)
 
 
-def test_last_words_stand_under_the_table() -> None:
+def test_the_last_output_is_under_the_table() -> None:
     screen = Screen()
     play(screen, opened(2), FleetDown("demo", names(2), 0, 0.0, 60.0))
     assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left, uptime 1 min"
 
 
-def test_sentences_are_broken_between_words() -> None:
+def test_messages_are_wrapped_between_words() -> None:
     screen = Screen(40)
     play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
     assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
@@ -243,7 +243,7 @@ def until_raised(emit: Callable[[], None], kind: type[Exception]) -> None:
         again_and_again()
 
 
-def test_a_terminal_that_goes_away_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_disappears_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     screen.sink.emit(opened(1))
     gone(screen, monkeypatch, OSError(5, "Input/output error"))

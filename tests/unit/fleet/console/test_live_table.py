@@ -31,13 +31,13 @@ def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: ob
 
 def test_a_training_at_80_columns() -> None:
     events = [opened(2, price=0.7), started(2), *running(2)]
-    assert shown(events, notice="Ctrl-C detaches; the job goes on") == [
+    assert shown(events, notice="Ctrl-C detaches; the job keeps running") == [
         "── demo ─────────────────────────────────── 12:34 · $0.85 · deleted in 47 min ──",
         "job 20260102-101112-ab3d  attempt 1  custom_training_loop.py",
         "TASK      STATE    EPOCH      STEP  STEPS/S    LOSS  ACCURACY   CPU   MEM",
         "worker-0  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
         "worker-1  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
-        "Ctrl-C detaches; the job goes on",
+        "Ctrl-C detaches; the job keeps running",
     ]
 
 
@@ -81,7 +81,7 @@ def test_wide_terminals_show_more() -> None:
 
 def test_rows_beyond_the_height_are_folded() -> None:
     lines = shown([opened(40), started(40), *running(40)])
-    assert len(lines) <= 16  # a third is the log's
+    assert len(lines) <= 16  # a third is for the log
     assert sum(line.startswith("worker-") for line in lines) == 12
     assert "… and 28 more running" in lines
 
@@ -101,7 +101,7 @@ def test_what_needs_attention_is_never_folded() -> None:
     assert "worker-39  no answer" in text
 
 
-def test_folded_states_are_told_apart() -> None:
+def test_folded_states_are_distinguished() -> None:
     events = [started(40), *running(40), *(exited(name, code=0) for name in names(40)[30:])]
     assert "… and 18 more running, 10 done" in shown(events)
 
@@ -142,7 +142,7 @@ def test_prepared_hosts_show_what_they_reserved() -> None:
     assert shown([opened(1), TaskPrepared("worker-0", "10.0.0.2:2222")])[-1] == "worker-0  prepared  10.0.0.2:2222"
 
 
-def test_a_failure_is_told_in_full() -> None:
+def test_a_failure_is_shown_in_full() -> None:
     reason = "worker-1 raised ValueError: shapes (3, 4) and (5, 6) do not match, which nobody could foresee at all"
     result = JobResult("j-1", 1, Outcome.FAILED, START, "worker-1", reason, {"worker-1": Exit(code=1)})
     lines = shown([started(2), *running(2), exited("worker-1", code=1), exited("worker-0", signal=15), result])
@@ -150,7 +150,7 @@ def test_a_failure_is_told_in_full() -> None:
     assert " ".join(lines[-2:]) == f"job j-1 failed: {reason}"
 
 
-def test_a_tasks_own_bar_stands_in_its_row() -> None:
+def test_a_progress_bar_of_a_task_is_in_its_row() -> None:
     state = running(1)[0]
     assert shown([started(1), state], bars={"worker-0": "Downloading 45%"})[3].endswith("Downloading 45%")
 

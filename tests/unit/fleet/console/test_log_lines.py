@@ -78,13 +78,13 @@ def test_carriage_returns_and_backspaces(line: str, shown: str) -> None:
     [
         "\x1b[2J",  # clear the screen
         "\x1b[10;20H",  # move the cursor
-        "\x1b[6n",  # ask for its position, which is answered as if typed
+        "\x1b[6n",  # request its position; the terminal sends it as input
         "\x1b]0;title\x07",
         "\x1b]52;c;ZXZpbA==\x1b\\",  # the clipboard
         "\x1bP+q544e\x1b\\",
         "\x1b_application\x1b\\",
         "\x1bc",  # reset
-        "\x1b[>4;2m",  # modifyOtherKeys: ends with m, but is no colour
+        "\x1b[>4;2m",  # modifyOtherKeys: ends with m, but is not a colour
         "\x1b[?25l",
         "\x1b(0",
         "\x9b2J",

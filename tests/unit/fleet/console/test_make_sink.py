@@ -16,7 +16,7 @@ from tests.unit.fleet.console.samples import names
 
 
 class Stream(io.TextIOWrapper):
-    """A stream that says what it is told to of being a terminal."""
+    """A stream that reports to be a terminal or not, as given."""
 
     def __init__(self, terminal: bool) -> None:
         self.raw_bytes = io.BytesIO()
@@ -64,14 +64,14 @@ def test_lines_suit_the_stream(terminal: bool, environ: dict[str, str], written:
     assert stream.raw_bytes.getvalue() == written
 
 
-def test_no_color_counts_only_if_it_says_something() -> None:
+def test_an_empty_no_color_has_no_effect() -> None:
     assert wants_color(Stream(True), {"TERM": "xterm", "NO_COLOR": ""})
     assert not wants_color(Stream(False), {"TERM": "xterm"})
 
 
 def test_neighbours_have_different_colours_and_always_the_same() -> None:
     colors = [task_color(name) for name in names(20)]
-    assert all(one != other for one, other in pairwise(colors))
+    assert all(previous != other for previous, other in pairwise(colors))
     assert task_color("worker-0") == "cyan"
     assert task_color("chief-0") == task_color("chief-0")
     assert task_color("alpha") == task_color("alpha")

@@ -99,23 +99,23 @@ MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 
         (STALLED._replace(state="", stack=""), "no progress: worker-1 has ended"),
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
-        (JobDiagnosed("j", "worker-1", "unknown", "nobody knows", final=False), ""),
+        (JobDiagnosed("j", "worker-1", "unknown", "not known", final=False), ""),
         (Progress("worker-0", "worker-0", 1, 1.0), ""),
         (Usage("worker-0", "worker-0", 1.0, 1.0, 1), ""),
         (Note("a\x1b[2J\nb\x07"), "a\nb"),
     ],
 )
-def test_sentences(event: Event, text: str) -> None:
+def test_messages(event: Event, text: str) -> None:
     assert message(event) == text
 
 
-def test_what_was_told_of_an_attempt_is_not_told_again() -> None:
-    teller = Teller()
-    assert teller.message(ENDED)
+def test_an_event_of_an_attempt_is_reported_once() -> None:
+    reporter = Teller()
+    assert reporter.message(ENDED)
     killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
-    assert teller.message(killed) == ""
-    assert teller.message(replace(killed, attempt=2))
-    assert teller.message(replace(killed, message="worker-1 ran out of memory"))
+    assert reporter.message(killed) == ""
+    assert reporter.message(replace(killed, attempt=2))
+    assert reporter.message(replace(killed, message="worker-1 ran out of memory"))
 
 
 EXIT = {"worker-1": Exit(3)}

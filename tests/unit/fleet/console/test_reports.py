@@ -55,7 +55,7 @@ def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
     assert head.split() == ["KIND", "NAME", "USER", "AGE", "COST"]
 
 
-def test_a_finding_has_the_command_that_mends_it_on_a_line_of_its_own() -> None:
+def test_a_finding_has_the_command_that_fixes_it_on_a_separate_line() -> None:
     fix = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
     long = "the Compute Engine API is disabled in project my-project-with-a-long-name"
     assert report_text(Checked("gce", "api", False, long, fix)).splitlines() == [

@@ -77,7 +77,7 @@ def test_how_a_job_ended() -> None:
     assert text.endswith("  worker-1 ran out of memory\n")
 
 
-def test_the_first_cause_stands_in_place_of_what_the_agents_say() -> None:
+def test_the_first_cause_replaces_the_reasons_of_the_agents() -> None:
     verdict = Verdict("worker-1", Kind.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
     job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
     fleet = FleetStatus("demo", "local", HOSTS[:1], replace(job, verdict=verdict))
@@ -122,7 +122,7 @@ def test_no_line_is_longer_than_the_terminal() -> None:
         assert max(map(len, render_status([long], now=NOW, width=width).splitlines())) <= width
 
 
-def test_several_fleets_stand_apart() -> None:
+def test_an_empty_line_separates_fleets() -> None:
     fleets = [FleetStatus("a", "local"), FleetStatus("b", "local")]
     assert render_status(fleets, now=NOW).count("\n\n") == 1
 

@@ -30,8 +30,8 @@ def after(*events: Event, now: float = START) -> View:
 
 
 def row(view: View, name: str) -> Row:
-    (found,) = [row for row in view.rows if row.name == name]
-    return found
+    (match,) = [row for row in view.rows if row.name == name]
+    return match
 
 
 def test_every_event_is_taken() -> None:
@@ -79,7 +79,7 @@ def test_push_makes_ready_when_all_is_sent() -> None:
     assert [(row.sent, row.total, row.ready) for row in view.rows] == [(5, 10, False), (10, 10, True)]
 
 
-def test_a_new_stage_makes_nobody_ready() -> None:
+def test_a_new_stage_makes_no_host_ready() -> None:
     view = after(InstanceChanged("worker-0", "ready", done=True), PushProgress("worker-1", 1, 10, 3))
     assert not row(view, "worker-0").ready
 
@@ -140,7 +140,7 @@ def test_between_two_attempts() -> None:
     assert row(view, "worker-1").phase is Phase.EXITED
     view = apply(view, TaskState("worker-0", "worker-0", 2, Phase.WAITING, START), START + 31)
     assert (view.attempt, view.retry_at) == (2, 0.0)
-    assert apply(view, ENDED, START + 32) == view  # told again, by a host that lags behind
+    assert apply(view, ENDED, START + 32) == view  # reported again, by a host that lags behind
 
 
 def test_a_spare_takes_over() -> None:

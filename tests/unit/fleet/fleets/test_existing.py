@@ -1,4 +1,4 @@
-"""The fleet that `fleet up` is to create or repair if the hosts exist."""
+"""The fleet that `fleet up` creates or repairs if the hosts exist."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def inventory(tmp_path: Path) -> str:
     return str(path)
 
 
-def asked(said: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetRecord | None = None) -> FleetSpec:
-    return resolve_spec(UpRequest("demo", said, defaults), record)
+def asked(given: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetRecord | None = None) -> FleetSpec:
+    return resolve_spec(UpRequest("demo", given, defaults), record)
 
 
 def up(spec: FleetSpec, *hosts: str) -> FleetRecord:
-    """A fleet that is up."""
+    """Return the record of a fleet that is up."""
     instances = [
         Instance(f"worker-{index}", "demo", host, InstanceState.RUNNING, host) for index, host in enumerate(hosts)
     ]
@@ -47,7 +47,7 @@ def test_an_inventory_means_all_of_its_hosts(inventory: str) -> None:
     )
 
 
-def test_what_fleet_toml_says_of_another_inventory_does_not_count(inventory: str) -> None:
+def test_settings_of_another_inventory_in_fleet_toml_are_ignored(inventory: str) -> None:
     defaults = settings(provider="static", inventory="/etc/other", limit="none", workers=1)
     assert asked(settings(inventory=inventory), defaults) == FleetSpec(
         "demo", "static", 3, options=StaticOptions(inventory=inventory)
@@ -71,7 +71,7 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("given", "message"),
     [
         (settings(provider="static"), "no hosts specified"),
         (settings(provider="local", limit="gpu"), "'local' does not support --limit"),
@@ -80,9 +80,9 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
         (settings(inventory="/no/such/file"), "/no/such/file cannot be read"),
     ],
 )
-def test_invalid_settings_are_refused(said: Settings, message: str) -> None:
+def test_invalid_settings_are_refused(given: Settings, message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
-        asked(said)
+        asked(given)
     assert error.value.hint or error.value.next_steps
 
 
@@ -97,17 +97,17 @@ def test_a_fleet_keeps_its_hosts(inventory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("given", "cause"),
     [
         (settings(workers=1), "1 worker requested, the fleet has 2"),
         (settings(limit="gpu2:gpu3"), "--limit gpu2:gpu3 requested, the fleet has the default"),
         (settings(provider="local"), "provider local requested, the fleet was created by static"),
     ],
 )
-def test_a_fleet_that_is_up_is_not_made_into_another(inventory: str, said: Settings, cause: str) -> None:
+def test_a_fleet_that_is_up_is_not_made_into_another(inventory: str, given: Settings, cause: str) -> None:
     record = up(FleetSpec("demo", "static", 2, options=StaticOptions(inventory=inventory)), "gpu1", "gpu2")
     with pytest.raises(UsageError, match="already up with other settings") as error:
-        asked(said, record=record)
+        asked(given, record=record)
     assert cause in error.value.cause
 
 

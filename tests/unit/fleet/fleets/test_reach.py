@@ -1,4 +1,4 @@
-"""Hosts that are still booting are waited for, and no longer than said."""
+"""Waiting for hosts that are still booting, up to a time limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INSTANCES = [Instance(f"worker-{index}", "demo", str(index), InstanceState.RUNNI
 
 @dataclass
 class Net:
-    """Who answers: each host after so many tries; how it fails until then."""
+    """A network in which each host answers after `tries` attempts, and fails with `error` until then."""
 
     tries: dict[str, int] = field(default_factory=dict)
     error: type[UnreachableError | NotReadyError] = UnreachableError
@@ -55,8 +55,8 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Net:
 
 
 def reached(world: World, spec: FleetSpec = RENTED, provider: CloudProvider | None = None) -> list[Host]:
-    there = provider or CloudProvider(Cloud())
-    return reach(spec, INSTANCES, there, world.store.fleet("demo"), world.ports(), world.sink)
+    connected = provider or CloudProvider(Cloud())
+    return reach(spec, INSTANCES, connected, world.store.fleet("demo"), world.ports(), world.sink)
 
 
 def test_only_those_that_did_not_answer_are_tried_again(world: World, net: Net) -> None:
@@ -74,7 +74,7 @@ def test_only_those_that_did_not_answer_are_tried_again(world: World, net: Net) 
     ]
 
 
-def test_the_wait_ends_and_says_how_long_it_was(world: World, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_ends_and_reports_its_duration(world: World, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     net.tries = {"worker-1": 10**6}
     times = iter(range(0, 10_000, 50))
     monkeypatch.setattr("time.monotonic", lambda: next(times))
@@ -83,9 +83,9 @@ def test_the_wait_ends_and_says_how_long_it_was(world: World, net: Net, monkeypa
     assert next_lines(late.value) == "fleet up"
 
 
-@pytest.mark.parametrize(("told", "address"), [("10.0.0.3", "10.0.0.3"), ("", "127.0.0.1")])
-def test_a_host_of_which_nobody_knows_the_private_address_tells_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, told: str, address: str
+@pytest.mark.parametrize(("private_address", "address"), [("10.0.0.3", "10.0.0.3"), ("", "127.0.0.1")])
+def test_a_host_without_a_known_private_address_reports_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, private_address: str, address: str
 ) -> None:
     class Without(CloudProvider):
         def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
@@ -93,7 +93,7 @@ def test_a_host_of_which_nobody_knows_the_private_address_tells_it(
 
     @contextlib.contextmanager
     def opened(hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
-        yield [Outcome(host, value=SimpleNamespace(hello=Hello("a", "3.11", 1, told))) for host in hosts]
+        yield [Outcome(host, value=SimpleNamespace(hello=Hello("a", "3.11", 1, private_address))) for host in hosts]
 
     monkeypatch.setattr(module, "opened", opened)
     assert {host.private_address for host in reached(world, provider=Without(Cloud()))} == {address}
@@ -106,7 +106,7 @@ def test_a_local_host_is_not_waited_for(world: World, net: Net) -> None:
     assert (world.slept, len(net.asked)) == ([], 1)
 
 
-def test_what_no_wait_mends_is_an_error_at_once(world: World, net: Net) -> None:
+def test_an_error_that_waiting_does_not_fix_is_raised_immediately(world: World, net: Net) -> None:
     net.tries, net.error = {"worker-1": 1}, NotReadyError
     with pytest.raises(NotReadyError):
         reached(world)
@@ -127,7 +127,7 @@ def test_host_keys_are_waited_for_too(world: World, net: Net) -> None:
     assert world.slept == [0.25, 0.5]
 
 
-def test_progress_of_instances_and_places_are_told_apart() -> None:
+def test_progress_of_instances_and_zones_is_distinguished() -> None:
     sink = Kept()
     progress = progress_to(sink, "ready")
     for step in (("us-central1-a", "no capacity"), ("worker-0", "starting"), ("worker-0", "ready")):

@@ -1,4 +1,4 @@
-"""What a rented fleet has lost is made again: that alone, where it is worth it, and while its job is followed."""
+"""Replacement of lost instances of a rented fleet, by a command and while a job is followed."""
 
 from __future__ import annotations
 
@@ -34,32 +34,40 @@ def instance(number: int, life: int = 1, state: InstanceState = InstanceState.RU
     return Instance(f"worker-{number}", "demo", f"{number}{life}", state, "us-central1-a", 0.2, 100.0)
 
 
-def host(one: Instance) -> Host:
-    return Host(one.name, f"10.0.0.{one.id}", 22, "fleet", f"key {one.id}", f"compute.{one.id}", f"10.1.0.{one.id}")
+def host(rented: Instance) -> Host:
+    return Host(
+        rented.name,
+        f"10.0.0.{rented.id}",
+        22,
+        "fleet",
+        f"key {rented.id}",
+        f"compute.{rented.id}",
+        f"10.1.0.{rented.id}",
+    )
 
 
 @dataclass
 class Cloud:
-    """A provider that makes what it is asked for, unless it has something against it."""
+    """A provider that creates instances, or raises the next error of `against`."""
 
-    there: list[Instance]
+    rented_now: list[Instance]
     against: list[ProviderError] = field(default_factory=list)
-    told: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
     def list(self, fleet: str) -> list[Instance]:
         self.calls.append("list")
-        return sorted(self.there, key=lambda one: one.name)
+        return sorted(self.rented_now, key=lambda rented: rented.name)
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
-        return self.told
+        return self.reasons
 
     def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
         return SshAccess()
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
-        self.calls.append(f"delete {','.join(one.id for one in instances)}")
-        self.there = [one for one in self.there if one not in instances]
+        self.calls.append(f"delete {','.join(rented.id for rented in instances)}")
+        self.rented_now = [rented for rented in self.rented_now if rented not in instances]
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         self.calls.append(f"create {','.join(names)}")
@@ -67,7 +75,9 @@ class Cloud:
             raise self.against.pop(0)
         for name in names:
             progress(name, "ready")
-            self.there = [one for one in self.there if one.name != name] + [instance(int(name[-1]), 2)]
+            self.rented_now = [rented for rented in self.rented_now if rented.name != name] + [
+                instance(int(name[-1]), 2)
+            ]
 
 
 @dataclass
@@ -101,7 +111,7 @@ class World:
         return Rented(self.record, self.directory, self.ports, "logs")
 
     def lose(self, *numbers: int) -> None:
-        self.cloud.there = [one for one in self.cloud.there if int(one.name[-1]) not in numbers]
+        self.cloud.rented_now = [rented for rented in self.cloud.rented_now if int(rented.name[-1]) not in numbers]
 
 
 @pytest.fixture
@@ -109,16 +119,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     store = Store(tmp_path)
     directory = store.fleet("demo")
     directory.create()
-    there = [instance(number) for number in range(3)]
-    record = FleetRecord(SPOT, 100.0, tuple(map(host, there)), tuple(there), 0.6, last_job="j")
+    instances = [instance(number) for number in range(3)]
+    record = FleetRecord(SPOT, 100.0, tuple(map(host, instances)), tuple(instances), 0.6, last_job="j")
     directory.write(record)
-    cloud = Cloud(there)
+    cloud = Cloud(instances)
     reached: list[list[str]] = []
     rejoined: list[tuple[str, ...]] = []
 
     def reach(spec: FleetSpec, instances: Sequence[Instance], *_: object) -> list[Host]:
-        reached.append([one.id for one in instances])
-        return [replace(host(one), python="/venv/bin/python") for one in instances]
+        reached.append([rented.id for rented in instances])
+        return [replace(host(rented), python="/venv/bin/python") for rented in instances]
 
     def rejoin(record: FleetRecord, *_: object) -> list[str]:
         rejoined.append(tuple(host.address for host in record.hosts))
@@ -132,23 +142,23 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(cloud, store, directory, record, Story(), reached, rejoined, ports)
 
 
-def test_only_what_is_gone_is_made_and_the_others_stay_as_they_are(world: World) -> None:
+def test_only_lost_instances_are_replaced(world: World) -> None:
     world.lose(1)
-    world.cloud.told = {"worker-1": "was preempted at 12:03:10"}
+    world.cloud.reasons = {"worker-1": "was preempted at 12:03:10"}
     record = fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "create worker-1", "list"]
     assert world.story.notes == ["worker-1 was preempted at 12:03:10; it is being replaced"]
     assert InstanceChanged("worker-1", "ready", done=True) in world.story.events
     assert world.reached == [["12"]]
-    assert [one.address for one in record.hosts] == ["10.0.0.01", "10.0.0.12", "10.0.0.21"]
-    assert [one.python for one in record.hosts] == ["", "/venv/bin/python", ""]
-    assert [one.id for one in record.instances] == ["01", "12", "21"]
+    assert [member.address for member in record.hosts] == ["10.0.0.01", "10.0.0.12", "10.0.0.21"]
+    assert [member.python for member in record.hosts] == ["", "/venv/bin/python", ""]
+    assert [rented.id for rented in record.instances] == ["01", "12", "21"]
     assert world.directory.read() == record
     assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
     assert [entry["intent"] for entry in world.directory.intents()] == ["create"]
 
 
-def test_what_is_there_is_not_touched_but_may_take_up_its_part_again(world: World) -> None:
+def test_existing_instances_are_kept_and_may_rejoin(world: World) -> None:
     assert fix(world.fleet, world.story) == world.record
     assert (world.cloud.calls, world.reached, world.story.notes) == (["list"], [], [])
     assert len(world.rejoined) == 1
@@ -162,53 +172,57 @@ def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
         assert mender is None
 
 
-def test_one_that_was_half_made_goes_first_and_a_stopped_one_is_started(world: World) -> None:
-    world.cloud.there = [instance(0), instance(1, 1, InstanceState.STARTING), instance(2, 1, InstanceState.STOPPED)]
+def test_a_half_created_instance_is_deleted_first_and_a_stopped_one_is_started(world: World) -> None:
+    world.cloud.rented_now = [
+        instance(0),
+        instance(1, 1, InstanceState.STARTING),
+        instance(2, 1, InstanceState.STOPPED),
+    ]
     fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "delete 11", "create worker-1,worker-2", "list"]
 
 
-def test_one_on_its_way_down_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
+def test_an_instance_that_is_stopping_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
     world.ports.sleep = lambda _: world.lose(1)
     fix(world.fleet, world.story)
     assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
-    world.cloud.there[1] = instance(1, 1, InstanceState.STOPPING)
+    world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
     monkeypatch.setattr(repair, "_STOPPING_S", 0.0)
     world.ports.sleep = lambda _: None
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
         fix(world.fleet, world.story)
 
 
-def test_an_instance_that_somebody_else_made_anew_is_written_down(world: World) -> None:
-    world.cloud.there[1] = instance(1, 2)
+def test_an_instance_that_another_command_recreated_is_recorded(world: World) -> None:
+    world.cloud.rented_now[1] = instance(1, 2)
     record = repaired(world.record, world.directory, world.ports, world.story)
     assert record.hosts[1].address == "10.0.0.12"
     assert "create" not in " ".join(world.cloud.calls)
 
 
-def test_a_fleet_of_which_nothing_is_left_is_not_made_anew_unasked(world: World) -> None:
+def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) -> None:
     world.lose(0, 1, 2)
     with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
         fix(world.fleet, world.story)
     assert world.cloud.calls == ["list"]
 
 
-def test_nor_is_one_that_its_provider_is_about_to_delete(world: World) -> None:
+def test_a_fleet_that_its_provider_is_about_to_delete_is_not_repaired(world: World) -> None:
     world.directory.write(replace(world.record, delete_at=1500.0))
     world.lose(1)
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' is gone, and the others are deleted at"):
         fix(world.fleet, world.story)
 
 
-def test_nor_is_one_that_was_deleted(world: World) -> None:
+def test_a_deleted_fleet_is_not_repaired(world: World) -> None:
     world.directory.delete()
     with pytest.raises(NotFoundError, match="was deleted"):
         fix(world.fleet, world.story)
     assert world.cloud.calls == []
 
 
-def test_without_capacity_nothing_is_written_down(world: World) -> None:
+def test_without_capacity_nothing_is_recorded(world: World) -> None:
     world.lose(1)
     world.cloud.against = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")]
     with pytest.raises(CapacityError):
@@ -216,14 +230,14 @@ def test_without_capacity_nothing_is_written_down(world: World) -> None:
     assert world.directory.read() == world.record
 
 
-# --- beside a job that is followed ----------------------------------------------------------------------------------
+# --- while a job is followed ---------------------------------------------------------------------------------------
 
 
 def no_capacity() -> ProviderError:
     return ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")
 
 
-def test_capacity_is_asked_for_again_and_said_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_is_requested_again_and_reported_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repair, "_LONGEST_PAUSE_S", 0.02)
     world.lose(1)
     world.cloud.against = [no_capacity() for _ in range(3)]
@@ -248,7 +262,9 @@ def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:
         assert len(world.cloud.calls) == calls
 
 
-def test_who_is_back_before_the_first_look_costs_no_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_back_before_the_first_probe_costs_no_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.2)
     with Mender(world.fleet, world.story, 60.0) as mender:
         mender.lost("worker-1")
@@ -273,7 +289,7 @@ def test_a_bug_of_the_thread_is_a_bug_of_the_command(world: World, monkeypatch: 
 
 
 class Hosts:
-    """Stands in for a follower, which waits where it is told to."""
+    """A fake follower that yields items, and calls the functions between them."""
 
     def __init__(self, items: list[Item | Callable[[], object]]) -> None:
         self._items = items
@@ -309,7 +325,7 @@ TAKEN = AttemptEnded(
 @pytest.mark.parametrize(
     "sign", [Item("worker-1", ConnectionLost("worker-1", "timed out", 1.0)), Item("worker-0", TAKEN)]
 )
-def test_following_a_job_tells_which_hosts_are_lost(
+def test_following_a_job_reports_which_hosts_are_lost(
     world: World, monkeypatch: pytest.MonkeyPatch, sign: Item
 ) -> None:
     world.lose(1)

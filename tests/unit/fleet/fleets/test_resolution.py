@@ -1,4 +1,4 @@
-"""The fleet that `fleet up` is to create or repair."""
+"""The fleet that `fleet up` creates or repairs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SILENCE = settings()
 
 
 def asked(
-    said: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetSpec | None = None, *, ready: bool = False
+    given: Settings = SILENCE, defaults: Settings = SILENCE, record: FleetSpec | None = None, *, ready: bool = False
 ) -> FleetSpec:
     hosts = (host("worker-0"),) if ready else ()
-    return resolve_spec(UpRequest("demo", said, defaults), FleetRecord(record, 1.0, hosts) if record else None)
+    return resolve_spec(UpRequest("demo", given, defaults), FleetRecord(record, 1.0, hosts) if record else None)
 
 
 def test_the_default_is_two_workers_on_this_computer() -> None:
@@ -35,7 +35,7 @@ def test_the_default_is_two_workers_on_this_computer() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "given",
     [
         settings(gpu="t4"),
         settings(machine_type="n1-standard-8"),
@@ -45,10 +45,10 @@ def test_the_default_is_two_workers_on_this_computer() -> None:
         settings(provider="gce"),
     ],
 )
-def test_options_of_compute_engine_select_it(said: Settings) -> None:
-    assert asked(said).provider == "gce"
+def test_options_of_compute_engine_select_it(given: Settings) -> None:
+    assert asked(given).provider == "gce"
     with pytest.raises(UsageError, match="provider 'local' does not support"):
-        asked(replace(said.over(settings(image="i")), provider="local"))
+        asked(replace(given.over(settings(image="i")), provider="local"))
 
 
 def test_packages_can_change_before_a_fleet_is_ready() -> None:
@@ -84,7 +84,7 @@ def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "defaults", "python", "packages"),
+    ("given", "defaults", "python", "packages"),
     [
         (settings(python="/p"), settings(), "/p", ()),
         (settings(python="/p"), settings(packages=("jax",)), "/p", ()),
@@ -94,14 +94,14 @@ def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
     ],
 )
 def test_an_interpreter_of_the_hosts_excludes_packages(
-    said: Settings, defaults: Settings, python: str, packages: tuple[str, ...]
+    given: Settings, defaults: Settings, python: str, packages: tuple[str, ...]
 ) -> None:
-    spec = asked(replace(said, provider="gce"), defaults)
+    spec = asked(replace(given, provider="gce"), defaults)
     assert (spec.python, spec.packages) == (python, packages)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("given", "words"),
     [
         (settings(gpu="abacus"), "abacus"),
         (settings(gpu="t4:3"), "1, 2 or 4"),
@@ -114,9 +114,9 @@ def test_an_interpreter_of_the_hosts_excludes_packages(
         (settings(external=False), "'local' does not support --iap"),
     ],
 )
-def test_invalid_settings_are_refused(said: Settings, words: str) -> None:
+def test_invalid_settings_are_refused(given: Settings, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
-        asked(said)
+        asked(given)
     assert refusal.value.hint or refusal.value.next_steps
 
 
@@ -133,7 +133,7 @@ def test_a_misspelled_gpu_is_reported_before_that_the_fleet_is_of_another_provid
         asked(settings(gpu="t4"), record=has)
 
 
-# --- a fleet that is there --------------------------------------------------------------------------------------
+# --- an existing fleet ------------------------------------------------------------------------------------------
 
 
 def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
@@ -143,7 +143,7 @@ def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "given",
     [
         settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",), workers=2),
         settings(gpu="t4"),
@@ -151,9 +151,9 @@ def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
         settings(provider="gce", spot=False, external=True),
     ],
 )
-def test_a_repetition_with_the_same_options_keeps_the_fleet(said: Settings) -> None:
+def test_a_repetition_with_the_same_options_keeps_the_fleet(given: Settings) -> None:
     has = asked(settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",)))
-    assert asked(said, record=has) == has
+    assert asked(given, record=has) == has
 
 
 def test_a_repetition_keeps_a_local_fleet() -> None:
@@ -164,7 +164,7 @@ def test_a_repetition_keeps_a_local_fleet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("given", "words"),
     [
         (settings(workers=3), "3 workers requested, the fleet has 2"),
         (settings(provider="local"), "provider local requested, the fleet was created by gce"),
@@ -175,8 +175,8 @@ def test_a_repetition_keeps_a_local_fleet() -> None:
         (settings(zones=("us-west1",)), "zones us-west1 requested"),
     ],
 )
-def test_a_different_option_is_reported(said: Settings, words: str) -> None:
+def test_a_different_option_is_reported(given: Settings, words: str) -> None:
     has = asked(settings(gpu="t4"))
     with pytest.raises(UsageError, match="already up with other settings") as refusal:
-        asked(said, record=has, ready=True)
+        asked(given, record=has, ready=True)
     assert words in refusal.value.cause

@@ -1,4 +1,4 @@
-"""When a job is reported to have trained in each task alone."""
+"""The warning that each task of a job trained alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SUCCEEDED = JobResult("j-1", 2, Outcome.SUCCEEDED, 9.0)
 
 
 def test_all_tasks_without_a_listener() -> None:
-    said = alone_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
-    assert "no task opened its port: each of the 2 tasks trained alone" in said
-    assert "MultiWorkerMirroredStrategy()" in said
+    warning = alone_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
+    assert "no task opened its port: each of the 2 tasks trained alone" in warning
+    assert "MultiWorkerMirroredStrategy()" in warning
 
 
 @pytest.mark.parametrize(

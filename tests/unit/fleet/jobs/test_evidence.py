@@ -79,7 +79,7 @@ def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
     assert collected().verdict(result(Outcome.SUCCEEDED)) is None
 
 
-def test_of_a_long_log_the_last_words_are_kept_and_memory_is_bounded() -> None:
+def test_the_end_of_a_long_log_is_kept_and_memory_is_bounded() -> None:
     evidence = Evidence(MEMBERS)
     for number in range(64):
         evidence.add(Log("worker-1", "worker-1", 1, number, 100_000), b"x" * 99_999 + b"\n")
@@ -124,7 +124,7 @@ def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() ->
     assert (late.kind, late.task) == (Kind.DEADLINE, "")
 
 
-def test_an_attempt_is_complete_when_all_that_played_in_it_have_told_their_end() -> None:
+def test_an_attempt_is_complete_when_all_its_tasks_reported_their_exit() -> None:
     evidence = Evidence((*TWO, MEMBERS[2]._replace(task="")))
     assert not evidence.complete(ended(), {})
     end(evidence, "worker-1", Exit(code=1))

@@ -1,4 +1,4 @@
-"""What a command tells of a job over several attempts, out of what its hosts deliver."""
+"""The events that a command emits for a job of several attempts, from the records of its hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FELL = JobResult("j", 2, Outcome.FAILED, 9.0, "worker-1", "worker-1 was killed b
 
 
 class Hosts:
-    """Stands in for a follower and for the sink."""
+    """A fake follower that is also the sink."""
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
@@ -78,11 +78,11 @@ def followed(**more: Any) -> Followed:
         SimpleNamespace(connection=SimpleNamespace(host=SimpleNamespace(name=member.task))) for member in MEMBERS
     )
     record = FleetRecord(FleetSpec("demo", "local", 3), 1.0)
-    known: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
-    return Followed(FleetDirectory(Path("nowhere")), record, "j", channels, **known)
+    defaults: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
+    return Followed(FleetDirectory(Path("nowhere")), record, "j", channels, **defaults)
 
 
-def told(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
+def run(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
     hosts = Hosts(items)
     monkeypatch.setattr(verb, "_follower", lambda _: hosts)
     monkeypatch.setattr(verb, "first_cause", lambda *_: READ)
@@ -107,18 +107,18 @@ def over(host: str, attempt: int = 1) -> Item:
 
 
 def first_attempt(*, late: bool = False) -> list[Item]:
-    """worker-1 raises, worker-0 is stopped; worker-2 is a spare."""
+    """Return the records of an attempt: worker-1 raises, worker-0 is stopped, worker-2 is a spare."""
     mistake = [log("worker-1", MISTAKE), exited("worker-1", Exit(code=1)), over("worker-1")]
     stopped = [log("worker-0", b"up\n"), stopping("worker-0"), exited("worker-0", Exit(signal=15)), over("worker-0")]
     return stopped + mistake if late else mistake + stopped
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_attempt_that_failed_is_told_once_and_its_cause_when_all_has_come(
+def test_a_failed_attempt_is_reported_once_and_its_cause_when_all_records_arrived(
     monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     won = [Item(host, WON) for host in ("worker-0", "worker-1")]
-    hosts, ended = told(monkeypatch, [*first_attempt(late=late), *won], members=SPARED)
+    hosts, ended = run(monkeypatch, [*first_attempt(late=late), *won], members=SPARED)
     (failed,) = hosts.of(AttemptEnded)
     assert (failed.attempt, failed.attempts) == (1, 4)
     (cause,) = hosts.of(JobDiagnosed)
@@ -131,7 +131,7 @@ def test_an_attempt_that_failed_is_told_once_and_its_cause_when_all_has_come(
 
 def test_the_last_attempt_has_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     second = [exited("worker-1", Exit(signal=9), 2), stopping("worker-0", 2), exited("worker-0", Exit(signal=15), 2)]
-    hosts, ended = told(monkeypatch, [*first_attempt(), *second, Item("worker-0", FELL)], members=SPARED)
+    hosts, ended = run(monkeypatch, [*first_attempt(), *second, Item("worker-0", FELL)], members=SPARED)
     causes = [(event.attempt, event.kind, event.final) for event in hosts.of(JobDiagnosed)]
     assert causes == [(1, "script-exception", False), (2, "killed", True)]
     assert ended.verdict is not None
@@ -139,25 +139,25 @@ def test_the_last_attempt_has_its_own_cause(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_host_that_is_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    items = first_attempt()[:4]  # worker-0's end is still to come
+    items = first_attempt()[:4]  # the exit of worker-0 follows later
     gone = Item("worker-0", ConnectionLost("worker-0", "timed out", 1.0))
     back = Item("worker-0", ConnectionRestored("worker-0"))
-    hosts, _ = told(monkeypatch, [*items, gone, back, Item("worker-1", WON)], members=SPARED)
+    hosts, _ = run(monkeypatch, [*items, gone, back, Item("worker-1", WON)], members=SPARED)
     assert hosts.kinds[-4:] == ["ConnectionLost", "JobDiagnosed", "ConnectionRestored", "JobResult"]
-    hosts, _ = told(monkeypatch, [gone, back, *items, log("worker-0", b"x"), Item("worker-1", WON)])
+    hosts, _ = run(monkeypatch, [gone, back, *items, log("worker-0", b"x"), Item("worker-1", WON)])
     assert hosts.kinds[-3:] == ["LogChunk", "JobDiagnosed", "JobResult"]
 
 
-def test_a_host_that_stays_away_is_told_of_once_and_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_host_is_reported_once_and_when_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = [Item("worker-0", ConnectionLost("worker-0", "timed out", wait)) for wait in (0.5, 1.0, 2.0, 0.0)]
     back = Item("worker-0", ConnectionRestored("worker-0"))
-    hosts, _ = told(monkeypatch, [*tries[:2], back, *tries])
+    hosts, _ = run(monkeypatch, [*tries[:2], back, *tries])
     assert [event.retry_s for event in hosts.of(ConnectionLost)] == [0.5, 0.5, 0.0]
 
 
 def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verb, "_JUDGE_S", 0.0)
-    hosts, _ = told(monkeypatch, [*first_attempt()[:3], *first_attempt()[3:], Item("worker-0", WON)])
+    hosts, _ = run(monkeypatch, [*first_attempt()[:3], *first_attempt()[3:], Item("worker-0", WON)])
     assert hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("LogChunk", 2)
 
 
@@ -165,16 +165,16 @@ def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_all_logs_the_hosts_are_asked_for_the_evidence(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    hosts, ended = told(monkeypatch, [*first_attempt(), Item("worker-0", FELL)], **more)
+    hosts, ended = run(monkeypatch, [*first_attempt(), Item("worker-0", FELL)], **more)
     assert hosts.of(AttemptEnded)
     assert [(event.attempt, event.final) for event in hosts.of(JobDiagnosed)] == [(FELL.attempt, True)]
     assert ended.verdict == READ
 
 
-def test_what_all_hosts_tell_is_told_once_and_what_each_tells_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_all_hosts_are_reported_once_and_those_of_each_host_all(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item(host, Notice(host, 1, 1.0, "attempt 2: worker-2 is worker-1")) for host in ("worker-0", "worker-1")]
     items += [Item(host, Stalled(host, host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
-    hosts, ended = told(monkeypatch, items)
+    hosts, ended = run(monkeypatch, items)
     assert len(hosts.of(Note)) == 1
     assert len(hosts.of(Stalled)) == 2
     assert ended == Ended(None)
@@ -209,7 +209,9 @@ LATER = ALONE._replace(at=10.0, reason="worker-0 did not answer")
         ([WON, EARLIER], WON),
     ],
 )
-def test_the_gang_decides_and_not_who_lost_sight_of_it(results: list[JobResult], wanted: JobResult | None) -> None:
+def test_the_result_of_the_gang_wins_over_that_of_a_disconnected_host(
+    results: list[JobResult], wanted: JobResult | None
+) -> None:
     by_host = {f"worker-{number}": result for number, result in enumerate(results)}
     assert agree(by_host, size=3).result == wanted
 
@@ -226,7 +228,7 @@ def test_one_host_cannot_replace_the_result_of_the_others(
     members = tuple(Member(f"worker-{index}", f"worker-{index}", "10.0.0.2", 2222, 4000) for index in range(hosts))
     true = [Item(member.task, FELL) for member in members[1:]]
     for items in ([Item("worker-0", false), *true], [*true, Item("worker-0", false)]):
-        reported, ended = told(monkeypatch, items, members=members, attempts=attempts)
+        reported, ended = run(monkeypatch, items, members=members, attempts=attempts)
         assert ended.result == FELL
         assert [note.text for note in reported.of(Note)] == [
             f"worker-0 reports a different result: the job succeeded in attempt {false.attempt}"
@@ -244,6 +246,6 @@ def test_a_false_end_of_an_attempt_does_not_hide_the_true_one(monkeypatch: pytes
         for attempt in (1, 2, 10**9)
     ]
     states = [exited("worker-2", Exit(code=0), 10**9 + number) for number in range(20)]
-    hosts, _ = told(monkeypatch, [*false, *states, *first_attempt(), Item("worker-0", FELL), Item("worker-1", FELL)])
+    hosts, _ = run(monkeypatch, [*false, *states, *first_attempt(), Item("worker-0", FELL), Item("worker-1", FELL)])
     assert "worker-1 exited with code 1" in [event.reason for event in hosts.of(AttemptEnded)]
     assert ("script-exception", "worker-1") in [(event.kind, event.task) for event in hosts.of(JobDiagnosed)]

@@ -1,4 +1,4 @@
-"""What the end of a job means to the command that followed it."""
+"""The outcome of a job as the error of the command that followed it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_job_that_never_started_is_not_ready_and_did_not_fail() -> None:
     assert (raised.value.exit_code, raised.value.cause) == (14, "")
 
 
-def test_several_reasons_are_told_line_by_line() -> None:
+def test_each_reason_is_on_a_separate_line() -> None:
     with pytest.raises(NotReadyError, match=r"^job j-1 was not started$") as raised:
         outcome_or_raise(Ended(FAILED._replace(reason="no way\nno disk", started=False)))
     assert raised.value.cause == "no way\nno disk"

@@ -1,4 +1,4 @@
-"""What becomes of a job when something goes wrong, as the user types it."""
+"""The options that set how a job reacts to failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_durations(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1e3", "nan", "inf", "1h30", "2 hours", "9" * 400, "1_0", "१"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
         seconds(text)
 
@@ -54,17 +54,17 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("policy", "spares", "link_timeout_s", "says"), NONSENSE)
-def test_nonsense_is_refused(policy: Policy, spares: int, link_timeout_s: float, says: str) -> None:
+def test_contradicting_options_are_refused(policy: Policy, spares: int, link_timeout_s: float, says: str) -> None:
     with pytest.raises(UsageError, match=says) as raised:
         check_policy(policy, spares=spares, hosts=2, link_timeout_s=link_timeout_s)
     assert raised.value.hint or repetition(raised.value)
 
 
-def test_sense_is_not_refused() -> None:
+def test_consistent_options_are_accepted() -> None:
     check_policy(Policy(), spares=0, hosts=1, link_timeout_s=10.0)
-    wish = Policy(RestartPolicy.EXIT_CODE, 3, min_workers=2, hang_timeout_s=60.0, on_hang=OnHang.RESTART)
-    check_policy(wish, spares=1, hosts=3, link_timeout_s=1.0)
-    assert wish.max_attempts == 4
+    policy = Policy(RestartPolicy.EXIT_CODE, 3, min_workers=2, hang_timeout_s=60.0, on_hang=OnHang.RESTART)
+    check_policy(policy, spares=1, hosts=3, link_timeout_s=1.0)
+    assert policy.max_attempts == 4
     assert Policy(RestartPolicy.NEVER).max_attempts == 1
 
 
@@ -77,7 +77,7 @@ def test_sense_is_not_refused() -> None:
         (False, 3, 0.0, (3, 0.0)),
     ],
 )
-def test_what_was_not_said_suits_the_hosts(
+def test_defaults_depend_on_the_hosts(
     spot: bool, preemptions: int | None, host_timeout_s: float | None, wanted: tuple[int, float]
 ) -> None:
     policy = on_fleet(Policy(restarts=2), spot=spot, preemptions=preemptions, host_timeout_s=host_timeout_s)
@@ -85,7 +85,7 @@ def test_what_was_not_said_suits_the_hosts(
     assert policy.max_attempts == (0 if wanted[0] < 0 else 3 + wanted[0])
 
 
-def test_what_needs_another_attempt_has_it_where_preemptions_are_survived() -> None:
+def test_options_that_need_another_attempt_are_valid_if_preemptions_restart_the_job() -> None:
     check_policy(Policy(preemptions=-1, min_workers=2), spares=1, hosts=3, link_timeout_s=10.0)
     check_policy(Policy(RestartPolicy.NEVER, preemptions=2), spares=0, hosts=3, link_timeout_s=10.0)
 
@@ -112,15 +112,15 @@ def test_checkpoint_directories_that_are_refused(directory: str, mib_s: float) -
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[train.TrainRequest]:
-    """What reaches the verb."""
-    found: list[train.TrainRequest] = []
+    """Return the requests that reach the verb."""
+    requests: list[train.TrainRequest] = []
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(train, "run", lambda request, *_: found.append(request))
-    return found
+    monkeypatch.setattr(train, "run", lambda request, *_: requests.append(request))
+    return requests
 
 
-def test_nothing_said_is_the_default(asked: list[train.TrainRequest]) -> None:
+def test_without_options_the_policy_is_the_default(asked: list[train.TrainRequest]) -> None:
     assert cli.run(["train", "task.py"]) == 0
     (request,) = asked
     assert (request.policy, request.replication, request.spares) == (Policy(), Replication(), 0)
@@ -178,7 +178,7 @@ def test_every_choice_is_offered(
         "--min-workers 0",
     ],
 )
-def test_what_is_no_value_is_a_usage_error(words: str, asked: list[train.TrainRequest]) -> None:
+def test_an_invalid_value_is_a_usage_error(words: str, asked: list[train.TrainRequest]) -> None:
     assert cli.run(["train", "task.py", *words.split()]) == 2
     assert not asked
 

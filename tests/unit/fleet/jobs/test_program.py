@@ -1,4 +1,4 @@
-"""What a job runs, from the command line to its command."""
+"""The command that a job runs, from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train.script.entry import find_entry
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """What a command hands to its verb."""
+    """Return a function that runs a command line, and returns the request of its verb."""
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]
         ([], ("", "", (), ())),
     ],
 )
-def test_words_before_and_behind_the_hyphens(
+def test_arguments_before_and_after_the_double_dash(
     asked: Callable[..., TrainRequest], words: list[str], wanted: tuple[object, ...]
 ) -> None:
     request = asked("train", *words)
@@ -73,7 +73,7 @@ def test_packages_are_asked_for_or_not(asked: Callable[..., TrainRequest]) -> No
         (["task.py", "--", "--local-first"], 0.0),
     ],
 )
-def test_a_trial_has_its_usual_time_or_another(
+def test_a_smoke_test_has_the_default_or_the_given_time(
     asked: Callable[..., CheckRequest], words: list[str], seconds: float
 ) -> None:
     request = asked("check", *words)
@@ -84,11 +84,11 @@ def test_a_trial_has_its_usual_time_or_another(
 
 
 def wanted(**fields: Any) -> str | None:
-    found = find(TrainRequest("default", **fields)).requirements
-    return found.text if found else None
+    requirements = find(TrainRequest("default", **fields)).requirements
+    return requirements.text if requirements else None
 
 
-def test_requirements_lie_beside_the_script_or_where_it_is_said(
+def test_requirements_are_next_to_the_script_or_at_the_given_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,8 +117,8 @@ def prepared(task: str, *gpus: str) -> Prepared:
 def warned(directory: Path, text: str, hosts: int = 2) -> list[str]:
     write(directory, {"task.py": text})
     entry = find_entry(str(directory / "task.py"), "", (), "")
-    found = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
-    return [described(finding).partition(";")[0] for finding in found]
+    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
+    return [described(finding).partition(";")[0] for finding in findings]
 
 
 STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy({})\n"
@@ -128,8 +128,8 @@ FIT = (
 
 
 def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:
-    own = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
-    assert warned(tmp_path, own + STRATEGY.format("")) == ["task.py:2: the script sets TF_CONFIG itself"]
+    own_cluster = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
+    assert warned(tmp_path, own_cluster + STRATEGY.format("")) == ["task.py:2: the script sets TF_CONFIG itself"]
     (alone,) = warned(tmp_path, "import tensorflow as tf\n" + FIT)
     assert "trains with fit and has no strategy for several workers" in alone
     assert warned(tmp_path, "import tensorflow as tf\n" + FIT, hosts=1) == []
@@ -138,8 +138,8 @@ def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) 
 
 def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
     late = "import tensorflow as tf\ntf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
-    (found,) = warned(tmp_path, late)
-    assert found.startswith("task.py:3: MultiWorkerMirroredStrategy is created after tf.constant")
+    (finding,) = warned(tmp_path, late)
+    assert finding.startswith("task.py:3: MultiWorkerMirroredStrategy is created after tf.constant")
 
 
 def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
@@ -157,8 +157,8 @@ def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Pa
     entry = find_entry(str(tmp_path / "task.py"), "", (), "")
     hosts = [prepared("worker-0"), prepared("worker-1")]
     assert script_findings(entry, hosts) == []
-    (found,) = script_findings(entry, hosts, Terms(restarts=True))
-    assert described(found).startswith(
+    (finding,) = script_findings(entry, hosts, Terms(restarts=True))
+    assert described(finding).startswith(
         "task.py:7: ModelCheckpoint saves checkpoints, and the script does not restore"
     )
 
@@ -192,7 +192,7 @@ def test_the_backend_of_keras_is_read_from_commands(
     assert (need.only_keras, need.backends) == (True, backends)
 
 
-# --- trials ---------------------------------------------------------------------------------------------------------
+# --- smoke tests ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_backend_of_keras_is_read_from_commands(
         (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
     ],
 )
-def test_how_a_trial_went(tried: Tried, ok: bool, message: str) -> None:
-    told = judged_alone("worker-0", tried)
-    assert (told.ok, told.message) == (ok, message)
-    assert told.lines == (() if ok else ("x",))
+def test_the_finding_of_a_smoke_test(tried: Tried, ok: bool, message: str) -> None:
+    result = judged_alone("worker-0", tried)
+    assert (result.ok, result.message) == (ok, message)
+    assert result.lines == (() if ok else ("x",))

@@ -1,4 +1,4 @@
-"""What a restarted attempt is reported to start from."""
+"""Reports of the checkpoint that a restarted attempt starts from."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def notes(*records: TaskState | Progress) -> list[Note]:
 
 
 def test_a_checkpoint_is_reported_once_for_all_tasks() -> None:
-    found = notes(running(1, None), running(2, "ckpt-5"), running(2, "ckpt-5", "worker-1"))
-    assert found == [Note("attempt 2 starts from checkpoint ckpt-5")]
+    reported = notes(running(1, None), running(2, "ckpt-5"), running(2, "ckpt-5", "worker-1"))
+    assert reported == [Note("attempt 2 starts from checkpoint ckpt-5")]
 
 
 def test_no_checkpoint_is_reported_and_an_unknown_one_is_not() -> None:
-    (found,) = notes(running(2, ""), running(3, None))
-    assert found.text.startswith("attempt 2 starts without a checkpoint of this job: none was saved")
+    (reported,) = notes(running(2, ""), running(3, None))
+    assert reported.text.startswith("attempt 2 starts without a checkpoint of this job: none was saved")
 
 
 def test_epochs_that_begin_again_despite_a_checkpoint_are_reported_once() -> None:
-    found = notes(running(1, None), *epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 1, 2))
-    assert [note.level for note in found] == [Level.INFO, Level.WARNING]
-    assert found[1].text.startswith(
+    reported = notes(running(1, None), *epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 1, 2))
+    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
+    assert reported[1].text.startswith(
         "attempt 2 began at epoch 1 although attempt 1 had reached epoch 3 and checkpoint"
     )
 
 
 def test_loops_that_count_from_zero_are_recognized() -> None:
-    found = notes(*epochs(1, 0, 1, total=-1), running(2, "ckpt-2"), *epochs(2, 0, total=-1))
-    assert [note.level for note in found] == [Level.INFO, Level.WARNING]
+    reported = notes(*epochs(1, 0, 1, total=-1), running(2, "ckpt-2"), *epochs(2, 0, total=-1))
+    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
 
 
 def test_no_warning_if_it_is_not_certain() -> None:

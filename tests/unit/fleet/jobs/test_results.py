@@ -1,4 +1,4 @@
-"""What `fleet down`, `fleet jobs` and `fleet status` report of results that are on the hosts."""
+"""Reports of `fleet down`, `fleet jobs` and `fleet status` about results that are on the hosts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LOGS, MODEL = AreaUse(Area.LOGS, "/h/j", 1, 10), AreaUse(Area.MODEL, "/h/j/model
 
 
 def stored(directory: FleetDirectory, *areas: list[AreaUse]) -> str:
-    """How much of a job was pulled, whose tasks left these results."""
-    found = [
+    """Return how much was pulled of a job whose tasks left these results."""
+    uses = [
         (
             Host(f"worker-{rank}", "127.0.0.1", 22, "u", "", "", ""),
             Store((StoredJob("j", f"worker-{rank}", "", "/h/j", 10, f"print-{rank}", uses),), DiskSpace("/h", 1, 2)),
         )
         for rank, uses in enumerate(areas)
     ]
-    return survey_of(found, directory, {}).jobs[0].summary().pulled
+    return survey_of(uses, directory, {}).jobs[0].summary().pulled
 
 
 def test_a_job_of_which_nothing_was_pulled_is_not_partly_pulled(tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ HOST = Host("worker-0", "10.0.0.1", 22, "me", "key", "alias-0", "10.0.0.1")
 GPUS = [Gpu(number, "Tesla T4", 15360, "535") for number in range(4)]
 
 
-def test_the_slots_of_a_host_stand_side_by_side_in_directories_of_their_own() -> None:
+def test_the_slots_of_a_host_have_separate_directories() -> None:
     other = Host("worker-1", "10.0.0.2", 22, "me", "key", "alias-1", "10.0.0.2", root="/srv/fleet")
     assert slots([HOST, other], 1) == (HOST, other)
     placed = slots([HOST, other], 2)
-    assert [(one.name, one.root, one.address, one.key_alias) for one in placed] == [
+    assert [(placement.name, placement.root, placement.address, placement.key_alias) for placement in placed] == [
         ("worker-0", ".fleet/slot-0", "10.0.0.1", "alias-0"),
         ("worker-1", ".fleet/slot-1", "10.0.0.1", "alias-0"),
         ("worker-2", "/srv/fleet/slot-0", "10.0.0.2", "alias-1"),
@@ -107,9 +107,9 @@ def test_gpus_are_split_evenly_or_not_at_all() -> None:
         gpu_share(GPUS[:1], 0, 2, ())
 
 
-def test_who_takes_a_place_gets_its_own_part_of_the_gpus_and_what_the_user_said_stays() -> None:
-    told = {"A": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
-    assert moved_share(told, GPUS, ("worker-0", "worker-3"), 2) == {"A": "1", "CUDA_VISIBLE_DEVICES": "2,3"}
+def test_a_moved_task_gets_the_gpus_of_its_slot_unless_the_user_set_them() -> None:
+    environment = {"A": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert moved_share(environment, GPUS, ("worker-0", "worker-3"), 2) == {"A": "1", "CUDA_VISIBLE_DEVICES": "2,3"}
     users = {"CUDA_VISIBLE_DEVICES": "3"}
     assert moved_share(users, GPUS, ("worker-0", "worker-3"), 2) == users
     assert moved_share({"A": "1"}, GPUS, ("worker-0", "worker-1"), 1) == {"A": "1"}

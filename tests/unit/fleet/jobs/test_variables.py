@@ -21,7 +21,7 @@ def test_given_variables_win_over_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["1A=2"], "not a name"),
         (["=2"], "not a name"),
@@ -29,8 +29,8 @@ def test_given_variables_win_over_files(tmp_path: Path) -> None:
         (["TF_CONFIG={}"], "TF_CONFIG is set by fleet"),
     ],
 )
-def test_bad_variables_are_refused(given: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_bad_variables_are_refused(given: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         environment(given, [], {})
     assert caught.value.hint
 

@@ -60,20 +60,20 @@ def test_where_names_the_port_that_is_not_sshs_own() -> None:
 
 
 def test_every_host_finishes_though_some_fail() -> None:
-    def action(one: Host) -> str:
-        if one.name in ("worker-2", "worker-5"):
-            raise UnreachableError(f"{one.name} is gone")
-        return one.address
+    def action(target: Host) -> str:
+        if target.name in ("worker-2", "worker-5"):
+            raise UnreachableError(f"{target.name} is gone")
+        return target.address
 
     outcomes = fan_out(HOSTS, action, limit=3)
     assert [outcome.host for outcome in outcomes] == HOSTS
     assert [outcome.host.name for outcome in outcomes if outcome.error is not None] == ["worker-2", "worker-5"]
     assert [outcome.value for outcome in outcomes if outcome.error is None] == [
-        one.address for one in HOSTS if one.name not in ("worker-2", "worker-5")
+        target.address for target in HOSTS if target.name not in ("worker-2", "worker-5")
     ]
 
 
-def test_no_more_than_the_limit_at_a_time() -> None:
+def test_at_most_the_limit_run_at_a_time() -> None:
     lock = threading.Lock()
     running = most = 0
 
@@ -91,14 +91,14 @@ def test_no_more_than_the_limit_at_a_time() -> None:
 
 
 def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> None:
-    def action(one: Host) -> str:
-        if one.name == "worker-3":
+    def action(target: Host) -> str:
+        if target.name == "worker-3":
             raise ZeroDivisionError("by zero")
-        return one.address
+        return target.address
 
     outcomes = fan_out(HOSTS, action)
     assert [outcome.value for outcome in outcomes if outcome.error is None] == [
-        one.address for one in HOSTS if one.name != "worker-3"
+        target.address for target in HOSTS if target.name != "worker-3"
     ]
     error = outcomes[3].error
     assert isinstance(error, InternalError)
@@ -108,8 +108,8 @@ def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> N
 
 
 def test_a_name_within_a_path_is_not_folded() -> None:
-    def action(one: Host) -> NoReturn:
-        raise NotReadyError(f"/srv/{one.name}/fleet-{one.name} on {one.name} is full")
+    def action(target: Host) -> NoReturn:
+        raise NotReadyError(f"/srv/{target.name}/fleet-{target.name} on {target.name} is full")
 
     with pytest.raises(NotReadyError) as raised:
         raise_failures(fan_out(HOSTS[:1], action), "go")
@@ -120,15 +120,15 @@ def test_a_name_within_a_path_is_not_folded() -> None:
 
 
 def test_no_hosts_are_no_outcomes() -> None:
-    assert fan_out([], lambda one: one) == []
+    assert fan_out([], lambda item: item) == []
 
 
 def test_an_interrupt_aborts_what_runs_and_drops_what_has_not_begun() -> None:
     begun: list[str] = []
     aborted = threading.Event()
 
-    def action(one: Host) -> NoReturn:
-        begun.append(one.name)
+    def action(target: Host) -> NoReturn:
+        begun.append(target.name)
         if len(begun) == 2:
             _thread.interrupt_main()
         assert aborted.wait(30)
@@ -181,7 +181,7 @@ def test_one_failure_keeps_its_address() -> None:
         raise_failures([failed(3, UnreachableError(f"{where(host(3))} does not answer"))], "connect")
 
 
-def test_different_reasons_stand_side_by_side_and_the_lowest_exit_code_wins() -> None:
+def test_different_reasons_are_listed_and_the_lowest_exit_code_wins() -> None:
     outcomes = [
         failed(0, NotReadyError("worker-0: no Python", next_steps=[Shell("install it")])),
         failed(1, UnreachableError("worker-1 does not answer", cause="timed out", next_steps=[Step("status")])),

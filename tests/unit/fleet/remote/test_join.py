@@ -1,4 +1,4 @@
-"""A host takes a lost one's place with an interpreter of its own."""
+"""A host replaces a lost host and runs the job with its own interpreter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEW = Member("worker-1", "worker-1", "10.0.0.9", 2223, 5)
 
 
 class Channel:
-    """Answers as it is told, and keeps what it was sent."""
+    """A channel that returns the given answers, and keeps the records that were sent."""
 
     def __init__(self, name: str, *answers: Record) -> None:
         host = Host(name, "10.0.0.9", 22, "u", "", "", "10.0.0.9", python="/own/python")
@@ -65,22 +65,22 @@ def invitation(command: list[str], **fields: object) -> Invitation:
 def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted: list[str]) -> None:
     taker = Channel("worker-1", prepared("/found/python"), Committed(7))
     join(taker, invitation(command), "worker-1", Channel("worker-0"), lambda _, env: {**env, "A": "1"})  # type: ignore[arg-type]
-    wish, commit = taker.sent
-    assert isinstance(wish, Prepare)
+    prepare, commit = taker.sent
+    assert isinstance(prepare, Prepare)
     assert isinstance(commit, Commit)
-    assert wish.python == "/own/python"
+    assert prepare.python == "/own/python"
     assert (commit.command, commit.env, commit.members) == (wanted, {"A": "1"}, [MEMBERS[0], NEW])
 
 
 def test_packages_are_installed_before_it_joins() -> None:
-    told = invitation(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
+    terms = invitation(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
     taker = Channel(
         "worker-1",
         Bootstrapped("/venv/python", {}, [], 0, True, 1.0),
         prepared("/venv/python"),
         Committed(7),
     )
-    giver = Channel("worker-0", told)
+    giver = Channel("worker-0", terms)
     record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.connection.host,))
     reports = {
         "worker-0": JobReport("j", "demo", "worker-0", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
@@ -88,8 +88,8 @@ def test_packages_are_installed_before_it_joins() -> None:
     sink: Any = SimpleNamespace(emit=lambda _: None)
     channels: Any = {"worker-0": giver, "worker-1": taker}
     assert fix._join("worker-1", "worker-0", reports, channels, record, sink)
-    install, wish, commit = taker.sent
+    install, prepare, commit = taker.sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
-    assert wish.python == "/venv/python"
+    assert prepare.python == "/venv/python"
     assert commit.command == ["/venv/python", "task.py"]
     assert (commit.requirements, commit.constraints) == ("adds\n", "adds<2\n")

@@ -57,7 +57,7 @@ def test_every_byte_passes_once_whatever_is_repeated(data: bytes, breaks: list[t
 
 
 class Disk:
-    """What an agent has of several attempts: their logs, and a state at some place in each."""
+    """The stored records of an agent over several attempts: their logs, and two states of each."""
 
     def __init__(self, logs: dict[int, bytes]) -> None:
         self.logs = logs
@@ -66,18 +66,18 @@ class Disk:
             for attempt in logs
         }
 
-    def told(self, request: Follow, piece: int, back: int, beat_every: int) -> Iterator[tuple[Record, bytes]]:
-        """What it sends, as the real one does; `back` bytes more than it was asked for."""
+    def records_for(self, request: Follow, piece: int, back: int, beat_every: int) -> Iterator[tuple[Record, bytes]]:
+        """Yield the records that an agent sends, with `back` bytes more than requested."""
         first = min((attempt for attempt in self.logs if attempt >= request.attempt), default=0)
         for attempt in sorted(attempt for attempt in self.logs if attempt >= first):
             asked = attempt == request.attempt
             at = max(0, request.log_offset - back) if asked else 0
-            told = request.record_offset if asked else 0
+            states_sent = request.record_offset if asked else 0
             data = self.logs[attempt]
             sent = 0
-            if told == 0:
+            if states_sent == 0:
                 yield self.states[attempt][0], b""
-                told = 1
+                states_sent = 1
             yield (
                 Progress("worker-0", "worker-0", max(self.logs), 1.0),
                 b"",
@@ -87,11 +87,11 @@ class Disk:
                 at = min(len(data), at + piece)
                 sent += 1
                 if sent % beat_every == 0:
-                    yield Beat(1.0, told, at, attempt), b""
-            if told == 1:
+                    yield Beat(1.0, states_sent, at, attempt), b""
+            if states_sent == 1:
                 yield self.states[attempt][1], b""
-                told = 2
-            yield Beat(1.0, told, len(data), attempt), b""
+                states_sent = 2
+            yield Beat(1.0, states_sent, len(data), attempt), b""
 
 
 @given(
@@ -103,31 +103,31 @@ def test_attempts_pass_whole_and_once_wherever_the_connection_breaks(
 ) -> None:
     disk = Disk(logs)
     position = Position(ASK)
-    found: dict[int, bytes] = dict.fromkeys(logs, b"")
+    received: dict[int, bytes] = dict.fromkeys(logs, b"")
     states: list[TaskState] = []
 
     def converse(records: int, piece: int, back: int, beat_every: int) -> None:
         for _, (record, payload) in zip(
-            range(records), disk.told(position.request(), piece, back, beat_every), strict=False
+            range(records), disk.records_for(position.request(), piece, back, beat_every), strict=False
         ):
             new = position.passed(record, payload)
             if new is None:
                 continue
             if isinstance(new[0], Log):
-                assert new[0].offset == len(found[new[0].attempt])
+                assert new[0].offset == len(received[new[0].attempt])
                 assert new[0].attempt == max(
-                    attempt for attempt in logs if found[attempt] or attempt == new[0].attempt
+                    attempt for attempt in logs if received[attempt] or attempt == new[0].attempt
                 )
-                found[new[0].attempt] += new[1]
+                received[new[0].attempt] += new[1]
             elif isinstance(new[0], TaskState):
-                assert new[0].phase is not Phase.EXITED or found[new[0].attempt] == logs[new[0].attempt]
+                assert new[0].phase is not Phase.EXITED or received[new[0].attempt] == logs[new[0].attempt]
                 states.append(new[0])
 
     for records, piece, back, beat_every in breaks:
         converse(records, piece, back, beat_every)
     converse(10_000, 7, 0, 3)
-    assert found == logs
-    assert states == [one for attempt in sorted(logs) for one in disk.states[attempt]]
+    assert received == logs
+    assert states == [record for attempt in sorted(logs) for record in disk.states[attempt]]
 
 
 def test_a_new_attempt_begins_at_its_beginning() -> None:
@@ -151,7 +151,7 @@ def test_what_is_known_of_an_attempt_only_is_resumed_in_it() -> None:
     position.passed(Beat(1.0, 70, 3, 1), b"")
     position.passed(state(2.0, attempt=3), b"")
     assert position.request() == ASK._replace(attempt=3)
-    position.passed(Progress("worker-0", "worker-0", 4, 3.0), b"")  # of an attempt whose beginning is still to come
+    position.passed(Progress("worker-0", "worker-0", 4, 3.0), b"")  # of an attempt whose start has not arrived yet
     assert position.request() == ASK._replace(attempt=3)
 
 
@@ -180,13 +180,13 @@ def test_after_a_tail_the_next_attempt_comes_whole() -> None:
     assert position.passed(*log(0, b"new", attempt=5)) == log(0, b"new", attempt=5)
 
 
-def test_a_beat_tells_how_far_we_are_and_is_not_passed_on() -> None:
+def test_a_beat_sets_the_position_and_is_not_passed_on() -> None:
     position = Position(TAIL)
     assert position.passed(Beat(1.0, 200, 900, 2), b"") is None
     assert position.request() == TAIL._replace(attempt=2, log_offset=900, record_offset=200, tail_lines=-1)
 
 
-def test_a_beat_before_the_first_attempt_tells_nothing() -> None:
+def test_a_beat_before_the_first_attempt_does_not_change_the_position() -> None:
     position = Position(ASK)
     assert position.passed(Beat(1.0), b"") is None
     assert position.request() == ASK

@@ -1,4 +1,4 @@
-"""Words of a host in the errors of the program."""
+"""Text from a host in the errors of the program."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def test_a_host_does_not_write_the_next_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "next_step"),
+    ("kind", "suggested", "next_step"),
     [
         (Refusal.BUSY, "fleet logs -f\nfleet stop", "fleet logs -f\nfleet stop"),
         (Refusal.BUSY, "fleet stop; rm -rf ~", "fleet logs -f\nfleet stop"),
         (Refusal.FAULT, "", "fleet status"),
     ],
 )
-def test_commands_are_those_that_this_program_knows(kind: Refusal, said: str, next_step: str) -> None:
-    assert next_lines(refusal(HOST, Refused(kind, "busy", next_step=said))) == next_step
+def test_commands_are_those_that_this_program_knows(kind: Refusal, suggested: str, next_step: str) -> None:
+    assert next_lines(refusal(HOST, Refused(kind, "busy", next_step=suggested))) == next_step
 
 
 def test_no_line_of_a_text_looks_like_another_paragraph() -> None:

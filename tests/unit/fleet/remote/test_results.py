@@ -1,4 +1,4 @@
-"""What a host lists is bounded and checked before anything is made of it."""
+"""Limits and checks of the entries that a host lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENTRY = FileEntry(Area.MODEL, "a", EntryKind.FILE, 0o644, 1, 0, "0" * 64)
 
 
 class Channel:
-    """Answers with records, whatever it is asked."""
+    """A channel that returns the given records to any request."""
 
     def __init__(self, answers: Iterator[Record]) -> None:
         self.connection = SimpleNamespace(host=Host("worker-0", "10.0.0.2", 22, "u", "", "", "10.0.0.2"))
@@ -26,7 +26,7 @@ class Channel:
         self._answers = answers
 
     def send(self, *_: object, **__: object) -> None:
-        """Take a request."""
+        """Accept a request."""
 
     def receive(self, *_: object) -> tuple[Record, bytes]:
         return next(self._answers), b""
@@ -49,7 +49,7 @@ def test_a_list_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
         DiskSpace("/", 1, 1),
     ],
 )
-def test_entries_that_make_no_sense_are_refused(record: Record) -> None:
+def test_invalid_entries_are_refused(record: Record) -> None:
     with pytest.raises(FleetError):
         results.list_files(Channel(iter([Beat(1.0), record])), JOB)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What the threads of a follower share."""
+"""The state that the threads of a follower share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from train.agent.protocol.records import JobResult, Outcome
 
 
 def test_results_that_arrive_together_are_acted_on_once() -> None:
-    """A callback starts a thread, which is an error the second time."""
+    """Check that each callback runs once: it starts a thread, which is an error the second time."""
     terms = _Terms(["a", "b"], lambda _: None, _Queue(2), GIVE_UP_S, 1.0, replaced=False, check=lambda: None)  # type: ignore[arg-type,return-value]
     calls: list[str] = []
     both = threading.Barrier(2)
 
-    def known() -> None:
+    def on_known() -> None:
         calls.append("known")
         both.wait(10)
 
-    terms.on_known = known
-    terms.on_told = lambda: calls.append("told")
+    terms.on_known = on_known
+    terms.on_told = lambda: calls.append("reported")
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(terms.learn, "a", result)
@@ -29,7 +29,7 @@ def test_results_that_arrive_together_are_acted_on_once() -> None:
         terms.learn("b", result)
         both.wait(10)
         first.result(10)
-    assert sorted(calls) == ["known", "told"]
+    assert sorted(calls) == ["known", "reported"]
 
 
 def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> None:

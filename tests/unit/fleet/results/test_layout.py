@@ -1,4 +1,4 @@
-"""Where pulled results go: names from hosts never lead out of the directory, and nothing is lost silently."""
+"""Paths of pulled results: names from hosts stay within the directory, and nothing is lost silently."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_links_stay_inside(path: str, target: str, inside: bool) -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.sampled_from(list(EntryKind)), st.text(max_size=12)), max_size=8))
-def test_nothing_that_a_host_says_leads_out(names: list[tuple[str, EntryKind, str]]) -> None:
+def test_no_name_from_a_host_leads_out_of_the_directory(names: list[tuple[str, EntryKind, str]]) -> None:
     entries = [entry(path, kind=kind, target=target) for path, kind, target in names if kind is not EntryKind.DATA]
     layout = lay_out([Listed("worker-0", entries)])
     for item in [*layout.files, *layout.links, *layout.directories]:

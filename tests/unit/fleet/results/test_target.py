@@ -1,4 +1,4 @@
-"""A directory that takes results: nothing of anybody else's is overwritten, and interruptions cost nothing."""
+"""A directory that receives results: other files are not overwritten, and interrupted transfers continue."""
 
 from __future__ import annotations
 
@@ -48,34 +48,34 @@ def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_file_continues_where_it_was(tmp_path: Path) -> None:
-    one = item("model/a", b"0123456789")
+    file = item("model/a", b"0123456789")
     with Target(tmp_path / "r", "j") as target:
-        part = target.part(one)
+        part = target.part(file)
         part.write(b"01234")
         assert not part.close()
     with Target(tmp_path / "r", "j") as target:
-        part = target.part(one)
+        part = target.part(file)
         assert part.offset == 5
         part.write(b"56789")
         assert part.close()
-        target.place(part, [one])
+        target.place(part, [file])
     assert (tmp_path / "r/model/a").read_bytes() == b"0123456789"
 
 
 def test_damaged_contents_never_get_their_name(tmp_path: Path) -> None:
-    one = item("model/a", b"good")
+    file = item("model/a", b"good")
     with Target(tmp_path / "r", "j") as target:
-        assert not receive(target, [one], b"evil")
+        assert not receive(target, [file], b"evil")
         assert not (tmp_path / "r/model/a").exists()
-        assert target.part(one).offset == 0
+        assert target.part(file).offset == 0
 
 
-@pytest.mark.parametrize("there", ["file", "other", "foreign"])
-def test_what_is_somebody_elses_is_not_touched(tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize("existing", ["file", "other", "foreign"])
+def test_files_of_others_are_not_changed(tmp_path: Path, existing: str) -> None:
     path = tmp_path / "r"
-    if there == "file":
+    if existing == "file":
         path.touch()
-    elif there == "foreign":
+    elif existing == "foreign":
         path.mkdir()
         (path / "thesis.tex").touch()
     else:

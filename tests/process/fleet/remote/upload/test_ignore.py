@@ -93,7 +93,7 @@ def test_a_gitignore_means_what_it_means_to_git(tmp_path: Path, patterns: str) -
     root = tmp_path / "work"
     write(root, dict.fromkeys(TREE, "x"))
     (root / ".gitignore").write_bytes(patterns.encode())
-    if "\r" in patterns:  # git takes the carriage return for a part of the name; people do not
+    if "\r" in patterns:  # git treats the carriage return as part of the name; users do not
         assert kept(root, tmp_path / "cache") == set(TREE) - {"a", "b.py", "foo/a", "foo/b.py"} - {
             path for path in TREE if path.endswith(("/a", "/b.py"))
         } | {".gitignore"}
@@ -132,7 +132,7 @@ def test_any_gitignore_means_what_it_means_to_git(
             try:
                 write(root, {path: "x"})
             except (FileExistsError, IsADirectoryError, NotADirectoryError):
-                continue  # a file stands where this one wants a directory
+                continue  # a file exists at the path of a directory of this file
         (root / ".gitignore").write_text("\n".join(top))
         if (root / where).is_dir():
             (root / where / ".gitignore").write_text("\n".join(nested))

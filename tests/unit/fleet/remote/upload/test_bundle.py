@@ -35,9 +35,9 @@ def put(path: Path, content: bytes = b"x", mode: int = 0o644) -> Path:
 
 
 def scanned(root: Path, *data: DataSource, script: Path | None = None) -> Bundle:
-    found = scan(root, script, data, root.parent / "hashes.json")
-    check_entries(found.entries)  # what the agent would refuse must not be sent
-    return found
+    bundle = scan(root, script, data, root.parent / "hashes.json")
+    check_entries(bundle.entries)  # what the agent would refuse must not be sent
+    return bundle
 
 
 def by_path(bundle: Bundle) -> dict[str, Entry]:
@@ -47,21 +47,21 @@ def by_path(bundle: Bundle) -> dict[str, Entry]:
 def test_files_carry_hash_size_and_mode(root: Path) -> None:
     put(root / "task.py", b"print()", 0o755)
     put(root / "package" / "__init__.py", b"")
-    found = scanned(root)
-    assert found.entries == [
+    bundle = scanned(root)
+    assert bundle.entries == [
         Entry("package/__init__.py", EntryKind.FILE, 0o644, 0, hashlib.sha256().hexdigest()),
         Entry("task.py", EntryKind.FILE, 0o755, 7, hashlib.sha256(b"print()").hexdigest()),
     ]
-    assert found.total_bytes == 7
-    assert found.sources[found.entries[1].sha256] == root / "task.py"
+    assert bundle.total_bytes == 7
+    assert bundle.sources[bundle.entries[1].sha256] == root / "task.py"
 
 
 def test_equal_contents_are_counted_once(root: Path) -> None:
     put(root / "a", b"same")
     put(root / "b", b"same")
-    found = scanned(root)
-    assert found.total_bytes == 4
-    assert len(found.sources) == 1
+    bundle = scanned(root)
+    assert bundle.total_bytes == 4
+    assert len(bundle.sources) == 1
 
 
 def test_the_digest_changes_with_content_mode_and_name(root: Path) -> None:
@@ -101,8 +101,8 @@ def test_empty_directories_go_along(root: Path) -> None:
     (root / "out").mkdir()
     put(root / ".fleetignore", b"*.log")
     put(root / "logs" / "a.log")
-    found = by_path(scanned(root))
-    assert {path for path, entry in found.items() if entry.kind is EntryKind.DIRECTORY} == {"out", "logs"}
+    entries = by_path(scanned(root))
+    assert {path for path, entry in entries.items() if entry.kind is EntryKind.DIRECTORY} == {"out", "logs"}
 
 
 def test_links_within_the_directory_stay_links(root: Path) -> None:
@@ -111,8 +111,8 @@ def test_links_within_the_directory_stay_links(root: Path) -> None:
     (root / "absolute").symlink_to(root / "runs" / "3" / "model")
     (root / "chain").symlink_to("absolute")
     (root / "runs" / "top").symlink_to("..")
-    found = by_path(scanned(root))
-    targets = {path: entry.target for path, entry in found.items() if entry.kind is EntryKind.LINK}
+    entries = by_path(scanned(root))
+    targets = {path: entry.target for path, entry in entries.items() if entry.kind is EntryKind.LINK}
     assert targets == {
         "runs/latest": "3", "absolute": "runs/3/model", "chain": "runs/3/model", "runs/top": "..",
     }  # fmt: skip
@@ -188,8 +188,8 @@ def test_virtual_environments_of_any_name_are_left_out(root: Path, mark: str) ->
     put(root / "my-env" / "lib" / "big.so")
     put(root / "tools" / "env" / mark)
     assert set(by_path(scanned(root))) == {"task.py"}
-    found = by_path(scanned(root, DataSource(root / "my-env", "my-env")))  # on request all of it
-    assert found["my-env/lib/big.so"].kind is EntryKind.DATA
+    entries = by_path(scanned(root, DataSource(root / "my-env", "my-env")))  # on request all of it
+    assert entries["my-env/lib/big.so"].kind is EntryKind.DATA
     assert "lib/big.so" in by_path(scanned(root / "my-env"))
 
 
@@ -256,8 +256,8 @@ def test_too_many_bytes_name_the_directory_that_holds_most(root: Path, monkeypat
     with pytest.raises(UsageError, match="GiB") as raised:
         scanned(root)
     assert "91 of 101 bytes lie in its directory big" in raised.value.cause
-    found = scanned(root, DataSource(big.parent, "big"))  # data has no limit
-    assert by_path(found)["big/a"].kind is EntryKind.DATA
+    bundle = scanned(root, DataSource(big.parent, "big"))  # data has no limit
+    assert by_path(bundle)["big/a"].kind is EntryKind.DATA
 
 
 def test_an_unreadable_file_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +281,8 @@ def test_data_ignores_the_ignore_files(root: Path, tmp_path: Path) -> None:
     put(root / "data" / "digits.npz")
     put(root / "data" / ".gitignore", b"*")
     put(root / "data" / "__pycache__" / "x.pyc")
-    found = by_path(scanned(root, parse_data(str(root / "data"))))
-    kinds = {path: entry.kind for path, entry in found.items()}
+    entries = by_path(scanned(root, parse_data(str(root / "data"))))
+    kinds = {path: entry.kind for path, entry in entries.items()}
     assert kinds == {
         ".gitignore": EntryKind.FILE, "task.py": EntryKind.FILE, "data/digits.npz": EntryKind.DATA,
         "data/.gitignore": EntryKind.DATA, "data/__pycache__/x.pyc": EntryKind.DATA,
@@ -293,9 +293,9 @@ def test_data_takes_the_place_of_a_link_of_its_name(root: Path, tmp_path: Path) 
     put(tmp_path / "big" / "deep" / "a", b"1")
     (tmp_path / "big" / "again").symlink_to("deep/a")
     (root / "data").symlink_to(tmp_path / "big")
-    found = by_path(scanned(root, parse_data(f"{root}/data:data")))
-    assert found["data/deep/a"].kind is EntryKind.DATA
-    assert found["data/again"] == Entry("data/again", EntryKind.LINK, 0o644, target="deep/a")
+    entries = by_path(scanned(root, parse_data(f"{root}/data:data")))
+    assert entries["data/deep/a"].kind is EntryKind.DATA
+    assert entries["data/again"] == Entry("data/again", EntryKind.LINK, 0o644, target="deep/a")
 
 
 def test_data_below_a_file_is_refused(root: Path, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_destinations_of_data(tmp_path: Path, text: str, destination: str) -> No
 
 
 @pytest.mark.parametrize("text", ["{}/none", "{}/d:/abs", "{}/d:../x", "{}/d:x/../../y", "gs://bucket/x", "", ":x"])
-def test_data_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_data_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "d").mkdir()
     with pytest.raises(UsageError, match="--data"):
         parse_data(text.format(tmp_path))
@@ -379,9 +379,9 @@ def test_the_stream_holds_the_wanted_contents_in_their_order(root: Path) -> None
     contents = {name: os.urandom(700_000) for name in ("a", "b", "c")}
     for name, content in contents.items():
         put(root / name, content)
-    with scanned(root) as found:
-        entries = by_path(found)
-        pieces = list(compress(found, [entries["c"].sha256, entries["a"].sha256]).pieces())
+    with scanned(root) as bundle:
+        entries = by_path(bundle)
+        pieces = list(compress(bundle, [entries["c"].sha256, entries["a"].sha256]).pieces())
     assert max(len(piece.data) for piece in pieces) <= 256 * 1024
     assert [piece.raw_end for piece in pieces] == sorted(piece.raw_end for piece in pieces)
     assert pieces[-1].raw_end == 1_400_000
@@ -391,14 +391,14 @@ def test_the_stream_holds_the_wanted_contents_in_their_order(root: Path) -> None
 def test_hosts_that_want_the_same_share_one_stream(root: Path) -> None:
     put(root / "a", os.urandom(3_000_000))
     put(root / "b", b"b")
-    with scanned(root) as found:
-        wanted = [entry.sha256 for entry in found.entries]
-        streams = {id(compress(found, wanted)) for _ in range(3)}
+    with scanned(root) as bundle:
+        wanted = [entry.sha256 for entry in bundle.entries]
+        streams = {id(compress(bundle, wanted)) for _ in range(3)}
         assert len(streams) == 1
-        assert compress(found, wanted[:1]) is not compress(found, wanted)
+        assert compress(bundle, wanted[:1]) is not compress(bundle, wanted)
         read: list[bytes] = []
         threads = [
-            threading.Thread(target=lambda: read.append(b"".join(p.data for p in compress(found, wanted).pieces())))
+            threading.Thread(target=lambda: read.append(b"".join(p.data for p in compress(bundle, wanted).pieces())))
             for _ in range(4)
         ]
         for thread in threads:
@@ -412,30 +412,30 @@ def test_hosts_that_want_the_same_share_one_stream(root: Path) -> None:
 @pytest.mark.parametrize("content", [b"longer than before", b"short", b"equal!", None])
 def test_a_file_that_changes_after_the_scan_is_named(root: Path, content: bytes | None) -> None:
     file = put(root / "task.py", b"before")
-    with scanned(root) as found:
+    with scanned(root) as bundle:
         if content is None:
             file.unlink()
         else:
             file.write_bytes(content)
         with pytest.raises(UsageError, match=r"task\.py changed while it was being sent"):
-            list(compress(found, [found.entries[0].sha256]).pieces())
+            list(compress(bundle, [bundle.entries[0].sha256]).pieces())
 
 
 def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -> None:
     file = put(root / "run.log", b"first line\n")
-    with scanned(root) as found:
+    with scanned(root) as bundle:
         with file.open("ab") as log:
             log.write(b"second line\n")
-        pieces = list(compress(found, [found.entries[0].sha256]).pieces())
+        pieces = list(compress(bundle, [bundle.entries[0].sha256]).pieces())
     assert zlib.decompress(b"".join(piece.data for piece in pieces)) == b"first line\n"
 
 
 def test_closing_ends_the_compression(root: Path) -> None:
     put(root / "a", os.urandom(50_000_000))
-    found = scanned(root)
-    stream = compress(found, [found.entries[0].sha256])
+    bundle = scanned(root)
+    stream = compress(bundle, [bundle.entries[0].sha256])
     next(stream.pieces())
-    found.close()
+    bundle.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "compress"]
 
 
