@@ -1,4 +1,4 @@
-"""The nouns of provisioning: what a user asks for, what a provider sells, what SSH reaches."""
+"""Data classes of provisioning: fleet specifications, instances, hosts, plans, and quotes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provision.options import ProviderOptions
 
 
 class InstanceState(Enum):
-    """Where an instance is in its life, as its provider tells it."""
+    """State of an instance, as its provider reports it."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -20,17 +20,16 @@ class InstanceState(Enum):
 
 @dataclass(frozen=True)
 class FleetSpec:
-    """What a user asks for.
+    """The fleet that a user requests.
 
     Attributes:
         name: Name of the fleet: lower-case letters, digits and hyphens, at most 30 characters.
-        provider: Name of the provider that makes the instances.
+        provider: Name of the provider that creates the instances.
         workers: Number of instances, 1 or more.
         public_key: OpenSSH public key of the fleet, one line, allowed to log in on every instance.
-        python: Interpreter that runs the user's script on the hosts; empty: found on the host.
-        packages: What pip installs into an environment of its own on each host, as requirement specifiers; empty:
-            nothing is installed.
-        options: What only its provider knows.
+        python: Interpreter that runs the user's script on the hosts; empty: one that is searched for on the host.
+        packages: Requirement specifiers that pip installs into a separate environment on each host; empty: none.
+        options: Options that only its provider reads.
     """
 
     name: str
@@ -44,14 +43,14 @@ class FleetSpec:
 
 @dataclass(frozen=True)
 class Instance:
-    """What a provider sells: one virtual machine, or one of its kind.
+    """One virtual machine of a provider, or its equivalent.
 
     Attributes:
-        name: Name within the fleet, ``worker-0``; the same for every repeat of the same plan.
+        name: Name within the fleet, ``worker-0``; the same each time a plan is repeated.
         fleet: Name of the fleet it is labelled with.
-        id: The provider's own identifier; never reused, so that host keys are pinned by it.
-        state: Where it is in its life.
-        zone: Where it stands; ``localhost`` for the local provider, the host's own name where it exists already.
+        id: Identifier that the provider assigned; never reused, so that host keys are pinned by it.
+        state: Its state.
+        zone: Zone that it is in; ``localhost`` for the local provider, the host's name if the host existed before.
         price_usd_h: Estimated price in US dollars an hour.
         created_at: Seconds since the epoch.
         delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
@@ -69,7 +68,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Host:
-    """What SSH reaches.
+    """A computer that SSH reaches.
 
     Attributes:
         name: Name of its instance, ``worker-0``.
@@ -78,16 +77,17 @@ class Host:
         user: Login name.
         host_key: OpenSSH public host key (``ssh-ed25519 AAAA…``), from a source other than the connection.
         key_alias: Name under which the host key is pinned; outlives the reuse of an address.
-        private_address: Address by which the other hosts of the fleet reach it; empty: the host itself tells.
-        python: Interpreter for the user's script; empty: found on the host.
+        private_address: Address by which the other hosts of the fleet reach it; empty: the host itself reports it.
+        python: Interpreter for the user's script; empty: one that is searched for on the host.
         root: Directory of fleet's files on the host; relative to the login directory unless absolute.
-        shared: The same of the whole host, if `root` is that of one of its slots; empty: it has one slot.
-        proxy: Command whose input and output reach the host's SSH port, word by word; empty: TCP does.
-        identities: Files of the user's private keys that are offered; empty, and no agent: the fleet's own key is.
-        certificates: Files of OpenSSH certificates for these keys, besides ``IDENTITY-cert.pub``.
-        agent: Socket of the user's SSH agent, whose keys are offered, too; ``SSH_AUTH_SOCK`` or ``$NAME``: the one
+        shared: Such a directory for the whole host, if `root` belongs to one of its slots; empty: it has one slot.
+        proxy: Command whose input and output reach the host's SSH port, as a list of words; empty: SSH uses TCP.
+        identities: Files of the user's private keys that are offered; if empty and without `agent`, the fleet's key
+            is offered.
+        certificates: Files of OpenSSH certificates for these keys, in addition to ``IDENTITY-cert.pub``.
+        agent: Socket of the user's SSH agent, whose keys are also offered; ``SSH_AUTH_SOCK`` or ``$NAME``: the socket
             that this variable names when SSH connects; empty: none.
-        identities_only: Of the agent's keys only those that are among `identities`.
+        identities_only: Offer only those keys of the agent that are in `identities`.
     """
 
     name: str
@@ -108,18 +108,18 @@ class Host:
 
     @property
     def is_users(self) -> bool:
-        """Whether it is the user's own keys that open it, not the fleet's."""
+        """Return whether the user's own keys log in on this host, not the fleet's key."""
         return bool(self.identities or self.agent)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What turns the instances that are there into those that are wanted.
+    """Changes that turn the existing instances into the requested ones.
 
     Attributes:
         create: Names of instances to create, in the order of their index.
         keep: Instances to leave as they are, in the order of their index.
-        delete: Instances that are not wanted.
+        delete: Instances that are not requested.
     """
 
     create: tuple[str, ...] = ()
@@ -129,12 +129,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Offer:
-    """A zone that can have the instances, and the price of one of them there.
+    """A zone that can have the instances, and the price of one instance in it.
 
     Attributes:
         zone: Name of the zone.
         machine: Machine type and GPUs as the cloud names them, ``n1-standard-4 + 1 nvidia-tesla-t4``.
-        price_usd_h: Estimated price of one instance in US dollars an hour; None: not known.
+        price_usd_h: Estimated price of one instance in US dollars an hour; None: unknown.
     """
 
     zone: str
@@ -144,15 +144,15 @@ class Offer:
 
 @dataclass(frozen=True)
 class Quote:
-    """What making instances would cost, before any is made.
+    """Estimated cost of creating instances, before any is created.
 
     Attributes:
-        instances: How many would be made; all of them stand in one place.
-        offers: Places in the order in which they are tried; empty: nothing is rented.
+        instances: Number of instances to create; all of them are in one zone.
+        offers: Zones in the order in which they are tried; empty: nothing is rented.
         spot: Prices are those of spot instances.
         priced_at: Date of the prices, ``2026-11-01``.
-        delete_after_s: The cloud deletes them by itself after so long; 0: never.
-        notes: What else the user should know before paying, a sentence each.
+        delete_after_s: The cloud deletes them by itself after this time; 0: never.
+        notes: Sentences that the user should read before paying.
     """
 
     instances: int
@@ -165,14 +165,14 @@ class Quote:
 
 @dataclass(frozen=True)
 class SshAccess:
-    """Who can reach the instances of a fleet by SSH, as the fleet's own firewall rule says.
+    """Addresses that can reach the instances of a fleet by SSH, according to the fleet's own firewall rule.
 
     Attributes:
         open_to: Ranges of addresses in CIDR notation; empty: the provider has no such rule.
-        callers: Addresses of this computer in CIDR notation; empty: not known, or of no importance.
+        callers: Addresses of this computer in CIDR notation; empty: unknown, or not relevant.
         changed: This call changed the rule.
-        before: What the rule allowed before this call changed it.
-        note: Why the fleet has no rules of its own.
+        before: Ranges that the rule allowed before this call changed it.
+        note: Reason why the fleet has no rules of its own.
     """
 
     open_to: tuple[str, ...] = ()
@@ -183,9 +183,9 @@ class SshAccess:
 
     @property
     def admits_caller(self) -> bool:
-        """Whether every known address of this computer is in one of the ranges."""
+        """Return whether every known address of this computer is in one of the ranges."""
         ranges = [IPv4Network(text, strict=False) for text in self.open_to if ":" not in text]
-        return all(any(IPv4Network(one).subnet_of(network) for network in ranges) for one in self.callers)
+        return all(any(IPv4Network(caller).subnet_of(network) for network in ranges) for caller in self.callers)
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ class UnknownHost:
     Attributes:
         host: The host, without a key.
         place: Its name in the inventory.
-        checking: StrictHostKeyChecking for it.
-        trusted: Keys that known_hosts has for its address, for a host that is reached under another name.
+        checking: Value of StrictHostKeyChecking for it.
+        trusted: Keys that known_hosts lists for its address, if the host is reached under another name.
         revoked: Keys that known_hosts revokes for it.
-        authority: File that names a certificate authority for it; empty: none does.
+        authority: File that names a certificate authority for it; empty: there is none.
     """
 
     host: Host
@@ -215,11 +215,11 @@ class Orphan:
 
     Attributes:
         fleet: Name of the fleet.
-        owner: ID of the state directory from which it was created; empty: it is of this computer.
-        user: Login and computer of the user who created it; empty: not known.
+        owner: ID of the state directory from which it was created; empty: it belongs to this computer.
+        user: Login and computer of the user who created it; empty: unknown.
         kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
-        name: Its own name.
-        zone: Zone or region; of a firewall rule the project that has it; empty: it is global.
+        name: Name of the resource.
+        zone: Zone or region; for a firewall rule, the project that contains it; empty: it is global.
         created_at: Seconds since the epoch.
         price_usd_h: Estimated price in US dollars an hour.
     """
@@ -236,14 +236,14 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a provider needs, and whether it is there.
+    """Result of the check of one prerequisite of a provider.
 
     Attributes:
-        subject: What was looked at, ``credentials``.
-        ok: Whether it is as it should be.
-        message: What was found.
+        subject: Name of the prerequisite, ``credentials``.
+        ok: The prerequisite is met.
+        message: Result of the check.
         next_step: Commands that repair it, one a line.
-        hint: What to change, one sentence.
+        hint: Change to make, one sentence.
     """
 
     subject: str

@@ -58,8 +58,9 @@ class Kind:
     """The type of a value.
 
     Attributes:
-        read: Returns the value of a key of fleet.toml; raises ValueError, whose text begins with "must".
-        show: Returns the value as text for a message.
+        read: Function that returns the value of a key of fleet.toml; it raises ValueError with a text that begins
+            with "must".
+        show: Function that returns the value as text for a message.
     """
 
     read: Callable[[Any], Any]
@@ -82,18 +83,19 @@ class Option:
         kind: Type of its value.
         key: Key in the provider's table of fleet.toml, ``disk-size``.
         flags: Names on the command line, ``--disk-size``, ``-i`` or ``--spot/--no-spot``; empty: only in fleet.toml.
-        metavar: What the help calls the value.
+        metavar: Name of the value in the help.
         help: Help text, one or more sentences; the default is added to it.
         default: Text of the default for the help; empty: the default of the field.
         label: Noun for messages, ``disk size in GB``; empty: the key.
         group: Title of the group in the help.
-        variables: Environment variables that set it; the first one counts.
-        fixed: It cannot change once the fleet exists.
-        negated: The command line and fleet.toml give the opposite of the field, as ``--iap`` does of `external`.
-        selects: It can only mean this provider, so that ``--provider`` is not needed.
-        overrides: If it is given on the command line, nothing of fleet.toml counts for this provider.
-        scope: It says which account is used. ``fleet gc`` and ``fleet doctor`` take it as well.
-        check_file: Raises ValueError for a value that only the command line or the environment may give.
+        variables: Environment variables that set it; the first one that is set is used.
+        fixed: It cannot change after the fleet is created.
+        negated: The command line and fleet.toml give the opposite of the field: ``--iap`` is the opposite of
+            `external`.
+        selects: It belongs to this provider alone, so that ``--provider`` is not needed.
+        overrides: If it is given on the command line, fleet.toml is ignored for this provider.
+        scope: It selects the account. ``fleet gc`` and ``fleet doctor`` have it as well.
+        check_file: Function that raises ValueError for a value that only the command line or environment may give.
     """
 
     kind: Kind
@@ -114,14 +116,14 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The name that messages use: the long form on the command line, or the key."""
+        """Return the name that messages use: the long form on the command line, or the key."""
         return next((flag.partition("/")[0] for flag in self.flags if flag.startswith("--")), self.key)
 
     def read(self, value: Any, directory: Path) -> Any:
         """Return the value of a key of fleet.toml.
 
         Args:
-            value: As TOML has it.
+            value: Value as TOML returns it.
             directory: The directory of the file.
 
         Raises:
@@ -133,11 +135,11 @@ class Option:
         return self.convert(value, directory)
 
     def convert(self, value: Any, directory: Path) -> Any:
-        """Return the value of the field for a value that was given.
+        """Return the value of the field for a given value.
 
         Args:
-            value: As the command line or fleet.toml give it.
-            directory: To which a path is relative.
+            value: Value from the command line or fleet.toml.
+            directory: Directory to which a path is relative.
         """
         if self.kind is PATH:
             return str((directory / Path(value).expanduser()).absolute())
@@ -145,7 +147,7 @@ class Option:
 
 
 def option(value: Any, kind: Kind, key: str, /, **rest: Any) -> Any:
-    """Declare a field with this default as an option; see `Option` for the rest."""
+    """Declare a field with this default as an option; `rest` has the other fields of `Option`."""
     return dataclasses.field(default=value, metadata={_METADATA: Option(kind, key, **rest)})
 
 
@@ -159,11 +161,11 @@ class ProviderOptions:
     Attributes:
         implementation: The `Provider` class, ``package.module:Class``.
         title: Name of the provider in messages.
-        rents: Instances cost money. The user is asked first, lost ones are replaced, and TensorFlow is installed.
+        rents: Instances cost money. The user is asked first, lost instances are replaced, TensorFlow is installed.
         existing: The hosts exist before and after the fleet. They are released: files of the fleet are deleted
             through SSH.
         remote: The hosts are other computers, on which packages can be installed.
-        extend_warning: What ``fleet extend`` may do to running instances; empty: nothing.
+        extend_warning: Warning about the effect of ``fleet extend`` on running instances; empty: none.
         gpus: GPUs that each host must have.
         spot: The provider may take instances back at any time.
     """
@@ -180,17 +182,17 @@ class ProviderOptions:
 
     @property
     def account(self) -> str:
-        """The account that pays; empty: nothing is paid, or it is not known."""
+        """Return the account that pays; empty: nothing is paid, or the account is unknown."""
         return ""
 
     def scope(self: O) -> O:
-        """Return options with the account alone, so that fleets of one account have equal ones."""
+        """Return options that have only the account set, so that all fleets of an account have equal options."""
         names = [name for name, declared in declarations(type(self)).items() if declared.scope]
         return type(self)(**{name: getattr(self, name) for name in names})
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change and differs from that of an existing fleet."""
-        found = []
+        clauses = []
         for name, declared in declarations(type(self)).items():
             asked, has = getattr(self, name), getattr(existing, name)
             if declared.fixed and asked != has:
@@ -198,8 +200,8 @@ class ProviderOptions:
                     declared.kind.show(value != declared.negated if declared.negated else value)
                     for value in (asked, has)
                 )
-                found.append(f"{declared.label or declared.key} {now} requested, the fleet has {before}")
-        return found
+                clauses.append(f"{declared.label or declared.key} {now} requested, the fleet has {before}")
+        return clauses
 
 
 def declarations(options: type[ProviderOptions]) -> dict[str, Option]:
@@ -216,7 +218,7 @@ def declarations(options: type[ProviderOptions]) -> dict[str, Option]:
 def default_text(options: type[ProviderOptions], field: str) -> str:
     """Return the default of an option for its help; empty if the help need not show one."""
     declared = declarations(options)[field]
-    default = next(one.default for one in dataclasses.fields(options) if one.name == field)
+    default = next(item.default for item in dataclasses.fields(options) if item.name == field)
     if declared.default or default in ("", (), 0) or isinstance(default, bool):
         return declared.default
     return declared.kind.show(default)

@@ -1,4 +1,4 @@
-"""Compare the requested fleet with the existing one. Pure."""
+"""Compare the requested fleet with the existing one, without side effects."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from provision.quantities import counted
 
 
 def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
-    """Return what turns the instances `observed` into ``worker-0`` … ``worker-N-1`` of `spec`, all running.
+    """Return the changes that turn the instances `observed` into ``worker-0`` … ``worker-N-1`` of `spec`, running.
 
-    A stopped instance is in ``create``, which starts it again with its files. An incomplete one is in ``create`` and
-    ``delete``; deletions come first. An instance that `spec` does not name, or a duplicate of a name, is deleted.
+    A stopped instance is in ``create``, which starts it again with its files. An incomplete instance is in ``create``
+    and ``delete``; deletions come first. An instance that `spec` does not name, or a duplicate of a name, is deleted.
 
     Args:
         spec: The requested fleet.
@@ -21,7 +21,7 @@ def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
     """
     names = [instance_name(index) for index in range(spec.workers)]
     best: dict[str, Instance] = {}
-    for instance in sorted(observed, key=lambda one: one.state is not InstanceState.RUNNING):
+    for instance in sorted(observed, key=lambda item: item.state is not InstanceState.RUNNING):
         if instance.name in names and instance.state is not InstanceState.STARTING:
             best.setdefault(instance.name, instance)
     keep = tuple(best[name] for name in names if name in best and best[name].state is InstanceState.RUNNING)
@@ -38,22 +38,22 @@ def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
 
     Args:
         spec: The requested fleet.
-        existing: What the fleet was created from.
+        existing: The specification from which the fleet was created.
 
     Returns:
-        ``["4 workers requested, the fleet has 2"]``; empty if both agree.
+        ``["4 workers requested, the fleet has 2"]``; empty if there is no difference.
     """
-    found = []
+    clauses = []
     if spec.workers != existing.workers:
-        found.append(f"{counted(spec.workers, 'worker')} requested, the fleet has {existing.workers}")
+        clauses.append(f"{counted(spec.workers, 'worker')} requested, the fleet has {existing.workers}")
     if spec.provider != existing.provider:
-        found.append(f"provider {spec.provider} requested, the fleet was created by {existing.provider}")
+        clauses.append(f"provider {spec.provider} requested, the fleet was created by {existing.provider}")
     if spec.python != existing.python:
-        now, before = (one.python or "that of the host" for one in (spec, existing))
-        found.append(f"Python interpreter {now} requested, the fleet has {before}")
+        now, before = (compared.python or "that of the host" for compared in (spec, existing))
+        clauses.append(f"Python interpreter {now} requested, the fleet has {before}")
     if spec.packages != existing.packages:
-        now, before = (", ".join(one.packages) or "none" for one in (spec, existing))
-        found.append(f"packages {now} requested, the fleet has {before}")
+        now, before = (", ".join(compared.packages) or "none" for compared in (spec, existing))
+        clauses.append(f"packages {now} requested, the fleet has {before}")
     if spec.provider == existing.provider:
-        found += spec.options.conflicts(existing.options)
-    return found
+        clauses += spec.options.conflicts(existing.options)
+    return clauses

@@ -1,4 +1,4 @@
-"""The contract of every provider; tests/cloud checks it."""
+"""The interface of every provider; tests/cloud checks it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Progress = Callable[[str, str], None]
 
 
 class Journal(Protocol):
-    """Records what a provider is about to do, so that a crash of the program leaves nothing unknown."""
+    """Records each action of a provider in advance, so that no resource is unknown after a crash of the program."""
 
     def intend(self, fleet: str, intent: str, **details: Any) -> None:
-        """Write an intent; on disk when this returns. Intents of unknown fleets are not written."""
+        """Write an intent to disk before returning. Intents of unknown fleets are not written."""
 
     def intents(self, fleet: str) -> list[dict[str, Any]]:
-        """Return all intents of a fleet, oldest first, as they were given; ``intent`` has the name."""
+        """Return all intents of a fleet, oldest first, as they were given; the key ``intent`` has the name."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a provider may use of this computer.
+    """Resources of this computer that a provider may use.
 
     Attributes:
-        directory: State directory; a provider stores its state in a directory of its own below it.
-        user: Login and computer of the user, in characters that labels of clouds can have.
-        owner: Returns the ID of the state directory.
-        journal: Records intents.
+        directory: State directory; each provider stores its state in a separate subdirectory.
+        user: Login and computer of the user, in characters that cloud labels can have.
+        owner: Function that returns the ID of the state directory.
+        journal: Journal that records intents.
     """
 
     directory: Path
@@ -60,11 +60,12 @@ class ProviderError(Exception):
 
     Attributes:
         kind: Kind of the error.
-        message: What happened, for the user.
-        cause: Why, if known.
-        hint: What to change, one sentence.
+        message: Description of the error, for the user.
+        cause: Cause of the error, if known.
+        hint: Change to make, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
-        again: Options of ``fleet up`` to change (None removes one) before it is repeated; None: no repetition helps.
+        again: Options of ``fleet up`` to change before it is repeated (the value None removes an option); None: a
+            repetition does not help.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Provider(ABC):
     A provider must have `create`, `list`, `hosts`, and `delete`; every other method has a default for a provider that
     rents nothing. Traits that are needed before any call, such as `rents`, belong to its `ProviderOptions`.
 
-    Every method may be repeated after any crash, of this program or of the provider, and then repairs.
+    Every method may be repeated after a crash of this program or of the provider, and then repairs the state.
 
     A provider of existing hosts starts and stops nothing. `create` adds them to the fleet and `delete` releases them;
     they are RUNNING as long as they belong to it, and keep their id. Before that, files of the fleet are deleted
@@ -106,17 +107,17 @@ class Provider(ABC):
         """Return the provider.
 
         Args:
-            options: Of a fleet, of the class that declares the provider; which account to use.
-            site: What the provider may use of this computer.
+            options: Options of a fleet, of the class that declares the provider; they select the account.
+            site: Resources of this computer that the provider may use.
         """
-        raise NotImplementedError  # every provider that can be looked up by name has it
+        raise NotImplementedError  # every provider that can be looked up by name overrides it
 
     @classmethod
     def change(cls, options: Any, given: Mapping[str, Any]) -> Any:
         """Return options with some changed, and with defaults that depend on them.
 
         Args:
-            options: To be changed.
+            options: Options to change.
             given: Values by field.
 
         Raises:
@@ -135,7 +136,7 @@ class Provider(ABC):
         return None
 
     def check(self, spec: FleetSpec) -> None:
-        """Check the spec and this computer; start nothing and call nobody.
+        """Check the spec and this computer; start nothing and make no network call.
 
         Raises:
             ProviderError: the fleet cannot be created.
@@ -150,7 +151,7 @@ class Provider(ABC):
             )
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
-        """Return `spec` with what only the provider knows, such as the GPUs of a machine type.
+        """Return `spec` with facts that only the provider knows, such as the GPUs of a machine type.
 
         Raises:
             ProviderError: the provider does not answer.
@@ -158,7 +159,7 @@ class Provider(ABC):
         return spec
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """Return where the instances `names` would be created, and their price; start nothing.
+        """Return the zones in which the instances `names` would be created, and their price; start nothing.
 
         Raises:
             ProviderError: they cannot be created, because of credentials, a quota, or a machine type.
@@ -170,9 +171,10 @@ class Provider(ABC):
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
         """Create the instances `names` of fleet `spec`, all in one zone or none.
 
-        Names are deterministic. Instances that exist are left alone. A STOPPED one is started again, with its id, its
-        host key, and its files. A STARTING one is left over from a crash and is created anew. Afterwards `list` shows
-        every name as RUNNING. If this raises, KeyboardInterrupt included, `list` still shows what was created.
+        Names are deterministic. RUNNING instances are left alone. A STOPPED instance is started again, with its id,
+        its host key, and its files. A STARTING instance is left over from a crash and is created again. Afterwards
+        `list` shows every name as RUNNING. If this method raises, even KeyboardInterrupt, `list` still shows the
+        instances that were created.
 
         Raises:
             ProviderError: an instance could not be created.
@@ -187,7 +189,7 @@ class Provider(ABC):
 
     @abstractmethod
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
-        """Return how SSH reaches RUNNING instances, in their order, with host keys from another source than SSH.
+        """Return the hosts of RUNNING instances, in their order, with host keys from another source than SSH.
 
         Raises:
             ProviderError: an instance does not run, or has not published its host key.
@@ -195,13 +197,13 @@ class Provider(ABC):
 
     @abstractmethod
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
-        """Delete `instances` with their processes and files, and wait for that; a missing one is success."""
+        """Delete `instances` with their processes and files, and wait for the end; a missing instance is success."""
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
-        """Delete the instances of `fleet` and all that was created for it, and list again.
+        """Delete the instances of `fleet` and all resources that were created for it, and list again.
 
         Returns:
-            Names of what could not be deleted.
+            Names of the resources that could not be deleted.
         """
         self.delete(self.list(fleet), progress)
         return [instance.name for instance in self.list(fleet)]
@@ -213,19 +215,19 @@ class Provider(ABC):
 
         Args:
             spec: The fleet.
-            make: Create what is missing and apply what `spec` says; only while the lock of the fleet is held.
+            make: Create missing rules and apply the settings of `spec`; only while the lock of the fleet is held.
 
         Returns:
-            Who can reach the instances now; empty if no rule of the fleet decides that.
+            Addresses that can reach the instances now; empty if no rule of the fleet decides that.
 
         Raises:
-            ProviderError: the address of this computer is not known, or the rule cannot be changed.
+            ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
         del spec, make
         return SshAccess()
 
     def unknown_hosts(self, spec: FleetSpec) -> Sequence[UnknownHost]:
-        """Return the hosts of a fleet whose keys the user has to confirm, in their order."""
+        """Return the hosts of a fleet whose keys the user must confirm, in their order."""
         del spec
         return ()
 
@@ -234,7 +236,7 @@ class Provider(ABC):
 
         Args:
             fleet: Name of the fleet.
-            keys: By name of the instance, each ``ssh-ed25519 AAAA…``.
+            keys: Host keys (``ssh-ed25519 AAAA…``) by the name of the instance.
         """
         raise NotImplementedError  # a provider that returns unknown hosts overrides it
 
@@ -242,7 +244,7 @@ class Provider(ABC):
         """Let the provider delete `instances` this many seconds from now.
 
         Raises:
-            ProviderError: it has no such deadline, or does not change it.
+            ProviderError: the provider has no such deadline, or does not change it.
         """
         del instances, seconds, progress
         raise ProviderError(
@@ -250,7 +252,7 @@ class Provider(ABC):
         )
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
-        """Let instances of one fleet stop by themselves at a time, whatever happens to this computer.
+        """Let instances of one fleet stop by themselves at a time, even if this computer is off.
 
         A stopped instance costs no more than its disk, and `create` starts it again.
 
@@ -259,7 +261,7 @@ class Provider(ABC):
             at: Seconds since the epoch; 0: never.
 
         Returns:
-            True if every instance has confirmed it; False if this provider cannot do it.
+            True if every instance has confirmed it; False if not, or if this provider does not support it.
 
         Raises:
             ProviderError: it cannot be set.
@@ -268,7 +270,7 @@ class Provider(ABC):
         return False
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
-        """Return why instances are gone or stopped, each as a clause (``was preempted at 12:03:10``), if known."""
+        """Return the known reasons why instances are gone or stopped, as clauses (``was preempted at 12:03:10``)."""
         del fleet, names
         return {}
 
@@ -277,14 +279,22 @@ class Provider(ABC):
         return ()
 
     def orphans(self) -> Sequence[Orphan]:
-        """Return everything that belongs to any fleet, whoever created it; the caller knows which fleets exist.
+        """Return the resources of every fleet and every user; the caller knows which fleets exist.
 
         Raises:
             ProviderError: the provider does not answer.
         """
         return [
-            Orphan(one.fleet, "", "", "instance", f"{one.fleet}-{one.name}", one.zone, one.created_at)
-            for one in self.list()
+            Orphan(
+                instance.fleet,
+                "",
+                "",
+                "instance",
+                f"{instance.fleet}-{instance.name}",
+                instance.zone,
+                instance.created_at,
+            )
+            for instance in self.list()
         ]
 
     def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> Sequence[str]:
@@ -294,10 +304,10 @@ class Provider(ABC):
             Names of those that could not be deleted.
 
         Raises:
-            ProviderError: one could not be deleted.
+            ProviderError: a resource could not be deleted.
         """
         left = []
-        for fleet in dict.fromkeys(one.fleet for one in orphans):
+        for fleet in dict.fromkeys(orphan.fleet for orphan in orphans):
 
             def report(name: str, step: str, fleet: str = fleet) -> None:
                 progress(f"{fleet}-{name}", step)

@@ -1,4 +1,4 @@
-"""The providers by name: those of this package, and those of other packages."""
+"""Look up providers by name, in this package and in other packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = tuple(REGISTRY)
 
 
 class UnknownProviderError(ValueError):
-    """There is no provider of that name."""
+    """A provider name is unknown."""
 
 
 @cache
@@ -37,34 +37,34 @@ def options_class(name: str) -> type[ProviderOptions]:
     """Return the options class of a provider. Entry points are read only for names that the table lacks.
 
     Raises:
-        UnknownProviderError: there is no such provider, or its package cannot be imported.
+        UnknownProviderError: the provider does not exist, or its package cannot be imported.
     """
     reference = REGISTRY.get(name) or _entry_point(name)
     if not reference:
         raise UnknownProviderError(f"unknown provider {name!r}")
     try:
-        found: type[ProviderOptions] = _load(reference)
+        loaded: type[ProviderOptions] = _load(reference)
     except (ImportError, AttributeError) as error:
         raise UnknownProviderError(f"provider {name!r} cannot be imported: {error}") from error
-    return found
+    return loaded
 
 
 def provider_class(options: type[ProviderOptions]) -> type[Provider]:
     """Return the provider that an options class declares."""
-    found: type[Provider] = _load(options.implementation)
-    return found
+    loaded: type[Provider] = _load(options.implementation)
+    return loaded
 
 
 def make_options(name: str, values: Mapping[str, Any]) -> ProviderOptions:
     """Return the options of a provider from JSON; unknown fields are ignored.
 
     Raises:
-        UnknownProviderError: there is no such provider.
+        UnknownProviderError: the provider does not exist.
     """
     kind = options_class(name)
-    known = kind.__dataclass_fields__
+    fields = kind.__dataclass_fields__
     given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in known
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in fields
     }
     return replace(kind(), **given)
 

@@ -1,4 +1,4 @@
-"""Whose instances these are, and what they look like now; shared by all that the provider does."""
+"""Access to the instances of one owner in a project, shared by all operations of the provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provision.provider import Journal, ProviderError
 
 INSERT = "insert"
 INSERTED = "inserted"
-# With these, or with no answer at all, it is not known whether a call has had its effect.
+# After one of these statuses, or 0 for no answer, it is unknown whether the call had an effect.
 IN_DOUBT = (0, 429, 500, 502, 503, 504)
 
 
@@ -26,12 +26,12 @@ class Account:
     """The owner of fleets in a project.
 
     Attributes:
-        api: The edge to Compute Engine.
-        journal: Where intents are written.
-        owner: Of the state directory; no other owner's instances are ever touched, but by `fleet gc`.
-        user: Who and where, as a label.
-        keys: Host keys found so far, by the id of the instance.
-        host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is of the project.
+        api: The client of Compute Engine.
+        journal: Journal in which intents are written.
+        owner: ID of the state directory; only `fleet gc` changes instances of other owners.
+        user: Login and computer of the user, as a label.
+        keys: Host keys that are known already, by the ID of the instance.
+        host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
     """
 
     api: Api
@@ -42,24 +42,24 @@ class Account:
     host_project: str = ""
 
     def resources(self, fleet: str | None) -> list[Json]:
-        """Instances of a fleet of ours, of all of them where it is None, as the API tells them."""
+        """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""
         query = f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
         return owned(self.api.instances(query), self.owner)
 
     def named(self, fleet: str) -> dict[str, Json]:
-        """Instances of a fleet by our name."""
-        return {our_name(one): one for one in self.resources(fleet)}
+        """Return the instances of a fleet by their names within the fleet."""
+        return {our_name(resource): resource for resource in self.resources(fleet)}
 
     @contextlib.contextmanager
     def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[str]:
-        """Make something under a request id that is on disk before the call; yields that id.
+        """Yield a request ID for a creation; the ID is on disk before the call.
 
-        Where it stays in doubt whether the call arrived or has ended, `settle` finds out.
+        If it remains unknown whether the call arrived or has ended, `settle` determines it later.
 
         Args:
-            fleet: What it is for.
-            kind: Type of the operation that the call begins.
-            details: What is made, for the journal.
+            fleet: Name of the fleet for which a resource is created.
+            kind: Type of the operation that the call starts.
+            details: Description of the resource, for the journal.
         """
         request_id = str(uuid.uuid4())
         self.journal.intend(fleet, INSERT, request_id=request_id, kind=kind, **details)
@@ -72,10 +72,10 @@ class Account:
         self.journal.intend(fleet, INSERTED, request_id=request_id)
 
     def settle(self, fleet: str) -> None:
-        """Wait for the end of insertions that a program began and did not see end, so that a list tells the truth.
+        """Wait for insertions that an earlier command started without seeing their end, so that lists are complete.
 
         Raises:
-            ApiError: nobody can tell, or one does not end.
+            ApiError: the API does not answer, or an insertion does not end.
         """
         entries = self.journal.intents(fleet)
         over = {entry.get("request_id") for entry in entries if entry["intent"] == INSERTED}
@@ -86,62 +86,64 @@ class Account:
             self.journal.intend(fleet, INSERTED, request_id=entry["request_id"])
 
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
-        """The operations that a request became; a fresh one may not be known yet."""
+        """Return the operations that a request started; Compute Engine may not list a new one yet."""
         known_by = float(entry.get("at", 0.0)) + self.api.timing.settle_s
         for pause in self.api.timing.pauses():
             begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
-            found = [one for one in begun if one.get("clientOperationId") == entry["request_id"]]
-            if found or time.time() > known_by:
-                return found
+            matches = [operation for operation in begun if operation.get("clientOperationId") == entry["request_id"]]
+            if matches or time.time() > known_by:
+                return matches
             time.sleep(pause)
         raise AssertionError("pauses have no end")
 
-    def await_operations(self, operations: Sequence[Json], what: str) -> list[Failure]:
-        """Wait until all of many operations of one kind are done.
+    def await_operations(self, operations: Sequence[Json], activity: str) -> list[Failure]:
+        """Wait until all of `operations` are done.
 
         Returns:
-            What they say went wrong.
+            The failures that they report.
 
         Raises:
-            ApiError: they take too long; `what` names them.
+            ApiError: they take too long; `activity` names them in the message.
         """
         from provision.gce.diagnosis import from_operation
 
-        names = {one["name"] for one in operations}
-        kinds = {one.get("operationType", "") for one in operations}
+        names = {operation["name"] for operation in operations}
+        kinds = {operation.get("operationType", "") for operation in operations}
         deadline = time.monotonic() + self.api.timing.operation_s
-        done: dict[str, Json] = {one["name"]: one for one in operations if one.get("status") == "DONE"}
+        done: dict[str, Json] = {
+            operation["name"]: operation for operation in operations if operation.get("status") == "DONE"
+        }
         for pause in self.api.timing.pauses():
             if len(done) == len(names):
                 break
             if time.monotonic() > deadline:
-                message = f"{what} is not done after {self.api.timing.operation_s:g} s"
+                message = f"{activity} is not done after {self.api.timing.operation_s:g} s"
                 raise ApiError([Failure(code="DEADLINE", message=message)])
             time.sleep(pause)
             for kind in kinds:
-                for one in self.api.operations(f'operationType="{kind}"'):
-                    if one["name"] in names and one.get("status") == "DONE":
-                        done[one["name"]] = one
-        return [failure for one in done.values() for failure in from_operation(one)]
+                for operation in self.api.operations(f'operationType="{kind}"'):
+                    if operation["name"] in names and operation.get("status") == "DONE":
+                        done[operation["name"]] = operation
+        return [failure for operation in done.values() for failure in from_operation(operation)]
 
-    def change(self, calls: Sequence[batch.Call], what: str) -> None:
-        """Make many calls in one request, and wait for all that they started; what is not found is done.
+    def change(self, calls: Sequence[batch.Call], activity: str) -> None:
+        """Make many calls in one request, and wait for their operations; the status 404 counts as success.
 
         Raises:
-            ApiError: one failed, after all have ended.
+            ApiError: a call failed; raised after all operations have ended.
         """
         if not calls:
             return
         answers = self.api.batch(calls)
         refused = [failure for answer in answers if answer.status != 404 for failure in answer_failures(answer)]
         begun = [answer.body for answer in answers if answer.status < 400]
-        refused += self.await_operations(begun, what)
+        refused += self.await_operations(begun, activity)
         if refused:
             raise ApiError(refused)
 
     @contextlib.contextmanager
     def told(self, doing: str, place: str = "") -> Iterator[None]:
-        """Raise what goes wrong as the error that the user reads."""
+        """Convert errors of the API to the ProviderError that the user reads."""
         try:
             yield
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""Makes instances on Compute Engine: all in one zone or none at all, zone after zone until one has room."""
+"""Create instances on Compute Engine, all in one zone; try zones in order until one has capacity."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _RETRIES = 3
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One try to make instances in one place."""
+    """One attempt to create instances in a zone or a region."""
 
     region: Region
-    names: Mapping[str, str]  # our name -> Compute Engine's
-    others: Sequence[str] = ()  # zones of the region that have such machines, and are not to be used
+    names: Mapping[str, str]  # name within the fleet -> name on Compute Engine
+    others: Sequence[str] = ()  # zones of the region that have such machines, but must not be used
 
     @property
     def regional(self) -> bool:
-        """Whether Compute Engine chooses the zone."""
+        """Return whether Compute Engine chooses the zone."""
         return len(self.region.zones) > 1
 
     @property
@@ -50,25 +50,31 @@ class _Attempt:
 
 
 def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str], progress: Progress) -> None:
-    """Make the instances `names`, start those that are stopped, and wait until each has told its host key.
+    """Create the instances `names`, start stopped ones, and wait until each has published its host key.
 
     Raises:
         ApiError: a call failed.
-        ProviderError: they are to be had nowhere; what was made on the way is deleted.
+        ProviderError: no zone has capacity; instances that were created on the way are deleted.
     """
-    there = account.named(spec.name)
-    half = [one for name, one in there.items() if name in names and one.get("status") in ("PROVISIONING", "STAGING")]
+    existing = account.named(spec.name)
+    half = [
+        resource
+        for name, resource in existing.items()
+        if name in names and resource.get("status") in ("PROVISIONING", "STAGING")
+    ]
     delete_instances(account, half, progress)
-    for one in half:
-        del there[our_name(one)]
+    for resource in half:
+        del existing[our_name(resource)]
     access = open_firewall(account, spec, cloud)
     if access.note:
         progress(account.host_project or account.api.project, access.note)
-    stopped = [there[name] for name in names if name in there and there[name].get("status") != "RUNNING"]
+    stopped = [existing[name] for name in names if name in existing and existing[name].get("status") != "RUNNING"]
     start(account, stopped, progress)
-    missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in there}
+    missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in existing}
     if missing:
-        _insert(account, spec, cloud, missing, sorted({zone_of(one) for one in there.values()}), progress)
+        _insert(
+            account, spec, cloud, missing, sorted({zone_of(resource) for resource in existing.values()}), progress
+        )
     made = account.named(spec.name)
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
 
@@ -77,23 +83,23 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
 
 
 def start(account: Account, resources: Sequence[Json], progress: Progress) -> None:
-    """Start stopped instances again, with all that they hold.
+    """Start stopped instances again; they keep their disks.
 
     Raises:
-        ApiError: one does not start.
+        ApiError: an instance does not start.
     """
-    for one in resources:
-        progress(our_name(one), "starting again")
-    stop_at(account, resources, 0)  # else one that was kept, and has stopped by itself, would stop again
-    paths = [("zones", zone_of(one), "instances", str(one["name"]), "start") for one in resources]
+    for resource in resources:
+        progress(our_name(resource), "starting again")
+    stop_at(account, resources, 0)  # otherwise an instance that stopped by itself would stop again
+    paths = [("zones", zone_of(resource), "instances", str(resource["name"]), "start") for resource in resources]
     calls = [Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), None) for words in paths]
     account.change(calls, "starting the instances")
-    for one in resources:
-        account.keys.pop(str(one["id"]), None)
+    for resource in resources:
+        account.keys.pop(str(resource["id"]), None)
 
 
 def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
-    """Zones by region in which such machines exist at all."""
+    """Return the zones, by region, that offer the machine type and GPU."""
     api = account.api
     looks = [lambda: api.machine_zones(cloud.machine_type)]
     if cloud.gpu:
@@ -102,10 +108,10 @@ def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
     region = subnetwork_of(cloud.subnetwork).region
     zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
     zones = [zone for zone in zones if region in ("", region_of(zone))]
-    found: dict[str, list[str]] = {}
+    by_region: dict[str, list[str]] = {}
     for zone in zones:
-        found.setdefault(region_of(zone), []).append(zone)
-    return found
+        by_region.setdefault(region_of(zone), []).append(zone)
+    return by_region
 
 
 def _insert(
@@ -116,64 +122,66 @@ def _insert(
     pinned: Sequence[str],
     progress: Progress,
 ) -> None:
-    """Ask place after place, all of them for all instances.
+    """Request all instances in one zone or region after another, until one has capacity.
 
     Args:
-        account: Whose they are.
+        account: The owner of the fleet.
         spec: The fleet.
-        cloud: What to rent.
-        names: Ours, and what Compute Engine is to call them.
-        pinned: Zones where other instances of the fleet stand: only there.
-        progress: Told of each attempt.
+        cloud: Its options, resolved.
+        names: Names on Compute Engine by the names within the fleet.
+        pinned: Zones of the fleet's other instances; if there are any, only the first is tried.
+        progress: Called for each attempt.
     """
-    there = {} if pinned else offered(account, cloud)
-    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, there)
+    zones_by_region = {} if pinned else offered(account, cloud)
+    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, zones_by_region)
     search = Search.over(regions)
     reasons: dict[str, str] = {}
-    found: Diagnosis | None = None
+    diagnosis: Diagnosis | None = None
     retries = 0
     while (region := search.next()) is not None:
-        others = [zone for zone in there.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)]
+        others = [
+            zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
+        ]
         attempt = _Attempt(region, names, others)
         progress(attempt.place, f"asking for {counted(len(names), 'instance')}")
         failures, zones_tried = _tried(account, spec, attempt, progress)
         if not failures:
             return
         doing = f"make {counted(len(names), 'instance')} ({describe(cloud)})"
-        found = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
-        progress(attempt.place, found.message.removeprefix(f"{attempt.place} "))
-        reasons[str(attempt)] = found.message
-        if found.scope is Scope.EVERYTHING:
-            raise_told(found)
-        if found.scope is Scope.RETRY and retries < _RETRIES:
+        diagnosis = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
+        progress(attempt.place, diagnosis.message.removeprefix(f"{attempt.place} "))
+        reasons[str(attempt)] = diagnosis.message
+        if diagnosis.scope is Scope.EVERYTHING:
+            raise_told(diagnosis)
+        if diagnosis.scope is Scope.RETRY and retries < _RETRIES:
             retries += 1
             time.sleep(account.api.timing.longest_poll_s)
             continue
         retries = 0
-        scope = Scope.ZONE if found.scope is Scope.RETRY else found.scope
+        scope = Scope.ZONE if diagnosis.scope is Scope.RETRY else diagnosis.scope
         if scope is Scope.ZONE and attempt.regional:
-            # Compute Engine chose one of several zones: the others were not tried.
-            search = search.one_by_one(region, zones_tried, found.zones)
+            # Compute Engine chose one of several zones; it did not try the others.
+            search = search.one_by_one(region, zones_tried, diagnosis.zones)
         else:
-            search = search.skip(region, scope, found.zones)
-    if found is not None and len(reasons) == 1:
-        raise_told(found)
+            search = search.skip(region, scope, diagnosis.zones)
+    if diagnosis is not None and len(reasons) == 1:
+        raise_told(diagnosis)
     raise nowhere(len(names), cloud, reasons)
 
 
 def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
-    """The error that no place has `count` instances; `reasons` by the place that was tried."""
-    what = f"{counted(count, 'instance')} ({describe(cloud)})"
+    """Return the error that no zone has capacity for `count` instances; `reasons` are by zone or region."""
+    instances = f"{counted(count, 'instance')} ({describe(cloud)})"
     if not reasons:
         return ProviderError(
             ErrorKind.CAPACITY,
-            f"No zone has {what}",
+            f"No zone has {instances}",
             cause="Compute Engine offers such a machine in none of the zones asked for",
             hint="choose another --zone, or another --gpu or --machine-type",
         )
     return ProviderError(
         ErrorKind.CAPACITY,
-        f"No zone gave {what} in {len(reasons)} attempts",
+        f"No zone gave {instances} in {len(reasons)} attempts",
         cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
         hint="--retry-until-up repeats the request until there is room; or allow other zones (--zone)",
         again={"--retry-until-up": True},
@@ -183,11 +191,11 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
 def _tried(
     account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress
 ) -> tuple[list[Failure], Collection[str]]:
-    """Try one place.
+    """Make one attempt.
 
     Returns:
-        What went wrong (then nothing of the attempt is left), and the zones in which Compute Engine reports to have
-        tried to make the instances.
+        The failures (if there are any, all instances of the attempt are deleted), and the zones in which Compute
+        Engine reports that it tried to create the instances.
     """
     tried: Collection[str] = ()
     body = bulk_insert(
@@ -209,7 +217,7 @@ def _tried(
         if failures and operation.get("operationGroupId"):
             group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
             failures += [
-                one for child in group if child["name"] != operation["name"] for one in from_operation(child)
+                failure for child in group if child["name"] != operation["name"] for failure in from_operation(child)
             ]
     except ApiError as error:
         failures = list(error.failures)
@@ -219,13 +227,13 @@ def _tried(
 def _reconciled(
     account: Account, spec: FleetSpec, attempt: _Attempt, failures: list[Failure], progress: Progress
 ) -> list[Failure]:
-    """Believe the list alone: all are there, or what is there of the attempt goes."""
+    """Compare an attempt with the list of instances: return no failures if all exist, else delete those that do."""
     account.settle(spec.name)
-    there = account.named(spec.name)
-    made = [there[name] for name in attempt.names if name in there]
-    zones = {zone_of(one) for one in made}
+    existing = account.named(spec.name)
+    made = [existing[name] for name in attempt.names if name in existing]
+    zones = {zone_of(resource) for resource in made}
     if len(made) == len(attempt.names) and len(zones) == 1:
-        running = [one for one in made if one.get("status") == "RUNNING"]
+        running = [resource for resource in made if resource.get("status") == "RUNNING"]
         if len(running) == len(made) or not failures:
             return []
     delete_instances(account, made, progress)
@@ -238,46 +246,48 @@ def _reconciled(
 
 
 def look_for_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
-    """Ask for the host keys that are not known yet, all in one request.
+    """Fetch the host keys that are not known yet, all in one request.
 
     Returns:
-        The instances that have not told theirs.
+        The instances that have not published theirs.
 
     Raises:
-        ApiError: an instance is gone, or cannot be asked.
+        ApiError: an instance is gone, or its guest attributes cannot be read.
     """
-    unknown = [one for one in resources if str(one["id"]) not in account.keys]
+    unknown = [resource for resource in resources if str(resource["id"]) not in account.keys]
     if not unknown:
         return []
-    paths = [("zones", zone_of(one), "instances", str(one["name"]), "getGuestAttributes") for one in unknown]
+    paths = [
+        ("zones", zone_of(resource), "instances", str(resource["name"]), "getGuestAttributes") for resource in unknown
+    ]
     answers = account.api.batch(
         [Call("GET", account.api.path(*words, queryPath="hostkeys/"), None) for words in paths]
     )
-    for one, answer in zip(unknown, answers, strict=True):
+    for resource, answer in zip(unknown, answers, strict=True):
         failures = answer_failures(answer)
         if failures and not (answer.status == 404 and GUEST_ATTRIBUTE in failures[0].message):
             raise ApiError(failures)
         key = "" if failures else host_key(answer.body)
         if key:
-            account.keys[str(one["id"])] = key
-    return [one for one in unknown if str(one["id"]) not in account.keys]
+            account.keys[str(resource["id"])] = key
+    return [resource for resource in unknown if str(resource["id"]) not in account.keys]
 
 
 def await_keys(account: Account, resources: Sequence[Json], progress: Progress) -> None:
-    """Wait until each instance has booted so far that its host key is known.
+    """Wait until each instance has booted and published its host key.
 
     Raises:
-        ProviderError: one does not tell in time.
-        ApiError: one is gone.
+        ProviderError: an instance does not publish its host key in time.
+        ApiError: an instance is gone.
     """
-    waiting = {our_name(one) for one in resources}
+    waiting = {our_name(resource) for resource in resources}
     for name in waiting:
         progress(name, "booting")
     _until(account, lambda: _booted(account, resources, waiting, progress), resources)
 
 
 def _booted(account: Account, resources: Sequence[Json], waiting: set[str], progress: Progress) -> bool:
-    left = {our_name(one) for one in look_for_keys(account, resources)}
+    left = {our_name(resource) for resource in look_for_keys(account, resources)}
     for name in sorted(waiting - left):
         progress(name, "ready")
     waiting &= left
@@ -293,8 +303,8 @@ def _until(account: Account, over: Callable[[], bool], resources: Sequence[Json]
         if time.monotonic() > deadline:
             break
         time.sleep(pause)
-    late = [one for one in resources if str(one["id"]) not in account.keys]
-    names = ", ".join(our_name(one) for one in late)
+    late = [resource for resource in resources if str(resource["id"]) not in account.keys]
+    names = ", ".join(our_name(resource) for resource in late)
     first = late[0]
     raise ProviderError(
         ErrorKind.UNREACHABLE,

@@ -1,4 +1,4 @@
-"""Moves the moment at which Compute Engine deletes instances."""
+"""Change the time at which Compute Engine deletes instances."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _BAD_REQUEST = 400
 
 
 def extend(account: Account, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
-    """Give instances `seconds` from now on.
+    """Let Compute Engine delete instances `seconds` from now.
 
-    The reference says that setScheduling wants a stopped instance; where a running one is taken too, nothing is
-    stopped.
+    According to the API reference, setScheduling requires a stopped instance. The instances are restarted only if the
+    API rejects the call for running ones.
 
     Raises:
         ApiError: a call failed; the instances may be stopped then.
-        ProviderError: an instance does not come back.
+        ProviderError: an instance does not start again.
     """
     try:
-        account.change([_set(account, one, seconds) for one in targets], "changing the deadline")
+        account.change([_set(account, resource, seconds) for resource in targets], "changing the deadline")
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
@@ -51,29 +51,40 @@ def _call(account: Account, resource: Json, verb: str, body: Json | None) -> Cal
 
 
 def _restarted(account: Account, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
-    fleets = {str(one["labels"]["fleet"]) for one in targets}
-    ids = {str(one["id"]) for one in targets}
+    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
+    ids = {str(resource["id"]) for resource in targets}
 
     def now() -> list[Json]:
-        return [one for fleet in sorted(fleets) for one in account.resources(fleet) if str(one["id"]) in ids]
+        return [
+            resource
+            for fleet in sorted(fleets)
+            for resource in account.resources(fleet)
+            if str(resource["id"]) in ids
+        ]
 
-    for one in targets:
-        progress(our_name(one), "stopping")
-    account.change([_call(account, one, "stop", None) for one in targets], "stopping the instances")
-    _await(account, lambda: all(one.get("status") == "TERMINATED" for one in now()), "stopping the instances")
-    account.change([_set(account, one, seconds) for one in targets], "changing the deadline")
+    for resource in targets:
+        progress(our_name(resource), "stopping")
+    account.change([_call(account, resource, "stop", None) for resource in targets], "stopping the instances")
+    _await(
+        account, lambda: all(resource.get("status") == "TERMINATED" for resource in now()), "stopping the instances"
+    )
+    account.change([_set(account, resource, seconds) for resource in targets], "changing the deadline")
     start(account, targets, progress)
-    _await(account, lambda: all(one.get("status") == "RUNNING" for one in now()), "starting the instances")
+    _await(account, lambda: all(resource.get("status") == "RUNNING" for resource in now()), "starting the instances")
     await_keys(account, now(), progress)
 
 
-def _await(account: Account, over: Callable[[], bool], what: str) -> None:
+def _await(account: Account, over: Callable[[], bool], activity: str) -> None:
     until = time.monotonic() + account.api.timing.operation_s
     for pause in account.api.timing.pauses():
         if over():
             return
         if time.monotonic() > until:
             raise ApiError(
-                [Failure(code="DEADLINE", message=f"{what} is not done after {account.api.timing.operation_s:g} s")]
+                [
+                    Failure(
+                        code="DEADLINE", message=f"{activity} is not done after {account.api.timing.operation_s:g} s"
+                    )
+                ]
             )
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Deletes what fleets have on Compute Engine, all at once, and looks until it is gone."""
+"""Delete the resources of fleets on Compute Engine in batches, and wait until they are gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses"
 
 
 def delete_call(account: Account, thing: Orphan) -> Call:
-    """The call that deletes a thing."""
+    """Return the call that deletes a resource."""
     collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
     scope = {"address": ("regions", thing.zone), "firewall rule": ("global",)}.get(thing.kind, ("zones", thing.zone))
     words = [*scope, collection, thing.name]
@@ -34,7 +34,7 @@ def delete_call(account: Account, thing: Orphan) -> Call:
 
 
 def of_instance(resource: Json) -> Orphan:
-    """An instance as a thing."""
+    """Return an instance as an Orphan."""
     return _labelled("instance", resource, zone_of(resource))
 
 
@@ -54,28 +54,30 @@ def _labelled(kind: str, resource: Json, place: str) -> Orphan:
 
 
 def _rules(account: Account) -> list[Orphan]:
-    """The firewall rules of fleets, in the project and in the host project of its network."""
-    found = [_rule(one, "") for one in account.api.firewalls()]
+    """Return the firewall rules of fleets, in the project and in the host project of its network."""
+    rules = [_rule(resource, "") for resource in account.api.firewalls()]
     if account.host_project:
         try:
-            found += [_rule(one, account.host_project) for one in account.api.firewalls(account.host_project)]
+            rules += [
+                _rule(resource, account.host_project) for resource in account.api.firewalls(account.host_project)
+            ]
         except ApiError as error:
-            if error.status != _FORBIDDEN:  # who may not list them could not make any either
+            if error.status != _FORBIDDEN:  # a caller that may not list rules cannot have created any
                 raise
-    return [rule for rule in found if rule is not None]
+    return [rule for rule in rules if rule is not None]
 
 
 def _rule(resource: Json, project: str) -> Orphan | None:
-    """A firewall rule as a thing; None where no fleet made it."""
-    found = marked(str(resource.get("description", "")))
-    if found is None:
+    """Return a firewall rule as an Orphan; None if it belongs to no fleet."""
+    fields = marked(str(resource.get("description", "")))
+    if fields is None:
         return None
     created_at = seconds(str(resource.get("creationTimestamp", "")))
-    return Orphan(*found, "firewall rule", str(resource["name"]), project, created_at=created_at)
+    return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
 def things(account: Account, query: str = "labels.fleet:*") -> list[Orphan]:
-    """All that fleets have in the project, whoever made it: four calls at the same time."""
+    """Return the resources of all fleets in the project, of any owner, with four calls at the same time."""
     api = account.api
     instances, disks, addresses, rules = api.together(
         lambda: api.instances(query),
@@ -83,90 +85,92 @@ def things(account: Account, query: str = "labels.fleet:*") -> list[Orphan]:
         lambda: api.addresses(query),
         lambda: _rules(account),
     )
-    found = [of_instance(one) for one in instances]
-    found += [_labelled("disk", one, zone_of(one)) for one in disks]
-    found += [_labelled("address", one, last(one.get("region", ""))) for one in addresses]
-    found += rules
-    return [one for one in found if one.owner]
+    orphans = [of_instance(resource) for resource in instances]
+    orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
+    orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
+    orphans += rules
+    return [orphan for orphan in orphans if orphan.owner]
 
 
 def of_fleet(account: Account, fleet: str) -> list[Orphan]:
-    """All that one fleet of ours has."""
-    found = things(account, f"labels.fleet={fleet}")
-    return [one for one in found if (one.fleet, one.owner) == (fleet, account.owner)]
+    """Return all resources of one fleet of this owner."""
+    orphans = things(account, f"labels.fleet={fleet}")
+    return [orphan for orphan in orphans if (orphan.fleet, orphan.owner) == (fleet, account.owner)]
 
 
 def await_insertions(account: Account) -> None:
-    """Wait until no instances and firewall rules are being made in the project: some of them may be ours.
+    """Wait until no insertion is pending in the project, because it may belong to a fleet.
 
     Raises:
-        ApiError: it takes too long.
+        ApiError: the insertions take too long.
     """
     kinds = ("bulkInsert", "insert")
-    found = [one for kind in kinds for one in account.api.operations(f'operationType="{kind}"')]
-    account.await_operations([one for one in found if one.get("status") in _PENDING], "what is being made")
+    operations = [operation for kind in kinds for operation in account.api.operations(f'operationType="{kind}"')]
+    account.await_operations(
+        [operation for operation in operations if operation.get("status") in _PENDING], "what is being made"
+    )
 
 
 def delete_instances(account: Account, targets: Sequence[Json], progress: Progress) -> None:
-    """Delete instances, as the API told them, and wait until they are gone.
+    """Delete instances, given as the API lists them, and wait until they are gone.
 
     Raises:
-        ApiError: one could not be deleted, or is not gone in time.
+        ApiError: an instance could not be deleted, or is not gone in time.
     """
     if not targets:
         return
-    left = {str(one["id"]): one for one in targets}
-    names = {key: our_name(one) for key, one in left.items()}
+    left = {str(resource["id"]): resource for resource in targets}
+    names = {key: our_name(resource) for key, resource in left.items()}
     for name in names.values():
         progress(name, "deleting")
-    _ask(account, [of_instance(one) for one in targets])
-    fleets = {str(one["labels"]["fleet"]) for one in targets}
+    _ask(account, [of_instance(resource) for resource in targets])
+    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
     def look() -> list[Orphan]:
-        there = {str(one["id"]): one for one in account.api.instances(query)}
-        for key in [key for key in left if key not in there]:
+        existing = {str(resource["id"]): resource for resource in account.api.instances(query)}
+        for key in [key for key in left if key not in existing]:
             del left[key]
             progress(names[key], "deleted")
-        return [of_instance(there[key]) for key in left if there[key].get("status") != "STOPPING"]
+        return [of_instance(existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
 
     _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(names.values())}")
 
 
 def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
-    """Delete things, instances first since disks hang on them, and wait until they are gone.
+    """Delete resources, instances before their disks, and wait until they are gone.
 
     Raises:
-        ApiError: one could not be deleted, or is not gone in time.
+        ApiError: a resource could not be deleted, or is not gone in time.
     """
     for kinds in (("instance", "firewall rule"), ("disk", "address")):
-        part = [one for one in targets if one.kind in kinds]
+        part = [orphan for orphan in targets if orphan.kind in kinds]
         if part:
             _delete_part(account, part)
 
 
 def _delete_part(account: Account, part: Sequence[Orphan]) -> None:
-    wanted = {(one.kind, one.zone, one.name) for one in part}
-    fleets = {one.fleet for one in part}
+    wanted = {(orphan.kind, orphan.zone, orphan.name) for orphan in part}
+    fleets = {orphan.fleet for orphan in part}
     query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
     left: list[Orphan] = list(part)
-    # A disk that goes with its instance is gone by the time it is asked for.
+    # A disk that is deleted with its instance may be gone already.
     _ask(account, part)
 
     def look() -> list[Orphan]:
-        left[:] = [one for one in things(account, query) if (one.kind, one.zone, one.name) in wanted]
+        left[:] = [orphan for orphan in things(account, query) if (orphan.kind, orphan.zone, orphan.name) in wanted]
         return list(left)
 
-    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(one.name for one in part))}")
+    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(orphan.name for orphan in part))}")
 
 
 def _ask(account: Account, targets: Sequence[Orphan]) -> None:
-    """Ask for deletions, all in one request.
+    """Request the deletion of resources, all in one request.
 
     Raises:
-        ApiError: one is refused for good.
+        ApiError: a deletion is refused permanently.
     """
-    answers = account.api.batch([delete_call(account, one) for one in targets])
+    answers = account.api.batch([delete_call(account, orphan) for orphan in targets])
     refused = [
         failure
         for answer in answers
@@ -178,12 +182,16 @@ def _ask(account: Account, targets: Sequence[Orphan]) -> None:
 
 
 def _in_use(body: Any) -> bool:
-    """Whether something is not deleted because what uses it is not gone yet."""
+    """Return whether a deletion was refused because another resource still uses this one."""
     return "resourceInUseByAnotherResource" in str(body)
 
 
-def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callable[[], bool], what: str) -> None:
-    """Look until nothing is left; ask again for what no deletion seems to go on of."""
+def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callable[[], bool], activity: str) -> None:
+    """Wait until nothing is left; repeat the deletion of resources that `look` returns.
+
+    Raises:
+        ApiError: it takes too long, or a deletion is refused permanently.
+    """
     deadline = time.monotonic() + account.api.timing.operation_s
     again = time.monotonic() + account.api.timing.again_s
     for pause in account.api.timing.pauses():
@@ -191,7 +199,7 @@ def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callab
         if not more():
             return
         if time.monotonic() > deadline:
-            message = f"{what} is not done after {account.api.timing.operation_s:g} s"
+            message = f"{activity} is not done after {account.api.timing.operation_s:g} s"
             raise ApiError([Failure(code="DEADLINE", message=message)])
         if idle and time.monotonic() > again:
             _ask(account, idle)

@@ -90,17 +90,17 @@ def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
     error = _mapping(_mapping(body).get("error"))
     message = str(error.get("message", ""))
     details = _mappings(error.get("details"))
-    found = [
+    failures = [
         Failure(
-            code=str(one.get("reason", "")),
-            message=str(one.get("message", "")) or message,
+            code=str(item.get("reason", "")),
+            message=str(item.get("message", "")) or message,
             http=status,
-            domain=str(one.get("domain", "")),
+            domain=str(item.get("domain", "")),
             details=details,
         )
-        for one in _mappings(error.get("errors"))
+        for item in _mappings(error.get("errors"))
     ]
-    return found or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
+    return failures or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
 
 
 def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
@@ -110,20 +110,20 @@ def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
         operation: The operation in REST's JSON.
     """
     status = int(operation.get("httpErrorStatusCode") or 0)
-    found = [
+    failures = [
         Failure(
-            code=str(one.get("code", "")),
-            message=str(one.get("message", "")),
+            code=str(item.get("code", "")),
+            message=str(item.get("message", "")),
             http=status,
-            details=_mappings(one.get("errorDetails")),
+            details=_mappings(item.get("errorDetails")),
             of_operation=True,
         )
-        for one in _mappings(_mapping(operation.get("error")).get("errors"))
+        for item in _mappings(_mapping(operation.get("error")).get("errors"))
     ]
-    if not found and status >= 400:
+    if not failures and status >= 400:
         message = str(operation.get("httpErrorMessage", ""))
         return [Failure(code=message.replace(" ", "_"), message=message, http=status)]
-    return found
+    return failures
 
 
 def _mapping(thing: object) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _mapping(thing: object) -> Mapping[str, Any]:
 
 
 def _mappings(thing: object) -> tuple[Mapping[str, Any], ...]:
-    return tuple(one for one in thing if isinstance(one, Mapping)) if isinstance(thing, Sequence) else ()
+    return tuple(item for item in thing if isinstance(item, Mapping)) if isinstance(thing, Sequence) else ()
 
 
 # --- what the rules look at ---------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
     zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
     for rule in _RULES:
         for case in cases:
-            found = rule(case)
-            if found is not None:
-                return replace(found, zones=zones)
+            diagnosis = rule(case)
+            if diagnosis is not None:
+                return replace(diagnosis, zones=zones)
     return _unknown(cases[0])
 
 
@@ -472,13 +472,13 @@ _POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
 
 
 def _policy(case: _Case) -> Diagnosis | None:
-    found = _CONSTRAINT.search(case.text)
-    if found is None:
+    match = _CONSTRAINT.search(case.text)
+    if match is None:
         return _unnamed_policy(case)
     # A managed constraint forbids the same as the legacy one: compute.managed.vmExternalIpAccess.
-    legacy = found[1].replace(".managed.", ".")
+    legacy = match[1].replace(".managed.", ".")
     message, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
-    names = {"constraint": found[1], "project": case.project}
+    names = {"constraint": match[1], "project": case.project}
     return Diagnosis(
         ErrorKind.USAGE,
         scope,
@@ -487,7 +487,7 @@ def _policy(case: _Case) -> Diagnosis | None:
         hint=advice.format(**names),
         next_step=""
         if legacy in _CONSTRAINTS
-        else _gcloud("org-policies", "describe", found[1], "--project", case.project, "--effective"),
+        else _gcloud("org-policies", "describe", match[1], "--project", case.project, "--effective"),
         again={"--iap": True} if legacy == "compute.vmExternalIpAccess" else None,
     )
 
@@ -594,8 +594,8 @@ def _quota(case: _Case) -> Diagnosis | None:
 
 def _is_global_quota(case: _Case) -> Diagnosis | None:
     """A quota for all regions decides before one of a region."""
-    found = _quota(case)
-    return found if found is not None and found.scope is Scope.EVERYTHING else None
+    diagnosis = _quota(case)
+    return diagnosis if diagnosis is not None and diagnosis.scope is Scope.EVERYTHING else None
 
 
 def _region_name(place: str) -> str:
@@ -625,11 +625,11 @@ def _not_found(case: _Case) -> Diagnosis | None:
     if (not missing and not _NOT_FOUND.search(case.text)) or _UNAUTHORIZED in case.text:
         return None
     path, named = _RESOURCE.search(case.text), _FIELD.search(case.text)
-    what = f"{path[2] if path else ''} {named[1] if named else ''}"
+    subject = f"{path[2] if path else ''} {named[1] if named else ''}"
     name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
     words = {"name": name or "of that name", "here": case.here, "project": case.project}
     for part, (message, advice, listing, scope) in _THINGS:
-        if part in what:
+        if part in subject:
             return Diagnosis(
                 ErrorKind.USAGE,
                 scope,
@@ -909,13 +909,13 @@ def _too_few(case: _Case) -> Diagnosis | None:
 
 def _unknown(case: _Case) -> Diagnosis:
     """An error that no rule knows, in its own words."""
-    said = case.text or "without saying why"
+    cause = case.text or "without saying why"
     label = case.code or (f"HTTP {case.status}" if case.status else "")
     return Diagnosis(
         ErrorKind.MISSING,
         Scope.EVERYTHING,
         f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
-        cause=said,
+        cause=cause,
         next_step=_gcloud("compute", "operations", "list", "--project", case.project),
     )
 

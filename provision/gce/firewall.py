@@ -1,4 +1,4 @@
-"""Firewall rules of a fleet: who may use SSH, and that its instances reach each other."""
+"""Create and update the firewall rules of a fleet, for SSH and for the traffic among its instances."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _DECISIVE = ("sourceRanges", "targetTags")
 
 def caller_addresses(account: Account) -> tuple[str, ...]:
     """Return the addresses from which this computer reaches instances; empty if they cannot be determined."""
-    found = public_addresses(local=is_loopback(account.api.endpoint))
-    return tuple(f"{address}/32" for address in found)
+    addresses = public_addresses(local=is_loopback(account.api.endpoint))
+    return tuple(f"{address}/32" for address in addresses)
 
 
 def ssh_sources(account: Account, cloud: GceOptions) -> tuple[str, ...]:
-    """Return who may use SSH: the addresses that the user named, else this computer alone.
+    """Return the addresses that may use SSH: those that the user gave, otherwise only those of this computer.
 
     Raises:
         ProviderError: the address of this computer cannot be determined.
     """
     if cloud.ssh_from or not cloud.external or not cloud.firewall:
         return cloud.ssh_from
-    found = caller_addresses(account)
-    if not found:
+    addresses = caller_addresses(account)
+    if not addresses:
         raise unknown_address()
-    return found
+    return addresses
 
 
 def unknown_address() -> ProviderError:
@@ -68,7 +68,7 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
 
 
 def needed(spec: FleetSpec, account: Account, cloud: GceOptions) -> str:
-    """Return which rules a network must have for a fleet without rules of its own."""
+    """Return a clause with the rules that a network must have for a fleet without rules of its own."""
     source = IAP_RANGE if not cloud.external else "this computer"
     tag = stem(spec.name, account.owner)
     return (
@@ -88,15 +88,15 @@ def _not_allowed(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
 
 
 def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> bool:
-    """Create and update the rules; whether anything was changed."""
+    """Create and update the rules; return whether a rule was changed."""
     host, changed = account.host_project, False
-    there = {str(one["name"]): one for one in account.api.firewalls(host)}
+    existing = {str(rule["name"]): rule for rule in account.api.firewalls(host)}
     for body in firewalls(spec.name, account.owner, account.user, cloud, sources):
-        known = there.get(body["name"])
-        if known is None:
+        current = existing.get(body["name"])
+        if current is None:
             with account.insertion(spec.name, "insert", firewall=body["name"], project=host) as request_id:
                 account.api.done(account.api.insert_firewall(body, request_id, host), "opening the firewall")
-        elif _differs(known, body):
+        elif _differs(current, body):
             _patch(account, spec, body)
         else:
             continue
@@ -107,7 +107,7 @@ def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: S
 def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAccess:
     """Update the SSH rule of a fleet if it does not admit this computer; create nothing.
 
-    A rule with addresses that the user named is reported, not changed.
+    A rule with addresses that the user gave is reported, not changed.
 
     Raises:
         ApiError: a call failed.
@@ -121,7 +121,7 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
     try:
         return _followed(account, spec, cloud, body, callers)
     except ApiError as error:
-        if error.status == _NOT_FOUND:  # `fleet down` was faster
+        if error.status == _NOT_FOUND:  # `fleet down` deleted it meanwhile
             return SshAccess((), callers)
         if not account.host_project or error.status != _FORBIDDEN:
             raise
@@ -132,18 +132,18 @@ def _followed(
     account: Account, spec: FleetSpec, cloud: GceOptions, body: Json, callers: tuple[str, ...]
 ) -> SshAccess:
     rules = account.api.firewalls(account.host_project)
-    known = next((one for one in rules if one["name"] == body["name"]), None)
-    if known is None:
+    current = next((rule for rule in rules if rule["name"] == body["name"]), None)
+    if current is None:
         return SshAccess((), callers)
-    now = SshAccess(tuple(str(text) for text in known.get("sourceRanges", ())), callers)
+    now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers)
     if not callers or now.admits_caller or cloud.ssh_from:
         return now
     _patch(account, spec, body)
     return SshAccess(callers, callers, changed=True, before=now.open_to)
 
 
-def _differs(known: Json, body: Json) -> bool:
-    return any(sorted(known.get(key, ())) != sorted(body.get(key, ())) for key in _DECISIVE)
+def _differs(current: Json, body: Json) -> bool:
+    return any(sorted(current.get(key, ())) != sorted(body.get(key, ())) for key in _DECISIVE)
 
 
 def _patch(account: Account, spec: FleetSpec, body: Json) -> None:

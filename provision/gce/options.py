@@ -244,7 +244,7 @@ class GceOptions(ProviderOptions):
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change; the number of GPUs is one of them."""
-        found = super().conflicts(existing)
+        clauses = super().conflicts(existing)
         if self.gpus != existing.gpus:
-            found.append(f"{self.gpus} GPUs per instance requested, the fleet has {existing.gpus}")
-        return found
+            clauses.append(f"{self.gpus} GPUs per instance requested, the fleet has {existing.gpus}")
+        return clauses

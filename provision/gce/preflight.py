@@ -67,16 +67,16 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     Source: https://cloud.google.com/compute/docs/reference/rest/v1, IAM permissions of each method.
     """
     network, image = network_of(cloud.network).project, _IMAGE.search(cloud.image)
-    found = {*_ALWAYS}
+    names = {*_ALWAYS}
     if network in ("", project):
-        found |= {*_NETWORK, *(_FIREWALL if cloud.firewall else ())}
-        found |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
+        names |= {*_NETWORK, *(_FIREWALL if cloud.firewall else ())}
+        names |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
     if image is not None and image[1] == project:
-        found |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
+        names |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
     if cloud.scopes:
         # iam.serviceAccounts.actAs, too, but it is often granted on the account and not in the project.
-        found.add("compute.instances.setServiceAccount")
-    return tuple(sorted(found))
+        names.add("compute.instances.setServiceAccount")
+    return tuple(sorted(names))
 
 
 def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
@@ -96,14 +96,14 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
     ]
-    project, told, there, *_, sources = api.together(*looks)
+    project, region_resources, existing, *_, sources = api.together(*looks)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
-    pinned = sorted({zone_of(one) for one in there})
+    pinned = sorted({zone_of(resource) for resource in existing})
     regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
     if not regions:
         raise nowhere(count, cloud, {})
-    left, short = _within_quota(cloud, count, regions, _Quotas(api.project, project, told))
+    left, short = _within_quota(cloud, count, regions, _Quotas(api.project, project, region_resources))
     if not left:
         raise_told(short[0])
     offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
@@ -113,7 +113,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         spot=cloud.spot,
         priced_at=PRICED_AT,
         delete_after_s=cloud.max_duration_s,
-        notes=(*dict.fromkeys(one.message for one in short), *_access(cloud, sources)),
+        notes=(*dict.fromkeys(resource.message for resource in short), *_access(cloud, sources)),
     )
 
 
@@ -139,7 +139,7 @@ class _Quotas:
     def __init__(self, name: str, project: Json, regions: Sequence[Json]) -> None:
         self._name = name
         self._project = project.get("quotas", ())
-        self._regions = {str(one["name"]): one.get("quotas", ()) for one in regions}
+        self._regions = {str(region["name"]): region.get("quotas", ()) for region in regions}
 
     def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
         """What is too small for `count` instances in a region."""
@@ -153,9 +153,9 @@ def _within_quota(
     left: list[Region] = []
     short: list[Diagnosis] = []
     for region in regions:
-        found = quotas.problems(cloud, count, region.name)
-        if found:
-            short += found
+        shortages = quotas.problems(cloud, count, region.name)
+        if shortages:
+            short += shortages
         else:
             left.append(region)
     return left, short
@@ -168,24 +168,26 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
         account: Whose fleets they would be.
         cloud: What would be rented; resolved.
     """
-    found = [
+    findings = [
         _finding(account, "credentials", lambda: _credentials(account)),
         _finding(account, "project", lambda: f"calls go to project {account.api.project}"),
     ]
-    if all(one.ok for one in found):
+    if all(finding.ok for finding in findings):
         project: Json = {}
-        found.append(_finding(account, "API", lambda: _api(account, project)))
+        findings.append(_finding(account, "API", lambda: _api(account, project)))
         if project:
-            found += _permissions(account, cloud)
-            found.append(_finding(account, "network", lambda: _network(account, cloud)))
-            found.append(_finding(account, "image", lambda: f"{account.api.image(cloud.image)['name']} can be used"))
-            found.append(_gpus(account, project))
-            found.append(_finding(account, "regional quota", lambda: _regional(account, cloud)))
-    found.append(_finding(account, "address", lambda: _address(account, cloud)))
+            findings += _permissions(account, cloud)
+            findings.append(_finding(account, "network", lambda: _network(account, cloud)))
+            findings.append(
+                _finding(account, "image", lambda: f"{account.api.image(cloud.image)['name']} can be used")
+            )
+            findings.append(_gpus(account, project))
+            findings.append(_finding(account, "regional quota", lambda: _regional(account, cloud)))
+    findings.append(_finding(account, "address", lambda: _address(account, cloud)))
     gcloud = shutil.which("gcloud")
     needed = "not installed; only --iap needs it"
-    found.append(Finding("gcloud", bool(gcloud) or cloud.external, f"{gcloud}, for --iap" if gcloud else needed))
-    return found
+    findings.append(Finding("gcloud", bool(gcloud) or cloud.external, f"{gcloud}, for --iap" if gcloud else needed))
+    return findings
 
 
 def _finding(account: Account, subject: str, check: Callable[[], str]) -> Finding:
@@ -195,9 +197,9 @@ def _finding(account: Account, subject: str, check: Callable[[], str]) -> Findin
     except RefusedError as error:
         return _missing(subject, error.diagnosis)
     except ApiError as error:
-        told = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
+        diagnosis = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
         # Credentials that cannot be verified because nothing answers are not bad credentials.
-        return _missing("connection" if subject == "credentials" and not error.status else subject, told)
+        return _missing("connection" if subject == "credentials" and not error.status else subject, diagnosis)
     except ProviderError as error:
         message = f"{error.message}: {error.cause}" if error.cause else error.message
         return Finding(subject, False, message, error.next_step, error.hint)
@@ -234,7 +236,7 @@ def _regional(account: Account, cloud: GceOptions) -> str:
     """
     project, regions = account.api.together(account.api.get_project, account.api.regions)
     quotas = _Quotas(account.api.project, project, regions)
-    names = [str(one["name"]) for one in regions]
+    names = [str(region["name"]) for region in regions]
     room = [name for name in names if not quotas.problems(cloud, 1, name)]
     if not room and names:
         raise_told(quotas.problems(cloud, 1, names[0])[0])
@@ -246,9 +248,9 @@ def _address(account: Account, cloud: GceOptions) -> str:
     return f"SSH would be open to {', '.join(sources)}" if sources else "of no importance: no rule would name it"
 
 
-def _missing(subject: str, told: Diagnosis) -> Finding:
-    message = f"{told.message}: {told.cause}" if told.cause else told.message
-    return Finding(subject, False, message, told.next_step, told.hint)
+def _missing(subject: str, diagnosis: Diagnosis) -> Finding:
+    message = f"{diagnosis.message}: {diagnosis.cause}" if diagnosis.cause else diagnosis.message
+    return Finding(subject, False, message, diagnosis.next_step, diagnosis.hint)
 
 
 def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
@@ -267,7 +269,7 @@ def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
 
 
 def _gpus(account: Account, project: Json) -> Finding:
-    limits = {str(one.get("metric")): float(one.get("limit", 0)) for one in project.get("quotas", ())}
+    limits = {str(quota.get("metric")): float(quota.get("limit", 0)) for quota in project.get("quotas", ())}
     limit = limits.get("GPUS_ALL_REGIONS")
     if limit is None:
         return Finding("GPU quota", True, "not told")

@@ -1,4 +1,4 @@
-"""Instances on Google Compute Engine."""
+"""The provider for Google Compute Engine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NETWORK = re.compile(r"projects/([^/]+)/")
 
 
 class GceProvider(Provider):
-    """Makes instances in one project; they carry the labels of their fleet and owner, by which they are found.
+    """Creates instances in one project, with labels for their fleet and owner by which they are listed.
 
     Args:
-        owner: Of the state directory; part of every name, so that two owners in a project never meet.
-        user: Who and where, for people who find the instances.
-        journal: Where intents are written before each call.
-        cloud: Project and endpoint of all calls.
-        timing: How long to wait for what.
+        owner: ID of the state directory; part of every name, so that names of two owners in a project differ.
+        user: Login and computer of the user, for other users of the project.
+        journal: Journal in which intents are written before each call.
+        cloud: Options with the project and endpoint of all calls.
+        timing: Timeouts and intervals; None: the defaults.
     """
 
     name = "gce"
@@ -55,11 +55,11 @@ class GceProvider(Provider):
 
     @classmethod
     def change(cls, options: GceOptions, given: Mapping[str, Any]) -> GceOptions:
-        """Return options with some changed, GPUs and machine type by their full names.
+        """Return options with some changed, and with the full names of GPUs and machine type.
 
         Args:
-            options: To be changed.
-            given: Values by field; that of `gpu` may have a number, ``t4:2``.
+            options: Options to change.
+            given: Values by field; the value of `gpu` may have a number, ``t4:2``.
 
         Raises:
             ValueError: a value is invalid, or values contradict each other.
@@ -77,12 +77,16 @@ class GceProvider(Provider):
         except ValueError:
             if not gpu or "machine_type" in fields or not options.machine_type:
                 raise
-            return resolved(replace(changed, machine_type=""))  # that of the previous GPUs
+            return resolved(replace(changed, machine_type=""))  # the machine type belonged to the previous GPUs
 
     # --- before any money -------------------------------------------------------------------------------------
 
     def check(self, spec: FleetSpec) -> None:
-        """Raise ProviderError if `spec` makes no sense, or this computer lacks a program; makes no call."""
+        """Check the spec and the programs of this computer, without a call.
+
+        Raises:
+            ProviderError: `spec` is invalid, or a program is missing on this computer.
+        """
         super().check(spec)
         try:
             cloud = resolved(options_of(spec))
@@ -109,36 +113,38 @@ class GceProvider(Provider):
         """Return `spec` with the GPUs that its machine type comes with, if only Compute Engine knows them.
 
         Raises:
-            ProviderError: it cannot be asked.
+            ProviderError: the machine type cannot be read.
         """
         cloud = resolved(options_of(spec))
         if not may_bring_gpus(cloud):
             return spec
         with self._account.told("look at the machine type"):
-            found = self._account.api.machine_types(cloud.machine_type)
-        accelerators = next((one["accelerators"] for one in found if one.get("accelerators")), ())
+            machine_types = self._account.api.machine_types(cloud.machine_type)
+        accelerators = next(
+            (machine_type["accelerators"] for machine_type in machine_types if machine_type.get("accelerators")), ()
+        )
         return replace(spec, options=with_accelerators(cloud, accelerators))
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """Zones in the order in which they will be tried, and prices; quotas and settings are looked at.
+        """Return zones in the order in which they will be tried, and prices; check quotas and settings.
 
         Raises:
-            ProviderError: credentials, project, quota, network, image or machine are not as they must be.
+            ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.told("prepare the fleet"):
             return preflight.quote(self._account, spec, resolved(options_of(spec)), names)
 
     def doctor(self) -> Sequence[Finding]:
-        """Credentials, project, API, permissions, quota: all that is needed, and what mends what is missing."""
+        """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
         return preflight.doctor(self._account, resolved(self._cloud))
 
     # --- instances --------------------------------------------------------------------------------------------
 
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:
-        """Make the instances `names`, all in one zone or none at all.
+        """Create the instances `names`, all in one zone or none.
 
         Raises:
-            ProviderError: they are not to be had; nothing of the attempt is left.
+            ProviderError: they cannot be created; instances of the attempt are deleted.
         """
         with self._account.told("make the instances"):
             self._account.settle(spec.name)
@@ -146,38 +152,41 @@ class GceProvider(Provider):
             creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
-        """Instances of `fleet` (of all fleets of this owner, where it is None), ordered by fleet and index.
+        """Return the instances of `fleet`, or of all fleets of this owner for None, ordered by fleet and index.
 
         Raises:
-            ProviderError: nobody can tell.
+            ProviderError: Compute Engine does not answer.
         """
         with self._account.told("list the instances"):
             if fleet:
                 self._account.settle(fleet)
-            return in_order(instance(one) for one in self._account.resources(fleet))
+            return in_order(instance(resource) for resource in self._account.resources(fleet))
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
-        """How SSH reaches `instances`, in their order; the host keys are from their guest attributes.
+        """Return the hosts of `instances`, in their order; the host keys are from their guest attributes.
 
         Raises:
-            ProviderError: one does not run, or has not published its host key.
+            ProviderError: an instance does not run, or has not published its host key.
         """
         cloud = resolved(options_of(spec))
         with self._account.told("find the instances"):
-            there = {str(one["id"]): one for one in self._account.resources(spec.name)}
-            wanted = [(one, there.get(one.id)) for one in instances]
-            running = [found for _, found in wanted if found is not None and found.get("status") == "RUNNING"]
-            for one, found in wanted:
-                if found not in running:
-                    raise _not_running(one)
+            existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
+            wanted = [(worker, existing.get(worker.id)) for worker in instances]
+            running = [
+                resource for _, resource in wanted if resource is not None and resource.get("status") == "RUNNING"
+            ]
+            for worker, resource in wanted:
+                if resource not in running:
+                    raise _not_running(worker)
             late = creation.look_for_keys(self._account, running)
         if late:
+            names = ", ".join(our_name(resource) for resource in late)
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
-                f"{', '.join(our_name(one) for one in late)} in fleet {spec.name} did not publish a host key yet",
+                f"{names} in fleet {spec.name} did not publish a host key yet",
                 again={},
             )
-        return [self._host(found, cloud, spec.python) for found in running]
+        return [self._host(resource, cloud, spec.python) for resource in running]
 
     def _host(self, resource: Json, cloud: GceOptions, python: str) -> Host:
         inside, outside = addresses(resource)
@@ -195,15 +204,15 @@ class GceProvider(Provider):
         )
 
     def _tunnel(self, resource: Json, port: int) -> tuple[str, ...]:
-        """What reaches an instance through Identity-Aware Proxy."""
+        """Return the command that reaches an instance through Identity-Aware Proxy."""
         start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
         return (*start, f"--project={self._account.api.project}", f"--zone={zone_of(resource)}")
 
     def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
-        """Let this computer through the fleet's firewall rule; ranges that the user named are not widened.
+        """Admit this computer in the fleet's firewall rule; ranges that the user gave are not widened.
 
         Raises:
-            ProviderError: the address of this computer is not known, or the rule cannot be changed.
+            ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
         cloud = resolved(options_of(spec))
         with self._account.told("update the firewall rule of the fleet"):
@@ -212,106 +221,110 @@ class GceProvider(Provider):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
-        """Delete `instances` with their disks, and wait until they are gone; a missing one is success.
+        """Delete `instances` with their disks, and wait until they are gone; a missing instance is success.
 
         Raises:
-            ProviderError: one could not be deleted.
+            ProviderError: an instance could not be deleted.
         """
-        ids = {one.id for one in instances}
+        ids = {worker.id for worker in instances}
         with self._account.told("delete the instances"):
-            fleets = {one.fleet for one in instances}
-            there = [one for fleet in sorted(fleets) for one in self._account.resources(fleet)]
-            targets = [one for one in there if str(one["id"]) in ids]
+            fleets = {worker.fleet for worker in instances}
+            resources = [resource for fleet in sorted(fleets) for resource in self._account.resources(fleet)]
+            targets = [resource for resource in resources if str(resource["id"]) in ids]
             deletion.delete_instances(self._account, targets, progress)
-        found = {str(one["id"]) for one in targets}
-        for one in instances:
-            if one.id not in found:
-                progress(one.name, "deleted")
+        deleted = {str(resource["id"]) for resource in targets}
+        for worker in instances:
+            if worker.id not in deleted:
+                progress(worker.name, "deleted")
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         """Delete instances, disks, addresses and firewall rules of `fleet` together, and list again.
 
         Raises:
-            ProviderError: nobody can tell what is left.
+            ProviderError: a resource could not be deleted, or the remaining resources cannot be listed.
         """
         account = self._account
         with account.told(f"delete fleet {fleet}"):
             account.settle(fleet)
-            there = deletion.of_fleet(account, fleet)
+            orphans = deletion.of_fleet(account, fleet)
             instances = account.resources(fleet)
-            for one in instances:
-                progress(our_name(one), "deleting")
-            deletion.delete_things(account, there)
+            for resource in instances:
+                progress(our_name(resource), "deleting")
+            deletion.delete_things(account, orphans)
             left = deletion.of_fleet(account, fleet)
-        names = {one.name for one in left}
-        for one in instances:
-            if one["name"] not in names:
-                progress(our_name(one), "deleted")
-        return sorted(f"{one.kind} {one.name}" for one in left)
+        names = {orphan.name for orphan in left}
+        for resource in instances:
+            if resource["name"] not in names:
+                progress(our_name(resource), "deleted")
+        return sorted(f"{orphan.kind} {orphan.name}" for orphan in left)
 
     def orphans(self) -> Sequence[Orphan]:
-        """All that fleets have in the project, whoever made it and whether anybody still knows of it.
+        """Return the resources of all fleets in the project, of any owner, recorded on this computer or not.
 
         Raises:
-            ProviderError: nobody can tell.
+            ProviderError: Compute Engine does not answer.
         """
         with self._account.told("look for what fleets left"):
             deletion.await_insertions(self._account)
             return deletion.things(self._account)
 
     def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> Sequence[str]:
-        """Delete `orphans`, and look again.
+        """Delete `orphans`, and list again.
 
         Returns:
-            Names of those that are still there.
+            Kinds and names of the resources that still exist.
 
         Raises:
-            ProviderError: one could not be deleted.
+            ProviderError: a resource could not be deleted.
         """
         with self._account.told("delete what fleets left"):
-            for one in orphans:
-                progress(one.name, "deleting")
+            for orphan in orphans:
+                progress(orphan.name, "deleting")
             deletion.delete_things(self._account, orphans)
-            left = {(one.kind, one.zone, one.name) for one in deletion.things(self._account)}
-        for one in orphans:
-            if (one.kind, one.zone, one.name) not in left:
-                progress(one.name, "deleted")
-        return [f"{one.kind} {one.name}" for one in orphans if (one.kind, one.zone, one.name) in left]
+            left = {(orphan.kind, orphan.zone, orphan.name) for orphan in deletion.things(self._account)}
+        for orphan in orphans:
+            if (orphan.kind, orphan.zone, orphan.name) not in left:
+                progress(orphan.name, "deleted")
+        return [
+            f"{orphan.kind} {orphan.name}" for orphan in orphans if (orphan.kind, orphan.zone, orphan.name) in left
+        ]
 
     # --- while it lives ---------------------------------------------------------------------------------------
 
     def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
-        """Let Compute Engine delete `instances` so many seconds from now.
+        """Let Compute Engine delete `instances` this many seconds from now.
 
         Raises:
-            ProviderError: it does not change the deadline.
+            ProviderError: the deadline cannot be changed.
         """
-        ids = {one.id for one in instances}
+        ids = {worker.id for worker in instances}
         with self._account.told("change when the instances are deleted"):
-            there = [one for fleet in {one.fleet for one in instances} for one in self._account.resources(fleet)]
-            targets = [one for one in there if str(one["id"]) in ids]
+            fleets = {worker.fleet for worker in instances}
+            resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
+            targets = [resource for resource in resources if str(resource["id"]) in ids]
             deadline.extend(self._account, targets, round(seconds), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.
 
         Returns:
-            Whether every instance has confirmed it.
+            True if every instance has confirmed the time.
 
         Raises:
-            ProviderError: it cannot be set.
+            ProviderError: the time cannot be set.
         """
-        ids = {one.id for one in instances}
+        ids = {worker.id for worker in instances}
         with self._account.told("set when the instances stop"):
-            there = [one for fleet in {one.fleet for one in instances} for one in self._account.resources(fleet)]
-            targets = [one for one in there if str(one["id"]) in ids]
+            fleets = {worker.fleet for worker in instances}
+            resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
+            targets = [resource for resource in resources if str(resource["id"]) in ids]
             return expiry.stop_at(self._account, targets, round(at))
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
-        """Why instances are gone or stopped, each as a clause; those of which Compute Engine knows.
+        """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.
 
         Raises:
-            ProviderError: nobody can tell.
+            ProviderError: Compute Engine does not answer.
         """
         with self._account.told("find out what became of the instances"):
             return termination_reasons(self._account, fleet, names)
@@ -335,10 +348,10 @@ def _check_endpoint(endpoint: str) -> None:
         )
 
 
-def _not_running(one: Instance) -> ProviderError:
-    state = one.state.value if one.state is not InstanceState.RUNNING else "gone"
+def _not_running(worker: Instance) -> ProviderError:
+    state = worker.state.value if worker.state is not InstanceState.RUNNING else "gone"
     return ProviderError(
         ErrorKind.UNREACHABLE,
-        f"{one.name} in fleet {one.fleet} is not running: it is {state}",
+        f"{worker.name} in fleet {worker.fleet} is not running: it is {state}",
         next_step="fleet up",
     )

@@ -38,12 +38,12 @@ def public_addresses(*, local: bool = False) -> tuple[str, ...]:
     if url:
         answers = [_by_https(url)]
     else:
-        told: list[str] = []
-        beside = threading.Thread(target=lambda: told.append(_by_dns()), daemon=True)
-        beside.start()
+        dns_answers: list[str] = []
+        thread = threading.Thread(target=lambda: dns_answers.append(_by_dns()), daemon=True)
+        thread.start()
         by_https = _by_https(_URL)
-        beside.join(2 * _TIMEOUT_S)
-        answers = [*told, by_https]
+        thread.join(2 * _TIMEOUT_S)
+        answers = [*dns_answers, by_https]
     return tuple(dict.fromkeys(answer for answer in answers if _is_ipv4(answer)))
 
 
@@ -56,8 +56,8 @@ def _by_dns() -> str:
     import dns.rdatatype
 
     try:
-        found = socket.getaddrinfo(_SERVER, 53, family=socket.AF_INET, type=socket.SOCK_DGRAM)
-        server = str(found[0][4][0])
+        addresses = socket.getaddrinfo(_SERVER, 53, family=socket.AF_INET, type=socket.SOCK_DGRAM)
+        server = str(addresses[0][4][0])
         answer = dns.query.udp(dns.message.make_query(_NAME, dns.rdatatype.TXT), server, timeout=_TIMEOUT_S)
     except (OSError, dns.exception.DNSException):
         return ""

@@ -58,12 +58,12 @@ def problems(
         project: Name of the project.
     """
     of_region, of_project = _by_metric(region_quotas), _by_metric(project_quotas)
-    found = []
+    diagnoses = []
     for need in _needs(cloud, count):
         problem = _problem(need, of_project if need.everywhere else of_region, region, project)
         if problem is not None:
-            found.append(problem)
-    return found
+            diagnoses.append(problem)
+    return diagnoses
 
 
 def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
@@ -105,21 +105,21 @@ def _cpu_metrics(machine_type: str, spot: bool) -> tuple[str, ...]:
 
 
 def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:
-    known = [metric for metric in need.metrics if metric in quotas]
+    listed = [metric for metric in need.metrics if metric in quotas]
     # One that is not listed, as those of new families are not, has room.
     if (
-        len(known) < len(need.metrics)
+        len(listed) < len(need.metrics)
         or not need.amount
-        or any(_free(quotas[metric]) >= need.amount for metric in known)
+        or any(_free(quotas[metric]) >= need.amount for metric in listed)
     ):
         return None
-    metric = max(known, key=lambda one: _free(quotas[one]))
+    metric = max(listed, key=lambda name: _free(quotas[name]))
     if _free(quotas[metric]) <= 0:
-        metric = known[0]
+        metric = listed[0]
     limit, usage = quotas[metric]
     where = "in all regions together" if need.everywhere else f"in {region}"
     allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"allows none {where}"
-    also = [other for other in known if other != metric]
+    also = [other for other in listed if other != metric]
     return Diagnosis(
         ErrorKind.QUOTA,
         Scope.EVERYTHING if need.everywhere else Scope.REGION,

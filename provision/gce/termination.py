@@ -21,20 +21,20 @@ def termination_reasons(account: Account, fleet: str, names: Sequence[str]) -> M
     Raises:
         ApiError: a call failed.
     """
-    there = {our_name(one): one for one in account.resources(fleet)}
-    lost = [name for name in names if name not in there or there[name].get("status") != "RUNNING"]
+    existing = {our_name(operation): operation for operation in account.resources(fleet)}
+    lost = [name for name in names if name not in existing or existing[name].get("status") != "RUNNING"]
     if not lost:
         return {}
-    ends = [one for kind in _ENDS for one in account.api.operations(f'operationType="{kind}"')]
-    found = {}
+    ends = [operation for kind in _ENDS for operation in account.api.operations(f'operationType="{kind}"')]
+    reasons = {}
     for name in lost:
-        own = instance_name(fleet, account.owner, name)
-        mine = [one for one in ends if last(one.get("targetLink", "")) == own]
+        resource_name = instance_name(fleet, account.owner, name)
+        mine = [operation for operation in ends if last(operation.get("targetLink", "")) == resource_name]
         if mine:
-            found[name] = clause(max(mine, key=_at))
-        elif name in there:
-            found[name] = f"is {there[name].get('status', 'unknown').lower()}"
-    return found
+            reasons[name] = clause(max(mine, key=_at))
+        elif name in existing:
+            reasons[name] = f"is {existing[name].get('status', 'unknown').lower()}"
+    return reasons
 
 
 def _at(operation: Json) -> float:

@@ -38,12 +38,14 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None)
         offered: Zones by region in which Compute Engine says that such machines exist; None: not known, and those
             with a known price are taken.
     """
-    known = _by_region(prices.zones()) if offered is None else {name: set(offered[name]) for name in offered}
+    by_region = _by_region(prices.zones()) if offered is None else {name: set(offered[name]) for name in offered}
     if cloud.zones:
-        regions = [_named(cloud, place, known, offered is not None) for place in cloud.zones]
+        regions = [_named(cloud, place, by_region, offered is not None) for place in cloud.zones]
     else:
         priced = offered is None
-        regions = [Region(name, _by_price(cloud, zones, only_priced=priced)) for name, zones in sorted(known.items())]
+        regions = [
+            Region(name, _by_price(cloud, zones, only_priced=priced)) for name, zones in sorted(by_region.items())
+        ]
         regions.sort(key=lambda region: _price_order(cloud, region.zones[0]) if region.zones else (True, 0.0))
     return [part for region in _without_repetition(regions) for part in _requestable(region)]
 
@@ -108,12 +110,12 @@ class Search:
         return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
-def _named(cloud: GceOptions, place: str, known: Mapping[str, Collection[str]], sure: bool) -> Region:
+def _named(cloud: GceOptions, place: str, by_region: Mapping[str, Collection[str]], sure: bool) -> Region:
     """The place that a user named; without zones where there is no such machine."""
     if is_zone(place):
         name = region_of(place)
-        return Region(name, (place,) if not sure or place in known.get(name, ()) else ())
-    return Region(place, _by_price(cloud, known.get(place, ()), only_priced=False))
+        return Region(name, (place,) if not sure or place in by_region.get(name, ()) else ())
+    return Region(place, _by_price(cloud, by_region.get(place, ()), only_priced=False))
 
 
 def _by_price(cloud: GceOptions, zones: Iterable[str], *, only_priced: bool) -> tuple[str, ...]:
@@ -127,10 +129,10 @@ def _price_order(cloud: GceOptions, zone: str) -> tuple[bool, float]:
 
 
 def _by_region(zones: Iterable[str]) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    regions: dict[str, set[str]] = {}
     for zone in zones:
-        found.setdefault(region_of(zone), set()).add(zone)
-    return found
+        regions.setdefault(region_of(zone), set()).add(zone)
+    return regions
 
 
 def _without_repetition(regions: Iterable[Region]) -> Iterator[Region]:

@@ -24,8 +24,8 @@ def is_ai_zone(zone: str) -> bool:
 
     Source: ``LocationPolicy.locations`` in the discovery document of the Compute Engine API.
     """
-    found = _ZONE.fullmatch(zone)
-    return found is not None and zone[len(found[1]) + 1 :].startswith("ai")
+    match = _ZONE.fullmatch(zone)
+    return match is not None and zone[len(match[1]) + 1 :].startswith("ai")
 
 
 def region_of(zone: str) -> str:
@@ -34,7 +34,7 @@ def region_of(zone: str) -> str:
     Raises:
         ValueError: `zone` is not a zone's name.
     """
-    found = _ZONE.fullmatch(zone)
-    if found is None:
+    match = _ZONE.fullmatch(zone)
+    if match is None:
         raise ValueError(f"{zone!r} is not a zone; zones are called like us-central1-a")
-    return found[1]
+    return match[1]

@@ -141,7 +141,7 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
         ValueError: there is no such type, or an instance cannot have so many; a sentence for the user.
     """
     name, colon, number = text.strip().lower().partition(":")
-    gpu = next((one for one in GPUS.values() if name in {one.short, one.accelerator}), None)
+    gpu = next((candidate for candidate in GPUS.values() if name in {candidate.short, candidate.accelerator}), None)
     if gpu is None:
         near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]}? " if near else ""
@@ -157,7 +157,7 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
 
 def gpu_of(cloud: GceOptions) -> Gpu | None:
     """The type of the GPUs of `cloud`; None where it has none, or one that is not listed here."""
-    return next((one for one in GPUS.values() if cloud.gpu in {one.short, one.accelerator}), None)
+    return next((gpu for gpu in GPUS.values() if cloud.gpu in {gpu.short, gpu.accelerator}), None)
 
 
 def resolved(cloud: GceOptions) -> GceOptions:
@@ -361,7 +361,7 @@ def _check_words(cloud: GceOptions) -> None:
                 f"{place!r} is neither a zone nor a region; "
                 "zones are called like us-central1-a, regions like us-central1"
             )
-    for what, text in (
+    for noun, text in (
         ("image", cloud.image),
         ("disk type", cloud.disk_type),
         ("network", cloud.network),
@@ -369,7 +369,7 @@ def _check_words(cloud: GceOptions) -> None:
         ("project", cloud.project),
     ):
         if _NOT_A_NAME.search(text):
-            raise ValueError(f"{text!r} is no usable name of the {what}")
+            raise ValueError(f"{text!r} is no usable name of the {noun}")
     _check_network(cloud)
     if cloud.image and "/" not in cloud.image:
         raise ValueError(
@@ -412,12 +412,12 @@ def _network(text: str) -> str:
 
 def _accelerator_size(machine_type: str) -> int | None:
     """Number of vCPUs of a machine type that is named by its GPUs, where that is known."""
-    known = {"a2-highgpu": 12, "a2-ultragpu": 12, "a2-megagpu": 6, "a3-highgpu": 26, "a3-megagpu": 26}
-    known |= {"a3-ultragpu": 28, "a4-highgpu": 28}
+    cpus_per_gpu = {"a2-highgpu": 12, "a2-ultragpu": 12, "a2-megagpu": 6, "a3-highgpu": 26, "a3-megagpu": 26}
+    cpus_per_gpu |= {"a3-ultragpu": 28, "a4-highgpu": 28}
     series, _, size = machine_type.rpartition("-")
-    if series not in known or not size.endswith("g") or not size[:-1].isdigit():
+    if series not in cpus_per_gpu or not size.endswith("g") or not size[:-1].isdigit():
         return None
-    return known[series] * int(size[:-1])
+    return cpus_per_gpu[series] * int(size[:-1])
 
 
 def _family(machine_type: str) -> str:

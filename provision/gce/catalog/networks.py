@@ -36,10 +36,10 @@ def network_of(text: str) -> Network:
     """
     if "/" not in text:
         return Network("", text)
-    found = _NETWORK.fullmatch(text)
-    if found is None:
+    match = _NETWORK.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a network; write a name, or projects/PROJECT/global/networks/NAME")
-    return Network(found[1] or "", found[2])
+    return Network(match[1] or "", match[2])
 
 
 def subnetwork_of(text: str) -> Subnetwork:
@@ -50,12 +50,12 @@ def subnetwork_of(text: str) -> Subnetwork:
     """
     if "/" not in text:
         return Subnetwork("", "", text)
-    found = _SUBNETWORK.fullmatch(text)
-    if found is None:
+    match = _SUBNETWORK.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{text!r} is not a subnetwork; write a name, or projects/PROJECT/regions/REGION/subnetworks/NAME"
         )
-    return Subnetwork(found[1] or "", found[2], found[3])
+    return Subnetwork(match[1] or "", match[2], match[3])
 
 
 def network_path(text: str) -> str:
@@ -76,8 +76,8 @@ def subnetwork_path(text: str, region: str, host: str = "") -> str:
     Raises:
         ValueError: nothing says in which region it is.
     """
-    found = subnetwork_of(text)
-    if not (found.region or region):
+    subnetwork = subnetwork_of(text)
+    if not (subnetwork.region or region):
         raise ValueError(f"the region of subnetwork {text} is not known")
-    path, project = f"regions/{found.region or region}/subnetworks/{found.name}", found.project or host
+    path, project = f"regions/{subnetwork.region or region}/subnetworks/{subnetwork.name}", subnetwork.project or host
     return f"projects/{project}/{path}" if project else path

@@ -177,10 +177,10 @@ class Api:
         Raises:
             RefusedError: there are no credentials, or neither they nor the settings name a project.
         """
-        found = self._project or self._credentials[1]
-        if not found:
+        project = self._project or self._credentials[1]
+        if not project:
             raise RefusedError(no_project())
-        return found
+        return project
 
     def _client(self, name: str) -> Any:
         # Threads that import modules of one package at the same time can block each other.
@@ -212,7 +212,7 @@ class Api:
         for pause in self.timing.pauses():
             try:
                 with _translated():
-                    found = action()
+                    result = action()
             except ApiError as error:
                 self._answered = self._answered or error.status > 0
                 limit_s = self.timing.retry_s if self._answered else self.timing.contact_s
@@ -220,17 +220,17 @@ class Api:
                     raise
             else:
                 self._answered = True
-                return found
+                return result
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
         raise AssertionError("pauses have no end")
 
     def _get(self, client: str, method: str, **fields: Any) -> Json:
-        found = self._call(
+        message = self._call(
             lambda: getattr(self._client(client), method)(
                 request={"project": self.project, **fields}, retry=None, timeout=CALL_TIMEOUT_S
             )
         )
-        return to_json(found)
+        return to_json(message)
 
     def _list(self, client: str, **fields: Any) -> list[Json]:
         """All resources of one list, all pages of it."""
@@ -263,14 +263,14 @@ class Api:
             self._prepare()
         ended: dict[int, tuple[Any, BaseException | None]] = {}
 
-        def one(number: int) -> None:
+        def call(number: int) -> None:
             try:
                 ended[number] = (calls[number](), None)
             except BaseException as error:  # noqa: BLE001 - raised again below
                 ended[number] = (None, error)
 
         # Not a pool: at Ctrl-C nobody waits for its threads.
-        threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(len(calls))]
+        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(len(calls))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -304,8 +304,8 @@ class Api:
 
     def accelerator_zones(self, name: str) -> list[str]:
         """Zones that have accelerators of this type."""
-        found = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
-        return [last(item["zone"]) for item in found if item.get("zone")]
+        accelerators = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
+        return [last(item["zone"]) for item in accelerators if item.get("zone")]
 
     def machine_types(self, name: str) -> list[Json]:
         """The machine type of this name, once for each zone that has it."""
@@ -400,7 +400,7 @@ class Api:
 
     # --- operations -------------------------------------------------------------------------------------------
 
-    def wait(self, operation: Json, what: str) -> Json:
+    def wait(self, operation: Json, activity: str) -> Json:
         """The operation once it is done, whether it failed or not.
 
         Raises:
@@ -410,7 +410,9 @@ class Api:
         pauses = self.timing.pauses()
         while operation.get("status") != "DONE":
             if time.monotonic() > deadline:
-                message = f"{what} is not done after {self.timing.operation_s:g} s (operation {operation['name']})"
+                message = (
+                    f"{activity} is not done after {self.timing.operation_s:g} s (operation {operation['name']})"
+                )
                 raise ApiError([Failure(code="DEADLINE", message=message)])
             before = time.monotonic()
             operation = self._wait_once(operation)
@@ -425,20 +427,20 @@ class Api:
             client, place = "RegionOperationsClient", {"region": last(operation["region"])}
         else:
             client, place = "GlobalOperationsClient", {}
-        found = _PROJECT.search(operation.get("selfLink", ""))
-        project = found[1] if found else self.project
+        match = _PROJECT.search(operation.get("selfLink", ""))
+        project = match[1] if match else self.project
         request = {"project": project, "operation": operation["name"], **place}
         return self._call(
             lambda: to_json(self._client(client).wait(request=request, retry=None, timeout=WAIT_TIMEOUT_S))
         )
 
-    def done(self, operation: Json, what: str) -> None:
+    def done(self, operation: Json, activity: str) -> None:
         """Wait for an operation that must succeed.
 
         Raises:
             ApiError: it failed, or takes too long.
         """
-        failures = from_operation(self.wait(operation, what))
+        failures = from_operation(self.wait(operation, activity))
         if failures:
             raise ApiError(failures)
 
@@ -466,8 +468,8 @@ class Api:
             if answers:
                 time.sleep(pause)
             for part in _slices(left, CALLS_MAX):
-                found = self._call(lambda part=part: self._post_batch([calls[n] for n in part]))  # type: ignore[misc]
-                answers.update(zip(part, found, strict=True))
+                part_answers = self._call(lambda part=part: self._post_batch([calls[n] for n in part]))  # type: ignore[misc]
+                answers.update(zip(part, part_answers, strict=True))
         return [answers[n] for n in range(len(calls))]
 
     def _post_batch(self, calls: Sequence[Call]) -> list[Answer]:
@@ -516,8 +518,8 @@ def to_json(message: Any) -> Json:
         always_print_fields_with_no_presence=False,
         indent=None,
     )
-    found: Json = json.loads(text)
-    return found
+    result: Json = json.loads(text)
+    return result
 
 
 def answer_failures(answer: Answer) -> list[Failure]:
@@ -546,10 +548,10 @@ def _translated() -> Iterator[None]:
 
 def _body(answer: Any) -> Mapping[str, Any] | None:
     try:
-        found = answer.json()
+        content = answer.json()
     except (ValueError, AttributeError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _plain(error: Exception) -> str:

@@ -73,10 +73,10 @@ def decode(content_type: str, body: bytes) -> list[Answer]:
         raise ValueError(f"a batch was answered with {message.get_content_type()}")
     answers: dict[int, Answer] = {}
     for part in list(message.walk())[1:]:
-        found = _CONTENT_ID.fullmatch(str(part["Content-ID"] or "").strip())
-        if found is None:
+        match = _CONTENT_ID.fullmatch(str(part["Content-ID"] or "").strip())
+        if match is None:
             raise ValueError("a part of the answer to a batch does not say which call it answers")
-        answers[int(found[1])] = _answer(part)
+        answers[int(match[1])] = _answer(part)
     if sorted(answers) != list(range(len(answers))):
         raise ValueError(f"the answer to a batch lacks some of its calls; it has {sorted(answers)}")
     return [answers[index] for index in range(len(answers))]
@@ -102,14 +102,14 @@ def _answer(part: Message) -> Answer:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
         raise ValueError("a part of the answer to a batch has no HTTP response in it")
-    found = _STATUS_LINE.match(payload.lstrip())
-    if found is None:
+    match = _STATUS_LINE.match(payload.lstrip())
+    if match is None:
         raise ValueError("a part of the answer to a batch is no HTTP response")
-    inner = email.parser.BytesParser().parsebytes(payload.lstrip()[found.end() :])
+    inner = email.parser.BytesParser().parsebytes(payload.lstrip()[match.end() :])
     content = inner.get_payload(decode=True)
     text = content.strip() if isinstance(content, bytes) else b""
     try:
         body = json.loads(text) if text else {}
     except ValueError:
         body = {"error": {"message": text.decode(errors="replace")}}
-    return Answer(int(found[1]), body if isinstance(body, dict) else {})
+    return Answer(int(match[1]), body if isinstance(body, dict) else {})

@@ -43,11 +43,11 @@ def _imported(path: str) -> ModuleType:
 
 def _stand_in() -> None:
     """Register the package without what it does when it is imported; that is made up for when anything is asked."""
-    found = find_spec(PACKAGE)
-    if found is None or found.loader is None or found.submodule_search_locations is None:
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.loader is None or spec.submodule_search_locations is None:
         return  # the import will say that it is missing
-    module = module_from_spec(found)
-    loader = found.loader
+    module = module_from_spec(spec)
+    loader = spec.loader
 
     def whole(name: str) -> Any:
         if name.startswith("__") or find_spec(f"{PACKAGE}.{name}") is not None:

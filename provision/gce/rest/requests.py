@@ -53,8 +53,8 @@ def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[
         user: Login and computer of the user, in any form.
         index: Of the instance; None: of all instances of a bulk request, which gives each the same labels.
     """
-    found = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
-    return found if index is None else {**found, "fleet-index": str(index)}
+    pairs = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
+    return pairs if index is None else {**pairs, "fleet-index": str(index)}
 
 
 def ssh_keys(user: str, public_key: str) -> str:
@@ -123,8 +123,8 @@ def mark(fleet: str, owner: str, user: str) -> str:
 
 def marked(description: str) -> tuple[str, str, str] | None:
     """Fleet, owner and user of what has this description; None: no fleet made it."""
-    found = _MARK.fullmatch(description)
-    return (found[1], found[2], found[3]) if found else None
+    match = _MARK.fullmatch(description)
+    return (match[1], match[2], match[3]) if match else None
 
 
 def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,12 +172,12 @@ def _boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _interface(cloud: GceOptions, region: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"network": network_path(cloud.network)}
+    interface: dict[str, Any] = {"network": network_path(cloud.network)}
     if cloud.subnetwork:
-        found["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
+        interface["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
     if cloud.external:
-        found["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
-    return found
+        interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
+    return interface
 
 
 def _metadata(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
@@ -196,16 +196,16 @@ def _metadata(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
 def _scheduling(cloud: GceOptions) -> dict[str, Any]:
     """An instance with GPUs, or one on spot, cannot move to another computer: it is stopped."""
     stays = has_gpus(cloud) or cloud.spot
-    found: dict[str, Any] = {
+    scheduling: dict[str, Any] = {
         "provisioningModel": "SPOT" if cloud.spot else "STANDARD",
         "onHostMaintenance": "TERMINATE" if stays else "MIGRATE",
         "automaticRestart": False,
     }
     if cloud.max_duration_s:
-        found["maxRunDuration"] = {"seconds": str(cloud.max_duration_s)}
+        scheduling["maxRunDuration"] = {"seconds": str(cloud.max_duration_s)}
     if cloud.spot or cloud.max_duration_s:
-        found["instanceTerminationAction"] = "DELETE"
-    return found
+        scheduling["instanceTerminationAction"] = "DELETE"
+    return scheduling
 
 
 def _accelerators(cloud: GceOptions) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def seconds(text: str) -> float:
 
 def owned(resources: Iterable[Json], owner: str) -> list[Json]:
     """Those of `resources` that this owner made."""
-    return [one for one in resources if one.get("labels", {}).get("fleet-owner") == owner]
+    return [resource for resource in resources if resource.get("labels", {}).get("fleet-owner") == owner]
 
 
 def our_name(resource: Mapping[str, Any]) -> str:
@@ -63,8 +63,8 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
 
     Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
     """
-    found = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
-    return frozenset(last(str(location)) for location in found)
+    statuses = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
+    return frozenset(last(str(location)) for location in statuses)
 
 
 def cloud_of(resource: Mapping[str, Any]) -> GceOptions:
@@ -97,11 +97,11 @@ def instance(resource: Mapping[str, Any]) -> Instance:
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
     """By fleet and index; one whose name has no index comes last."""
 
-    def place(one: Instance) -> tuple[str, int, str]:
+    def place(worker: Instance) -> tuple[str, int, str]:
         try:
-            return (one.fleet, index_of(one.name), one.id)
+            return (worker.fleet, index_of(worker.name), worker.id)
         except ValueError:
-            return (one.fleet, 1 << 30, one.name)
+            return (worker.fleet, 1 << 30, worker.name)
 
     return sorted(instances, key=place)
 
