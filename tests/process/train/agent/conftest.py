@@ -12,7 +12,7 @@ Connect = Callable[..., Agent]
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Connect]:
-    """Opens conversations with hosts by number; hangs up all of them and ends what runs on the hosts afterwards."""
+    """Yield a function that opens channels to hosts by number; close all, and end the hosts' processes at the end."""
     opened: list[Agent] = []
 
     def open_agent(host: int = 0, **options: object) -> Agent:

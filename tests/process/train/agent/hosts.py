@@ -1,4 +1,4 @@
-"""Drives real agents over pipes, as the SSH part of the program drives them over channels."""
+"""Drive real agents over pipes, as the SSH part of the program drives them over channels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 
 class Agent:
-    """One exec of the agent on one host; `root` is that host, `prefix` what leads there."""
+    """An agent process on a host with the directory `root`; `prefix` is the command that runs programs on it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Agent:
         self.close()
 
     def close(self) -> str:
-        """Hang up, and give back what the agent said on stderr."""
+        """Close the connection, and return the standard error of the agent."""
         assert self.process.stdin
         assert self.process.stdout
         assert self.process.stderr
@@ -152,7 +152,7 @@ class Agent:
         return record
 
     def prepare(self, job: str, bundle: Bundle, **fields: object) -> Prepared | Refused:
-        """Prepare, and send what is wanted; `wanted` tells what that was."""
+        """Prepare a job, and send the objects that the agent requests."""
         values = {"fleet": "tiny", "slot": "worker-0", "address": "127.0.0.1", "python": sys.executable}
         request = Prepare(**{"job": job, "entries": bundle.entries, **values, **fields})  # type: ignore[arg-type]
         self.send(request)
@@ -178,7 +178,7 @@ class Agent:
 
 
 class Bundle:
-    """A script and what lies beside it."""
+    """A script and the files next to it."""
 
     def __init__(self, script: str = "", **files: bytes) -> None:
         self.entries: list[Entry] = []
@@ -195,7 +195,7 @@ class Bundle:
 
 
 class Story:
-    """What a Follow told, up to its end."""
+    """The records that a Follow sent, up to its end."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -230,7 +230,7 @@ def follow(
     until: Callable[[Story], bool] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> Story:
-    """Follow to the end, or until something has been told."""
+    """Follow to the end, or until a condition holds."""
     agent.send(request)
     return listen(agent, until, deadline_s)
 
@@ -259,7 +259,7 @@ def committed(
     spares: Sequence[str] = (),
     **fields: object,
 ) -> list[Member]:
-    """Prepare and commit one job on all agents, worker-0 on the first."""
+    """Prepare and commit a job on all agents, worker-0 on the first."""
     members = prepared(agents, job, bundle, first_port=first_port, addresses=addresses)
     for agent, request in zip(agents, commits(job, members, command, spares, **fields), strict=True):
         agent.commit(request)
@@ -269,7 +269,7 @@ def committed(
 def prepared(
     agents: Sequence[Agent], job: str, bundle: Bundle, *, first_port: int = 0, addresses: Sequence[str] = ()
 ) -> list[Member]:
-    """Prepare one job on all agents, worker-0 on the first."""
+    """Prepare a job on all agents, worker-0 on the first."""
     members = []
     for index, agent in enumerate(agents):
         ports = {"first_port": first_port} if first_port else {}
@@ -301,7 +301,7 @@ def commits(
 
 
 def fake_python(directory: Path, **versions: str) -> str:
-    """An interpreter that says it has other packages."""
+    """Return an interpreter that reports other versions of packages."""
     probed = json.dumps({"versions": versions, "directories": []})
     path = directory / "python"
     path.write_text(f'#!/bin/sh\ncase "$1" in\n-c) echo \'{probed}\' ;;\n*) exec {PYTHON} "$@" ;;\nesac\n')
@@ -310,7 +310,7 @@ def fake_python(directory: Path, **versions: str) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2]
     except FileNotFoundError:
@@ -319,12 +319,12 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int, deadline_s: float = 10.0) -> bool:
-    """Wait for the end of a process that is not our child."""
+    """Wait for the end of a process that is not a child of this one; return whether it ended."""
     return eventually(lambda: not alive(pid), deadline_s)
 
 
 def eventually(true: Callable[[], bool], deadline_s: float = 10.0) -> bool:
-    """Wait until something holds that nobody tells of."""
+    """Wait until a condition holds; return whether it does."""
     end = time.monotonic() + deadline_s
     while not true():
         if time.monotonic() > end:
@@ -334,10 +334,10 @@ def eventually(true: Callable[[], bool], deadline_s: float = 10.0) -> bool:
 
 
 def end_all(roots: Sequence[Path]) -> None:
-    """SIGKILL whatever the agents under `roots` left running."""
+    """Kill (SIGKILL) all processes that the agents under `roots` left."""
     for root in roots:
         for path in root.glob("jobs/*/*/processes"):
-            known = json.loads(path.read_text())
-            for pid, _, _ in known.values():
+            processes = json.loads(path.read_text())
+            for pid, _, _ in processes.values():
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)

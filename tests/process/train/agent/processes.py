@@ -1,4 +1,4 @@
-"""Tasks in this process's own hands, as a supervisor has them."""
+"""Run tasks as children of this process, as a supervisor does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 
 class HeldProcess:
-    """A task's process, and all that it told."""
+    """A task's process, and everything that it reported."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -40,7 +40,7 @@ class HeldProcess:
         self.closed += 1
 
     def until(self, true: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-        """Serve the loop until something holds."""
+        """Serve the loop until a condition holds."""
         end = time.monotonic() + deadline_s
         while not true():
             assert time.monotonic() < end, bytes(self.output)
@@ -52,7 +52,7 @@ class HeldProcess:
                     self.task.record_exit(status)
 
     def serve(self, seconds: float) -> None:
-        """Serve the loop for a while."""
+        """Serve the loop for this time."""
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() >= end)
 
@@ -66,22 +66,22 @@ class HeldProcess:
 
 @contextmanager
 def process() -> Iterator[HeldProcess]:
-    """A process that is not there any more afterwards."""
-    one = HeldProcess()
+    """Yield a process; end it at the end."""
+    held = HeldProcess()
     try:
-        yield one
+        yield held
     finally:
-        one.end()
+        held.end()
 
 
 def hook_in(directory: Path, *, holds_task: bool = True) -> Hook:
-    """The hook, written into a directory."""
+    """Write the hook into a directory; return it."""
     install_hook(str(directory / "hook"))
     return Hook(str(directory / "hook"), holds_task)
 
 
 def script_in(directory: Path, text: str) -> str:
-    """A script, written into a directory."""
+    """Write a script into a directory; return its path."""
     path = directory / "task.py"
     path.write_text(text)
     return str(path)

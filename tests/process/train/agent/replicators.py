@@ -1,4 +1,4 @@
-"""Replicators as real processes, driven by hand, and a script whose checkpoints tell whether they are whole."""
+"""Run replicators as real processes, and a script whose checkpoints show whether they are complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train.agent.host.processes import MARK, identify
 SECRET = b"s" * 32
 DEADLINE_S = 20.0
 
-# Writes checkpoint after checkpoint, each file of which tells its step and whether it is whole, and prints each step.
+# Writes checkpoints in a loop; each file contains its step and a digest. Prints each step.
 WRITER = r"""
 import hashlib, os, struct, sys, time
 kind, directory, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
@@ -93,7 +93,7 @@ while True:
 
 
 def step_of(path: Path) -> int:
-    """Return the step in a file of the writer, which must be whole."""
+    """Return the step in a file of the writer, which must be complete."""
     data = path.read_bytes()
     if data.startswith(b"\x89HDF"):
         data = data[96:]
@@ -105,7 +105,7 @@ def step_of(path: Path) -> int:
 
 
 def step_in(directory: Path) -> int:
-    """The step of the checkpoint in a directory, 0 where there is none; fails where anything is not whole."""
+    """Return the step of the checkpoint in a directory, 0 if it has none; fail if a file is incomplete."""
     steps = {path.name: step_of(path) for path in directory.iterdir() if path.name != "checkpoint"}
     if (directory / "checkpoint").exists():
         newest = (directory / "checkpoint").read_text().splitlines()[0].split('"')[1]
@@ -117,7 +117,7 @@ def step_in(directory: Path) -> int:
 
 
 class Host:
-    """A replicator and the directories it works in."""
+    """A replicator, and its directories."""
 
     def __init__(self, yard: Yard, name: str, **options: Any) -> None:
         self.yard = yard
@@ -163,7 +163,7 @@ class Host:
         return [one.note for one in self.news if one.note]
 
     def send_record(self, act: Callable[[], None], answered: Callable[[News], object]) -> News:
-        """Order, and wait for the answer."""
+        """Send an order, and return the answer to it."""
         before = len(self.news)
         act()
         self.yard.until(lambda: any(answered(one) for one in self.news[before:]), f"an answer of {self.name}")
@@ -191,7 +191,7 @@ class Host:
             path.write_text(text)
 
     def snapshot(self, *writes: tuple[str, str]) -> Snapshot:
-        """Take what is in the checkpoint directory, and `writes`."""
+        """Write `writes`, take a snapshot of the checkpoint directory, and return it."""
         self.write(*writes)
         self.settle(is_orderly=True)
         return self.newest
@@ -217,19 +217,19 @@ class Host:
 
 
 def tree(directory: Path) -> dict[str, object]:
-    """All that is in a directory."""
-    found: dict[str, object] = {}
+    """Return the contents of a directory by relative path."""
+    files: dict[str, object] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_symlink():
-            found[name] = path.readlink()
+            files[name] = path.readlink()
         else:
-            found[name] = None if path.is_dir() else (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
-    return found
+            files[name] = None if path.is_dir() else (path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+    return files
 
 
 class Yard:
-    """Hosts, and what writes on them."""
+    """Hosts, and the processes that write on them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -258,14 +258,14 @@ class Yard:
         return process
 
     def output_of(self, process: subprocess.Popen[bytes]) -> list[bytes]:
-        """SIGKILL, where it has not ended; the lines that it has printed."""
+        """Kill a process that has not ended; return the lines that it has printed."""
         self.writers.remove(process)
         process.kill()
         out, _ = process.communicate()
         return out.splitlines()
 
     def end(self, writer: subprocess.Popen[bytes]) -> int:
-        """SIGKILL; the last step that it said it had written."""
+        """Kill a writer; return the last step that it printed."""
         return int([b"0", *self.output_of(writer)][-1])
 
     def until(self, true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:

@@ -1,4 +1,4 @@
-"""Small wheels, made as pip wants them, and the environment in which pip finds nothing else."""
+"""Create small wheels in the format of pip, and the environment in which pip finds only these."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ _WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-
 
 
 def wheel(directory: Path, name: str, version: str, module: str = "", *, requires: Sequence[str] = ()) -> Path:
-    """A wheel of one module below `directory`; format: https://packaging.python.org/specifications/binary-distribution-format/."""
+    """Write a wheel of one module below `directory`; return its path.
+
+    Source: https://packaging.python.org/specifications/binary-distribution-format/.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     files = {
         f"{name}.py": module,
-        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {one}\n" for one in requires),
+        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires),
         f"{info}/WHEEL": _WHEEL,
     }
     record = "".join(f"{path},{_digest(text)},{len(text.encode())}\n" for path, text in files.items())
@@ -35,5 +38,5 @@ def _digest(text: str) -> str:
 
 
 def pip_environment(directory: Path) -> dict[str, str]:
-    """Variables that let pip find the wheels of `directory` and nothing else."""
+    """Return variables with which pip finds the wheels of `directory` and no others."""
     return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(directory)}

@@ -1,4 +1,4 @@
-"""Files whose structure shows whether they were written to their end."""
+"""Test files whose structure shows whether they were written completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints from other hosts: nothing is written, removed, or linked outside the checkpoint directory."""
+"""Test that checkpoints from other hosts write, remove, and link nothing outside the checkpoint directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTENT = b"ssh-ed25519 EVIL"
 
 
 class Shop:
-    """Snapshots as another host gives them, the checkpoint directory, and a directory outside it."""
+    """Snapshots as another host sends them, the checkpoint directory, and a directory outside it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -166,7 +166,7 @@ def test_what_is_not_a_manifest_is_refused(text: bytes) -> None:
         decode_manifest(text)
 
 
-# --- what is given to others ---
+# --- snapshots that are sent to others ---
 
 
 @pytest.fixture

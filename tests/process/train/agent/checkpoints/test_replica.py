@@ -1,4 +1,4 @@
-"""Replicators as real processes on this computer: what they copy, give, fetch and put back, and what they survive."""
+"""Test replicators as real processes: what they copy, send, fetch and restore, and which failures they survive."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_writing_in_place_after_a_restore_does_not_touch_the_snapshot(yard: Yard
 
 
 def stored(host: Host) -> Path:
-    """Return the directory of the newest snapshot; while the one before is read, that is there as well."""
+    """Return the directory of the newest snapshot; while the previous one is read, both exist."""
     numbers = {
         directory: tuple(map(int, directory.name.split("-")[:2])) for directory in host.store.glob("[0-9]*-*-*")
     }
@@ -156,7 +156,7 @@ def test_a_snapshot_that_was_damaged_is_fetched_anew(yard: Yard) -> None:
 
 
 def checked(host: Host) -> int:
-    """The step of what a host holds, restored to a directory beside; fails where it is not whole."""
+    """Return the step that a host holds, restored to a separate directory; fail if it is incomplete."""
     probe = host.yard.directory / "probe"
     shutil.rmtree(probe, ignore_errors=True)
     kept = replica_store.StoredSnapshot(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
@@ -192,7 +192,7 @@ def test_a_file_written_in_place_counts_only_when_it_is_whole(yard: Yard) -> Non
     chief.replicator.watch(1)
     writer = yard.writer(chief, "keras", pause=1.0, slow=1.5)
     yard.run_for(2.5)
-    assert chief.held is None  # the weights are there, the epoch's number is not
+    assert chief.held is None  # the weights exist, the epoch's number does not
     yard.until(lambda: chief.held is not None, "the first snapshot")
     assert checked(chief) == 1
     yard.run_for(1.8)
@@ -302,7 +302,7 @@ def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard,
     first = chief.newest
     task = yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])
     chief.replicator.watch(1, task.pid)
-    (chief.live / name).write_bytes(whole[: len(whole) // 2])  # and nobody who lives has it open
+    (chief.live / name).write_bytes(whole[: len(whole) // 2])  # and no live process has it open
     yard.run_for(1.5)
     assert chief.held == first
     yard.output_of(task)
@@ -347,13 +347,13 @@ def test_a_directory_that_is_made_late_removed_and_made_again_is_followed(yard: 
     yard.until(lambda: chief.held is not None, "the first snapshot")
     shutil.rmtree(chief.live)
     yard.run_for(1.0)
-    assert chief.newest.number == 1  # who empties a directory mostly fills it again
+    assert chief.newest.number == 1  # a process that empties a directory usually fills it again
     chief.write(("w.bin", "x"))
     yard.until(lambda: chief.newest.number == 2, "the second snapshot")
     assert sleeper.poll() is None
 
 
-def test_the_same_content_is_no_new_snapshot_and_numbers_go_on(yard: Yard) -> None:
+def test_the_same_content_is_no_new_snapshot_and_numbers_continue(yard: Yard) -> None:
     chief = yard.host()
     one = chief.snapshot(("a.h5", "x"))
     assert chief.snapshot(("a.h5", "x")) == one
@@ -381,14 +381,14 @@ def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: st
         if chief.held is not None:
             step = step_in(other.live)
             assert best <= step <= max(last, best) + 1
-            if kind != "keras":  # what was written in place just before a kill cannot be told from half a file
+            if kind != "keras":  # a file written in place just before a kill looks like half a file
                 assert step >= last
             best = step
         assert chief.restore(chief.held).error == ""
         assert chief.content() == other.content()
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------
 
 
 def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
@@ -399,7 +399,7 @@ def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
     for _ in range(3):
         significant_lines = chief.newest
         news = other.fetch(significant_lines, chief)
-        if "does not hold it" in news.error:  # so late that two newer ones were there before it was asked for
+        if "does not hold it" in news.error:  # so late that two newer ones existed before the request
             significant_lines = chief.newest
             news = other.fetch(significant_lines, chief)
         assert news.fetched == significant_lines, news.error
@@ -568,7 +568,7 @@ def test_a_restore_that_is_killed_in_the_middle_is_done_again(yard: Yard) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk with 4 MiB more than what stays reserved."""
+    """Yield a disk with 4 MiB more than the reserved space."""
     directory = tmp_path / "small"
     directory.mkdir()
     size = DISK_RESERVE + (4 << 20)
@@ -623,7 +623,7 @@ def test_a_full_disk_in_the_middle_leaves_the_older_one(yard: Yard, small_disk: 
     assert other.held == first
 
 
-# --- directories that are none of ours ------------------------------------------------------------------------------
+# --- directories of other programs --------------------------------------------------------------------------------
 
 
 def test_a_directory_that_two_hosts_share_is_left_alone(yard: Yard) -> None:

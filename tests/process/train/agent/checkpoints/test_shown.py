@@ -1,4 +1,4 @@
-"""Checkpoints appear in the directory of a task that reads them while others train."""
+"""Test that checkpoints appear in the directory of a task that reads them while other tasks train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: on stacks of real TensorFlow 2.21 gangs that hung, and on live tasks without TensorFlow."""
+"""Test which task waits for which: on stacks of real TensorFlow 2.21 gangs that hung, and on live tasks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Gang = tuple[dict[str, Stalled], list[Member]]
 
 
 def recorded(name: str) -> Gang:
-    """What each task of a gang was doing when it hung."""
-    found = json.loads((STALLS / f"{name}.json").read_text())
-    stalled = {task: Stalled(slot=task, **values) for task, values in found["stalled"].items()}
-    return stalled, [Member(values[0], *values) for values in found["members"]]
+    """Return what each task of a gang did when it hung, and the members of the gang."""
+    data = json.loads((STALLS / f"{name}.json").read_text())
+    stalled = {task: Stalled(slot=task, **values) for task, values in data["stalled"].items()}
+    return stalled, [Member(values[0], *values) for values in data["members"]]
 
 
 def edited(gang: Gang, task: str, **values: object) -> Gang:
@@ -153,7 +153,7 @@ def test_who_computes_inside_tensorflow_is_waited_for() -> None:
         "worker-1 computes in TensorFlow (task.py:46 in main), "
         "and worker-0 and worker-2 wait for it in a collective operation"
     )
-    for task in gang[0]:  # as NCCL does that waits on a GPU
+    for task in gang[0]:  # as NCCL does while it waits on a GPU
         gang = edited(gang, task, kernel="CPU 99.0 s, now 100 % of a core")
     assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
 

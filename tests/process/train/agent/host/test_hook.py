@@ -1,4 +1,4 @@
-"""A task is held inside its interpreter, and nothing of that is left when its script begins."""
+"""Test that a task is held inside its interpreter, and that the hook leaves no trace when the script begins."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: boo
         stacks: list[str] = []
         for count in (2, 4):
             one.task.dump_stacks(stacks.append)
-            one.task.dump_stacks(stacks.append)  # both are told
+            one.task.dump_stacks(stacks.append)  # both are notified
             one.until(lambda count=count: len(stacks) == count, 5.0)  # type: ignore[misc]
             assert stacks[-1] == stacks[-2]
             assert " in load\n" in stacks[-1]

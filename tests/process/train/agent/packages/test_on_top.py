@@ -1,4 +1,4 @@
-"""The request Bootstrap for a job: an environment on top of the interpreter that the host has, by a real pip."""
+"""Test the request Bootstrap for a job: an environment that overlays the host's interpreter, with a real pip."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstr
     """A host, and the environment with TensorFlow that its fleet made on it."""
     agent = connect(env=pip_environment(wheels))
     made = done(agent, requirements="tensorflow-cpu==2.21.0", python=sys.executable)
-    wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # comes out later
+    wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # released later
     return agent, made
 
 

@@ -1,4 +1,4 @@
-"""The request Bootstrap on agents that talk over pipes: a real pip installs wheels made here."""
+"""Test the request Bootstrap on agents that communicate over pipes: a real pip installs wheels made here."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter without ensurepip and pip, as on the images of Ubuntu."""
+    """Return an interpreter without ensurepip and pip, as on the images of Ubuntu."""
     return str(bare_python.build(tmp_path_factory.mktemp("bare")))
 
 
 def without(directory: Path, module: str) -> str:
-    """An interpreter that lacks a module of the standard library."""
+    """Return an interpreter that lacks a module of the standard library."""
     script = directory / "python3"
     script.write_text(
         "#!/bin/sh\n"
@@ -84,7 +84,7 @@ def without(directory: Path, module: str) -> str:
 
 
 def until(agent: Agent) -> tuple[list[BootstrapStep], Bootstrapped | Refused | NeedPip]:
-    """The steps up to the next answer."""
+    """Return the steps up to the next answer."""
     steps: list[BootstrapStep] = []
     while True:
         record, _ = agent.receive()
@@ -186,7 +186,7 @@ def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, w
     assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
     assert answer.cause == "one 1 depends on common==1; two 1 depends on common==2"
     assert venvs(agent) == set()
-    agent.send(Inspect())  # the conversation goes on
+    agent.send(Inspect())  # the session continues
     agent.receive()
 
 
@@ -559,7 +559,7 @@ def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_pat
     assert isinstance(answer, Bootstrapped)
     assert answer.seen == 2
     assert "asking TensorFlow for its GPUs" not in [step.step for step in steps]
-    (tmp_path / "packages" / "new.py").touch()  # something was installed
+    (tmp_path / "packages" / "new.py").touch()  # a package was installed
     steps, _ = bootstrap(connect(env=env), python=sys.executable, gpus=2)
     assert "asking TensorFlow for its GPUs" in [step.step for step in steps]
 

@@ -1,4 +1,4 @@
-"""Links between agents on real sockets: they stand, come back after a short loss, and go down in time."""
+"""Test links between agents on real sockets: they stay open, come back after a short loss, and go down in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 1.0
 
 
 class Proxy:
-    """A way to a port that can be cut, and be opened again."""
+    """A proxy for a port, whose connections can be cut."""
 
     def __init__(self, loop: Loop, port: int) -> None:
         self.loop, self.port = loop, port
@@ -66,7 +66,7 @@ class Proxy:
 
 
 class Net:
-    """Agents in one thread, each with a loop of its own, and what they were told."""
+    """Agents in one thread, each with a separate loop, and the events that they received."""
 
     def __init__(self) -> None:
         self.loops: list[Loop] = []

@@ -1,4 +1,4 @@
-"""Visits to tasks' ports, and who answers there."""
+"""Test probes of tasks' ports, and their answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_agent_of_the_job_proves_which_task_it_is() -> None:
         b"{}\n",
         b'{"task": 1, "proof": 2}\n',
         asked(secret=b"t" * 32),
-        asked(port_question("job", 1, "worker-0", b"m" * 16)),  # an answer that was heard earlier
+        asked(port_question("job", 1, "worker-0", b"m" * 16)),  # an answer to an earlier probe
         asked(port_question("job", 1, "worker-2", NONCE)),
         asked().replace(b"worker-1", b"worker-0"),
     ],
@@ -65,7 +65,7 @@ def test_a_stranger_gets_no_answer(line: bytes) -> None:
 
 
 class Site:
-    """Doors and visits in one loop."""
+    """Listeners and probes in one loop."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -161,7 +161,7 @@ def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypat
     listener.bind(("127.0.0.1", 0))
     listener.listen(0)
     where = listener.getsockname()
-    for _ in range(2):  # the queue of those who wait is full now, and the next SYN is dropped
+    for _ in range(2):  # the queue of connections is full now, and the next SYN is dropped
         filler = socket.socket()
         filler.setblocking(False)
         filler.connect_ex(where)
@@ -177,7 +177,7 @@ def test_a_task_that_was_not_visited_twice_in_time_is_not_blamed(site: Site, mon
 
 
 class Busy:
-    """Stands before a task's port and closes the first connections, as a loaded host does."""
+    """A proxy for a task's port that closes the first connections, as a loaded host does."""
 
     def __init__(self, site: Site, port: int, closes: int, how: Callable[[socket.socket], None]) -> None:
         self.left = closes
@@ -250,13 +250,13 @@ def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site
     assert site.visit(port) == {"worker-1": ""}
     site.closing.pop(0)()
     site.closing.pop(0)()
-    with socket.socket() as after:  # without SO_REUSEADDR: even a connection in TIME_WAIT would be in the way
+    with socket.socket() as after:  # without SO_REUSEADDR: even a connection in TIME_WAIT would block it
         after.bind(("0.0.0.0", port))
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
 def test_nobody_can_take_a_reserved_port(address: str) -> None:
-    """Not even with the options that gRPC sets."""
+    """The port cannot be bound even with the options that gRPC sets."""
     port = reserve_task_port(30000)
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

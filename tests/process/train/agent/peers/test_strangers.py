@@ -1,4 +1,4 @@
-"""Connections that have not proven anything: no bytes of theirs end a process or keep true peers away."""
+"""Test unauthenticated connections: their bytes do not end a process or keep valid peers from connecting."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_idle_strangers_do_not_keep_participants_from_a_rendezvous() -> None:
 
 @contextlib.contextmanager
 def crowd(port: int, size: int) -> Iterator[None]:
-    """Connections of another process that say nothing."""
+    """Hold connections of another process that send nothing."""
     with program(CROWD, port, size) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
@@ -233,7 +233,7 @@ def crowd(port: int, size: int) -> Iterator[None]:
 
 def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
     net.agent("worker-0")
-    with crowd(net.port("worker-0"), 100):  # as many as wait until the agent accepts them
+    with crowd(net.port("worker-0"), 100):  # the number that waits until the agent accepts them
         follower = net.agent("worker-1")
         follower.dial("worker-0")
         net.until(lambda: ("up", "worker-0", "worker-1") in net.told)

@@ -1,4 +1,4 @@
-"""Damaged bytes for everything that reads from a network or from a host; the long run is `./scripts/soak fuzz`."""
+"""Send damaged bytes to everything that reads from a network or a host; `./scripts/soak fuzz` runs longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.soak.fuzz import GROWTH_MAX, TARGETS
 from tests.soak.mangler import Mangler
 
 _SEED = 20261122
-_LIGHT = 4  # of the rounds of a pass, one in so many
+_LIGHT = 4  # the rounds of a pass are divided by this
 
 
 @pytest.mark.parametrize("name", TARGETS)

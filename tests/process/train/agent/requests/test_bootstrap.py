@@ -1,4 +1,4 @@
-"""How the agent comes to a host and starts there."""
+"""Test how the agent is copied to a host and started there."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def name_of(path: Path) -> str:
 
 
 def interpreter(version: str) -> str:
-    """An interpreter of this version on this machine."""
+    """Return an interpreter of this version on this computer; skip if there is none."""
     places = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
-    found = str(places[-1]) if places else shutil.which(f"python{version}")
-    if not found or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode != 0:
+    path = str(places[-1]) if places else shutil.which(f"python{version}")
+    if not path or subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode != 0:
         pytest.skip(f"there is no Python {version} here")
-    return found
+    return path
 
 
 def test_the_archive_is_the_same_bytes_every_time() -> None:

@@ -1,4 +1,4 @@
-"""Why a supervisor did not start."""
+"""Test the reported cause if a supervisor did not start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def ended(how: int) -> int:
-    """The status of a process that exits with the code `how`, or with -`how` as a signal."""
+    """Return the status of a process that exits with the code `how`, or with -`how` as a signal."""
     child = os.fork()
     if child == 0:
         if how < 0:

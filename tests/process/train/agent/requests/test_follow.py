@@ -1,4 +1,4 @@
-"""Following a job over several attempts, out of directories that were made by hand."""
+"""Test following a job over several attempts, with directories that the test writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEADLINE_S = 10.0
 
 
 class Host:
-    """A host with one job, and at will a supervisor."""
+    """A host with one job, and optionally a supervisor."""
 
     def __init__(self, root: Path) -> None:
         self.paths = HostPaths(str(root))
@@ -72,7 +72,7 @@ class Host:
         return Journal(self.task, number)
 
     def run_program(self, number: int, text: bytes, *, ended: bool = True) -> None:
-        """An attempt that wrote `text`, half of it before a record."""
+        """Write an attempt that printed `text`, half of it before a record."""
         journal = self.attempt(number)
         journal.write_record(TaskState("worker-0", "worker-1", number, Phase.RUNNING, number * 10.0))
         journal.write_log(text[: len(text) // 2])
@@ -93,7 +93,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 class Reader:
-    """The client's end of one Follow."""
+    """The client's end of a Follow request."""
 
     def __init__(self, host: Host, request: Follow) -> None:
         near, far = socket.socketpair()
@@ -117,16 +117,16 @@ class Reader:
         self._far.close()
 
     def until(self, kind: type[Record]) -> list[Record]:
-        found = []
+        records = []
         for record, _ in self:
-            found.append(record)
+            records.append(record)
             if isinstance(record, kind):
                 break
-        return found
+        return records
 
 
-def told(host: Host, request: Follow) -> tuple[dict[int, bytes], list[Record]]:
-    """The logs by attempt, which must come without gap, and everything else but beats."""
+def followed_logs(host: Host, request: Follow) -> tuple[dict[int, bytes], list[Record]]:
+    """Return the logs by attempt, which must have no gaps, and all other records except heartbeats."""
     return sorted_out(Reader(host, request))
 
 
@@ -155,7 +155,7 @@ def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow:
     for number, text in logs.items():
         host.run_program(number, text)
     write_result(host.task, RESULT)
-    found, others = told(host, ALL._replace(follow=follow))
+    found, others = followed_logs(host, ALL._replace(follow=follow))
     assert found == logs
     assert attempts_of(others) == [(number, phase) for number in logs for phase in (Phase.RUNNING, Phase.EXITED)]
     assert others[-1] == RESULT
@@ -166,24 +166,27 @@ def test_offsets_belong_to_the_attempt_that_is_asked_for(host: Host) -> None:
     host.run_program(4, b"second")
     write_result(host.task, RESULT)
     records = Path(host.task.records(4)).stat().st_size
-    assert told(host, ALL._replace(attempt=2, log_offset=3))[0] == {2: b"st", 4: b"second"}
-    assert told(host, ALL._replace(attempt=3, log_offset=3, record_offset=9))[0] == {4: b"second"}
-    assert told(host, ALL._replace(attempt=4, log_offset=3, record_offset=records)) == ({4: b"ond"}, [RESULT])
-    assert told(host, ALL._replace(attempt=5, log_offset=3)) == ({}, [RESULT])
+    assert followed_logs(host, ALL._replace(attempt=2, log_offset=3))[0] == {2: b"st", 4: b"second"}
+    assert followed_logs(host, ALL._replace(attempt=3, log_offset=3, record_offset=9))[0] == {4: b"second"}
+    assert followed_logs(host, ALL._replace(attempt=4, log_offset=3, record_offset=records)) == (
+        {4: b"ond"},
+        [RESULT],
+    )
+    assert followed_logs(host, ALL._replace(attempt=5, log_offset=3)) == ({}, [RESULT])
 
 
 def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
     host.run_program(1, b"a\nb\n")
     host.run_program(2, b"c\nd\ne\n")
     write_result(host.task, RESULT)
-    assert told(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
-    assert told(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
+    assert followed_logs(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
+    assert followed_logs(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
 
 
-def test_a_slot_without_any_attempt_has_nothing_to_tell(host: Host) -> None:
-    assert told(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
+def test_a_slot_without_any_attempt_has_no_records(host: Host) -> None:
+    assert followed_logs(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
     write_result(host.task, RESULT)
-    assert told(host, ALL) == ({}, [RESULT])
+    assert followed_logs(host, ALL) == ({}, [RESULT])
     found = report_task(host.task)
     assert found is not None
     assert (found.attempt, found.phase, found.name, found.attempts, found.task) == (
@@ -217,7 +220,7 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
-    Path(host.task.attempt(2)).mkdir()  # the next attempt is being made before the end of this one is written
+    Path(host.task.attempt(2)).mkdir()  # the next attempt is created before the end of this one is written
     host.wake()
     first.write_log(b"two")
     host.wake()
@@ -235,7 +238,7 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
 
 @pytest.mark.parametrize("written", [b"", b"cut off"])
 def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(host: Host, written: bytes) -> None:
-    """Without any state it never began; with one, the next that began tells that it is over."""
+    """An attempt without a state never began; if it has one, the next attempt that began shows that it is over."""
     host.supervise()
     if written:
         host.run_program(1, written, ended=False)
@@ -255,7 +258,7 @@ def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(ho
     assert found == {1: written, 2: b"again"} if written else {2: b"again"}
 
 
-def test_when_the_supervisor_is_gone_everything_is_told_before_that(host: Host) -> None:
+def test_all_records_are_sent_before_the_end_of_the_supervisor_is_reported(host: Host) -> None:
     host.supervise()
     host.run_program(1, b"one", ended=False)
     host.run_program(2, b"two", ended=False)
@@ -274,7 +277,7 @@ def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
-    host.connections.pop().close()  # the listening socket is the watchdog's, too
+    host.connections.pop().close()  # the watchdog also has the listening socket
     host.accept()
     host.run_program(2, b"two")
     write_result(host.task, RESULT)
@@ -320,7 +323,7 @@ def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int
 def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that answers the client is not the supervisor: only the latter can report the end of the job."""
+    """The process that answers is not the supervisor; only the supervisor can report the end of the job."""
     monkeypatch.setattr("train.agent.requests.follow.BEAT_S", 0.05)
     host.supervise()
     host.run_program(1, b"one", ended=False)
@@ -336,7 +339,7 @@ def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
     requests = host.connections[0]
     requests.recv(1 << 16)
     requests.setblocking(False)
-    with pytest.raises(BlockingIOError):  # requests are not piled up in the socket of a frozen process
+    with pytest.raises(BlockingIOError):  # requests do not accumulate in the socket of a frozen process
         requests.recv(1 << 16)
     host.wake()
     least = beats[-1]

@@ -1,4 +1,4 @@
-"""Prepare on agents that talk over pipes: what a host reserves, brings, refuses, and keeps."""
+"""Test Prepare on agents that communicate over pipes: what a host reserves, stores, refuses, and keeps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tree(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if "agent" not in path.parts[len(root.parts) :]}
 
 
-def test_prepared_tells_what_the_host_has(connect: Connect) -> None:
+def test_prepared_reports_what_the_host_has(connect: Connect) -> None:
     agent = connect()
     answer = agent.prepare("j", Bundle("pass"))
     assert isinstance(answer, Prepared)
@@ -161,7 +161,7 @@ print("bound")
     assert bytes(follow(agent, Follow("bind", "worker-0")).log) == b"bound\n"
 
 
-def test_a_port_that_somebody_else_has_is_passed_over(connect: Connect) -> None:
+def test_a_port_of_another_program_is_skipped(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answer = connect().prepare("j", Bundle("pass"), first_port=port)

@@ -1,4 +1,4 @@
-"""Nothing of a fleet stays on a host that exists without it; and the address by which others reach it."""
+"""Test that no file of a fleet stays on a host that is released, and the address at which others reach a host."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_host_without_a_way_out_has_only_loopback(monkeypatch: pytest.MonkeyPa
     assert host_address("") == ""
 
 
-def test_the_first_words_tell_the_address(connect: Connect) -> None:
+def test_hello_reports_the_address(connect: Connect) -> None:
     agent = connect(env={"SSH_CONNECTION": "203.0.113.9 50000 10.0.0.3 22"})
     assert agent.hello is not None
     assert agent.hello.address == "10.0.0.3"

@@ -1,4 +1,4 @@
-"""Results on a host: found, told from what was pushed, listed, sent, and deleted."""
+"""Test results on a host: found, distinguished from uploaded files, listed, sent, and deleted."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ COPIED = Replication()
 
 
 def bundle() -> Bundle:
-    found = Bundle(WRITES, **{"helper.py": b"", "changed": b"a", "same-size": b"A", "same": b"S"})
-    found.add("data/part", b"data", EntryKind.DATA)
-    return found
+    files = Bundle(WRITES, **{"helper.py": b"", "changed": b"a", "same-size": b"A", "same": b"S"})
+    files.add("data/part", b"data", EntryKind.DATA)
+    return files
 
 
 def answers(agent: Agent, request: Record, last: type) -> list[Record]:
     agent.send(request)
-    found: list[Record] = []
-    while not found or not isinstance(found[-1], last):
+    records: list[Record] = []
+    while not records or not isinstance(records[-1], last):
         record, _ = agent.receive()
         assert not isinstance(record, Refused), record
         if not isinstance(record, Beat):
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def stored(agent: Agent, *jobs: str) -> list[StoredJob]:
-    found = answers(agent, ListJobs(list(jobs)), End)
-    assert any(isinstance(one, DiskSpace) and 0 < one.free <= one.total for one in found)
-    return [one for one in found if isinstance(one, StoredJob)]
+    records = answers(agent, ListJobs(list(jobs)), End)
+    assert any(isinstance(one, DiskSpace) and 0 < one.free <= one.total for one in records)
+    return [one for one in records if isinstance(one, StoredJob)]
 
 
 def finished(agent: Agent, job: str, files: Bundle, replication: Replication = COPIED) -> None:

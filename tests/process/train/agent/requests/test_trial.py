@@ -1,4 +1,4 @@
-"""The request Trial on agents that talk over pipes: a script by itself, until its first step."""
+"""Test the request Trial on agents that communicate over pipes: run a script alone until its first step."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_script_is_ended_at_its_first_step(connect: Connect) -> None:
     assert len(answer.lines) < 20
     assert steps[0].step == "running the script by itself"
     nothing_is_left(agent)
-    again, _ = tried(agent, "print('step 1 loss 2')")  # the conversation goes on
+    again, _ = tried(agent, "print('step 1 loss 2')")  # the session continues
     assert isinstance(again, Tried)
     assert again.stepped
 
@@ -76,7 +76,7 @@ def test_it_runs_as_the_only_task_there_is(connect: Connect) -> None:
     assert checkpoints == str(agent.root / "jobs/check-1/worker-3/checkpoints")
 
 
-def test_an_error_is_told_with_the_last_lines(connect: Connect) -> None:
+def test_an_error_is_reported_with_the_last_lines(connect: Connect) -> None:
     answer, _ = tried(
         connect(), "for i in range(50): print('line', i)\nprint('a' * 600)\nraise SystemExit('no data')"
     )

@@ -1,4 +1,4 @@
-"""Attempts after attempts: real agents and processes on one computer, stand-in scripts."""
+"""Test jobs with several attempts: real agents and processes on one computer, with stand-in scripts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from train.agent.protocol.records import (
     Want,
 )
 
-# Counts steps; the chief keeps each tenth in the checkpoint directory, and everybody begins where the directory says.
+# Counts steps; the chief saves every tenth in the checkpoint directory, and all tasks begin at the saved step.
 COUNT = """
 import json, os, sys, time
 directory, rank = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_RANK"])
@@ -92,7 +92,7 @@ class Job:
         os.kill(pid, number)
 
     def lose_host(self, slot: int) -> None:
-        """End all that runs on a host, at once and for ever."""
+        """End all processes of a host at once, permanently."""
         watchdog, supervisor, task = self.pid(slot, "watchdog"), self.supervisor(slot), self.pid(slot, "task")
         for pid in (watchdog, supervisor, task):
             os.kill(pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ class Job:
         return result
 
     def begins(self, slot: int, attempt: int) -> tuple[int, dict[str, object]]:
-        """At which step an attempt began, and its TF_CONFIG."""
+        """Return the step at which an attempt began, and its TF_CONFIG."""
         line = self.log(slot, attempt).splitlines()[0].split(" ", 3)
         assert line[:2] == ["begin", str(attempt)]
         return int(line[2]), json.loads(line[3])

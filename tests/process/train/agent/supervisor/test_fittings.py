@@ -81,7 +81,7 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
 
 
-def test_prepare_tells_what_is_missing_and_which_computer_it_is(connect: Connect) -> None:
+def test_prepare_reports_what_is_missing_and_which_computer_it_is(connect: Connect) -> None:
     answer = connect().prepare("j", Bundle("pass"), imports=["json", "nowhere_at_all"], dry_run=True)
     assert isinstance(answer, Prepared)
     assert answer.missing == ["nowhere_at_all"]

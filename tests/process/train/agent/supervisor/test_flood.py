@@ -1,4 +1,4 @@
-"""A task that writes faster than its agent can parse."""
+"""Test a task that writes faster than its agent can parse."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def slow_agent() -> AgentArchive:
 
 
 def test_heartbeats_go_on_while_a_flood_of_lines_is_parsed(connect: Connect) -> None:
-    """Parsing all lines takes 40 s; the other agent waits 3 s for a sign of life."""
+    """Parsing all lines takes 40 s; the other agent waits 3 s for a message."""
     agents: list[Agent] = [connect(0), connect(1, archive=slow_agent())]
     committed(agents, "flood", Bundle(FLOOD), command=(sys.executable, "task.py"), link_timeout_s=3.0)
     story = follow(agents[1], Follow("flood", "worker-1"), deadline_s=60)
@@ -55,7 +55,7 @@ def test_heartbeats_go_on_while_a_flood_of_lines_is_parsed(connect: Connect) -> 
     assert story.result.outcome is Outcome.SUCCEEDED, story.result
     assert story.log.count(b"\n") == LINES + 1
     newest = [record for record in story.records if isinstance(record, Progress)][-1]
-    assert newest.epoch == 9  # the newest output is parsed, whatever was skipped
+    assert newest.epoch == 9  # the newest output is parsed, even if older output was skipped
 
 
 class Recorder(ProgressParser):

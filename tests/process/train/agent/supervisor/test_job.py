@@ -1,4 +1,4 @@
-"""Whole jobs on agents that talk over pipes, with small scripts in the place of TensorFlow."""
+"""Test whole jobs on agents that communicate over pipes, with small scripts in place of TensorFlow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.get
                   "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
 """
 
-# Says its process id in a file, then does as it is told.
+# Writes its process ID to a file, then does what its arguments state.
 SLEEP = """
 import os, signal, sys, time
 if "stubborn" in sys.argv:
@@ -295,7 +295,7 @@ def test_output_comes_before_the_record_of_what_followed_it(connect: Connect) ->
     assert last_log < last_state
 
 
-def test_follow_without_follow_tells_what_is_there(connect: Connect) -> None:
+def test_follow_without_follow_sends_the_stored_records(connect: Connect) -> None:
     agent = connect()
     committed([agent], "now", Bundle(SLEEP))
     pid_in(agent.root, "now", "worker-0")
@@ -397,7 +397,7 @@ def test_a_chief_that_is_lost_before_the_start_leaves_word_that_nothing_was_star
     requests = commits("early", members, [sys.executable, "task.py"])
     supervisors = [agent.commit(next(requests)).pid for agent in agents[:2]]
     agents[1].send(Follow("early", "worker-1"))
-    time.sleep(0.3)  # for the link, of which nobody tells
+    time.sleep(0.3)  # for the link, whose state is not reported
     os.kill(supervisors[0], signal.SIGKILL)
     result = listen(agents[1]).result
     assert result is not None
@@ -467,7 +467,7 @@ def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
     assert len(listen(agent).log) == 200 * 65536
 
 
-def test_progress_is_told_as_it_comes_and_ends_of_epochs_are_kept(connect: Connect) -> None:
+def test_progress_is_reported_as_it_comes_and_ends_of_epochs_are_kept(connect: Connect) -> None:
     agent = connect()
     script = """
 import sys, time
@@ -514,7 +514,7 @@ def test_inspect_reports_the_newest_jobs_and_what_the_running_one_does(connect: 
 
 
 @pytest.mark.slow
-def test_usage_is_told_every_five_seconds(connect: Connect, tmp_path: Path) -> None:
+def test_usage_is_reported_every_five_seconds(connect: Connect, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(
         "#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""Whether the kernel killed a task for want of memory: what it counts and logs, made up and real."""
+"""Test whether the kernel killed a task because of missing memory: its counters and logs, synthetic and real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OLD = (
 )
 
 
-def test_what_the_log_tells_of_a_death() -> None:
+def test_what_the_log_reports_about_a_death() -> None:
     assert death_of(31744, MEMCG) == Death((65280 + 1024) * 1024, in_cgroup=True)
     assert death_of(812, HOST) == Death(8 << 30, in_cgroup=False)
     assert death_of(812, OLD) == Death(1 << 20, in_cgroup=False)
@@ -71,7 +71,7 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_nothing_is_said_when_the_kernel_killed_nobody(files: Files) -> None:
+def test_no_reason_is_given_when_the_kernel_killed_no_process(files: Files) -> None:
     watch = files.watch()
     assert watch.verdict(7) == ""
     (files.root / "proc/vmstat").unlink()
@@ -89,7 +89,7 @@ def test_the_count_of_its_own_cgroup_makes_it_certain(files: Files) -> None:
     assert watch.verdict(7).endswith("of its cgroup")
 
 
-def test_somebody_elses_death_is_not_taken_for_ours(files: Files) -> None:
+def test_the_death_of_another_process_is_not_taken_for_ours(files: Files) -> None:
     watch = files.watch()
     files.count(1, 0)
     assert watch.verdict(7) == ""
@@ -103,7 +103,7 @@ def test_somebody_elses_death_is_not_taken_for_ours(files: Files) -> None:
         (7, HOST, ""),
     ],
 )
-def test_the_log_names_whom_it_killed(
+def test_the_log_names_the_killed_process(
     files: Files, monkeypatch: pytest.MonkeyPatch, pid: int, log: str, told: str
 ) -> None:
     (files.cgroup / "memory.max").write_text(str(1 << 30))
@@ -136,7 +136,7 @@ def test_a_container_sees_its_own_part_of_the_cgroups(files: Files) -> None:
     assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 1.0 GiB)")
 
 
-def test_a_task_asks_only_when_it_was_killed_by_somebody_else(
+def test_a_task_asks_only_when_it_was_killed_by_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -162,7 +162,7 @@ def test_a_task_asks_only_when_it_was_killed_by_somebody_else(
 
 
 class TestRealKernel:
-    """A real process in a memory cgroup that is too small for it; as root, with cgroups that may be written."""
+    """A real process in a memory cgroup that is too small for it; needs root, and writable cgroups."""
 
     @pytest.fixture
     def cgroup(self) -> Iterator[tuple[Path, str]]:
@@ -183,7 +183,7 @@ class TestRealKernel:
                 directory.rmdir()
         pytest.skip("no memory cgroup can be made here")
 
-    def test_it_is_told_that_the_kernel_killed_it(self, cgroup: tuple[Path, str]) -> None:
+    def test_the_result_names_the_kernel_as_the_killer(self, cgroup: tuple[Path, str]) -> None:
         directory, limit = cgroup
         (directory / limit).write_text(str(64 << 20))
         swap = directory / "memory.swap.max"

@@ -1,4 +1,4 @@
-"""What /proc tells of a task's port and of the libraries that its processes load."""
+"""Test what /proc shows about a task's port and the libraries that its processes load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that the cloud takes: how its agent learns of it, and what becomes of the job."""
+"""Test the preemption of a host: how its agent detects it, and the effect on the job."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def answer(body: str, *, etag: str = "e", status: str = "200 OK", flavor: str = 
 
 
 class Server:
-    """Answers as it was told to, one connection after the other; what is asked after that is not answered."""
+    """Send the given answers, one connection after the other; later requests are not answered."""
 
     def __init__(self, answers: list[bytes | None]) -> None:
         self.asked: list[str] = []
@@ -94,7 +94,7 @@ class Server:
                 self._open.append(connection)
                 self.asked.append(connection.recv(4096).decode().split(" ")[1])
                 given = self._answers.pop(0) if self._answers else b""
-                if given is None:  # hangs up
+                if given is None:  # closes the connection
                     self._open.pop().close()
                 for start in range(0, len(given or b""), 7):
                     connection.sendall((given or b"")[start : start + 7])
@@ -130,7 +130,7 @@ def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None
         loop.turn()
 
 
-def test_the_change_is_waited_for_and_told_once(serve: Callable[..., Server]) -> None:
+def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]) -> None:
     server = serve(answer("FALSE", etag="a1"), answer("FALSE", etag="a1"), answer("TRUE", etag="b2"))
     loop, told = Loop(), list[int]()
     watch = PreemptionWatch(loop, server.place, lambda: told.append(1))
@@ -158,7 +158,7 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
     finally:
         preemption._ANSWER_S, preemption._POLL_S = monkey, polled
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
-    assert server.asked[2] == preemption.PATH  # what the value is now is asked first
+    assert server.asked[2] == preemption.PATH  # the current value is requested first
     watch.close()
     loop.close()
 
@@ -166,7 +166,7 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
 @pytest.mark.parametrize(
     "given", [(answer("TRUE", flavor="Other"),) * 9, (answer("", status="404 Not Found"),) * 9, (None,) * 9]
 )
-def test_where_there_is_no_such_server_nobody_asks_for_long(
+def test_requests_end_soon_without_a_metadata_server(
     serve: Callable[..., Server], given: tuple[bytes | None, ...]
 ) -> None:
     server = serve(*given)
@@ -178,7 +178,7 @@ def test_where_there_is_no_such_server_nobody_asks_for_long(
     loop.close()
 
 
-def test_where_nobody_listens_nobody_asks_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_end_soon_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "_RETRY_S", (0.01, 0.02))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -212,7 +212,7 @@ def running() -> Slot:
     return found
 
 
-def test_a_slot_tells_that_its_host_is_being_taken_in_whatever_attempt() -> None:
+def test_a_slot_reports_that_its_host_is_being_taken_in_whatever_attempt() -> None:
     taken, _ = reconciler.step(running(), Preempted())
     assert reconciler.build_status(taken).preempted
     ended = taken._replace(closed=True)
@@ -313,8 +313,8 @@ def test_a_host_that_is_gone_without_notice_is_a_preemption_where_these_are_surv
     )
 
 
-def test_what_the_taking_of_a_host_brings_about_is_told_as_that() -> None:
-    """An instance that is shut down may end its task, and TensorFlow those of the others, before it says why."""
+def test_what_the_taking_of_a_host_brings_about_is_reported_as_that() -> None:
+    """An instance that shuts down may end its task, and TensorFlow the other tasks, before the agent reports it."""
     play = Play(2, SPOT).start()
     play.exit("worker-0", Exit(signal=15))
     play.send_record("worker-1", preempted=True)
@@ -327,7 +327,7 @@ def test_what_the_taking_of_a_host_brings_about_is_told_as_that() -> None:
     )
 
 
-def test_one_that_is_taken_after_its_task_is_done_harms_nobody() -> None:
+def test_one_that_is_taken_after_its_task_is_done_harms_no_task() -> None:
     play = Play(2, SPOT).start()
     play.exit("worker-1", DONE)
     play.send_record("worker-1", preempted=True, closed=True)
@@ -425,5 +425,5 @@ def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_
     assert significant_lines.notices == [
         "attempt 2 starts from an earlier checkpoint: the newest one was lost with its host before it was copied"
     ]
-    play.send_record("worker-1", snapshot=NEW)  # found on its disk after all
+    play.send_record("worker-1", snapshot=NEW)  # found on its disk later
     assert scheduling.desired_state(play.gang).snapshot == OLD
