@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import NoReturn
 
-from fleet.interrupts import catch_interrupts, ignore_interrupts
+from fleet.interrupts import catch_interrupts, ignore_interrupts, was_interrupted
 
 _INTERRUPTED = 103
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -41,9 +44,23 @@ def main() -> int:
     except KeyboardInterrupt:
         ignore_interrupts()
         sys.stderr.write(f"error: {what}\n")
-        return _INTERRUPTED
+        code = _INTERRUPTED
     ignore_interrupts()
+    if was_interrupted():
+        _exit(code)
     return code
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process at once.
+
+    If a KeyboardInterrupt has passed through exec() of a string, as in dataclasses, Python ends itself by SIGINT,
+    although the exception was handled (run_eval_code_obj in Python/pythonrun.c).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as KeyboardInterrupt: at a moment that harms nothing, and no more once the command has ended."""
+"""SIGINT and SIGTERM as KeyboardInterrupt: where they harm nothing, and no longer once the command has ended."""
 
 from __future__ import annotations
 
@@ -17,28 +17,37 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.ended = False
+        self.raised = False
         self._held = 0
         self._raised_at = -_PAUSE_S
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, or have the same signal sent again a little later."""
+        """Raise KeyboardInterrupt, or send the same signal again a little later."""
         if self.ended:
             return
         wait_s = self._raised_at + _PAUSE_S - time.monotonic()
-        if wait_s > 0 or _is_importing(frame):
+        if wait_s > 0 or _is_outermost(frame) or _is_importing(frame):
             self._held = number
             signal.setitimer(signal.ITIMER_REAL, max(_AGAIN_S, wait_s))
             return
         self._raised_at = time.monotonic()
+        self.raised = True
         raise KeyboardInterrupt
 
-    def again(self, *_: object) -> None:
-        """Send the signal that was held back."""
-        if not self.ended:
-            signal.raise_signal(self._held)
+    def again(self, _: int, frame: FrameType | None) -> None:
+        """Handle the signal that was held back."""
+        self.interrupt(self._held, frame)
 
 
 _interrupts = _Interrupts()
+
+
+def _is_outermost(frame: FrameType | None) -> bool:
+    """Return whether main() itself runs, or this module: nothing would catch an exception raised there."""
+    if frame is None:
+        return False
+    module = frame.f_globals.get("__name__")
+    return module == __name__ or (module in ("__main__", "fleet.__main__") and frame.f_code.co_name == "main")
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -50,11 +59,11 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def catch_interrupts() -> None:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt, but not during an import, and not twice at once.
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt, except during an import, in main() itself, and twice at once.
 
-    After an import that was broken off, Python would keep its locks, and every thread that imports anything would
-    wait forever. A second signal that comes while the first is being handled would break that off. In both cases the
-    signal is sent again a little later. A signal that was ignored from the start, as in a background job of a shell
+    After an interrupted import, Python would keep its locks, and every thread that imports a module would wait
+    forever. A second signal would interrupt the handling of the first. In these cases the signal is sent again a
+    little later. A signal that was ignored from the start, as in a background job of a shell
     without job control, stays ignored.
     """
     signal.signal(signal.SIGALRM, _interrupts.again)
@@ -64,8 +73,13 @@ def catch_interrupts() -> None:
 
 
 def ignore_interrupts() -> None:
-    """Let no signal change the exit code any more: the command has ended, and only reports how."""
+    """Ignore signals from now on, so that they do not change the exit code of a command that has ended."""
     _interrupts.ended = True  # first: each of the following calls runs the handlers of pending signals
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def was_interrupted() -> bool:
+    """Return whether a signal has raised KeyboardInterrupt."""
+    return _interrupts.raised
