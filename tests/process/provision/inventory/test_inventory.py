@@ -20,7 +20,7 @@ from tests.unit.provision.inventory.record import (
     ansible_hosts,
     ansible_list,
     expected,
-    said_to_ssh,
+    given_to_ssh,
 )
 
 ROOT = Path(__file__).parents[4]
@@ -103,7 +103,7 @@ def test_ssh_makes_of_an_entry_what_it_makes_of_ansibles_words(name: str, tmp_pa
     made = {}
     for host in read_inventory(FILES / name).hosts:
         words = ["ssh", "-G", "-F", str(tmp_path / "config"), *host.options(), "--", host.address]
-        made[host.name] = said_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        made[host.name] = given_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert made == recorded(FILES / name)["ssh"]
 
 

@@ -41,9 +41,9 @@ def test_a_request_has_a_part_for_each_call() -> None:
     )
     parts = list(message.iter_parts())
     assert message.get_content_type() == "multipart/mixed"
-    assert [one.get_content_type() for one in parts] == ["application/http"] * 3
-    assert [one["Content-ID"] for one in parts] == ["<0>", "<1>", "<2>"]
-    texts = [str(one.get_payload()) for one in parts]
+    assert [item.get_content_type() for item in parts] == ["application/http"] * 3
+    assert [item["Content-ID"] for item in parts] == ["<0>", "<1>", "<2>"]
+    texts = [str(item.get_payload()) for item in parts]
     assert texts[0].startswith("DELETE /compute/v1/projects/p/zones/z/instances/a?requestId=1 HTTP/1.1\r\n")
     head, _, sent = texts[1].partition("\r\n\r\n")
     assert "Content-Type: application/json" in head

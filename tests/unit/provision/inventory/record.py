@@ -141,10 +141,10 @@ def ssh_options(path: Path, hosts: list[str]) -> dict[str, dict[str, Any]]:
             (directory / host).symlink_to(program)
         executable = "ansible_ssh_executable=" + str(directory) + "/{{ inventory_hostname }}"
         run("ansible", "-i", str(path), "all", "-m", "ansible.builtin.raw", "-a", "true", "-e", executable)
-        return {host: said_to_ssh((directory / f"{host}.out").read_text()) for host in hosts}
+        return {host: given_to_ssh((directory / f"{host}.out").read_text()) for host in hosts}
 
 
-def said_to_ssh(text: str) -> dict[str, Any]:
+def given_to_ssh(text: str) -> dict[str, Any]:
     """Return the options of an output of ``ssh -G`` that were set."""
     wanted = ("hostname", "proxyjump", "proxycommand", "hostkeyalias", *UNSAID)
     lines = [line.split(" ", 1) for line in text.splitlines() if " " in line]

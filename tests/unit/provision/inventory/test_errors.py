@@ -319,7 +319,7 @@ TEXTS = st.lists(st.sampled_from([*"[]:{}=!&*,#;'\"|>-@~ \t\n%\\.01ahé", *WORDS
 
 @given(text=TEXTS, name=st.sampled_from(["x", "x.ini", "x.yml", "x.json", "x.txt"]), limit=TEXTS)
 @settings(deadline=None)
-def test_whatever_stands_in_a_file_there_is_no_traceback(
+def test_no_content_of_a_file_causes_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, text: str, name: str, limit: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / name
