@@ -10,7 +10,7 @@ from typing import TextIO
 from fleet.console.colors import paint
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean, quoted
-from fleet.errors import FleetError
+from fleet.errors import FleetError, JobNotFinished
 
 _INDENT = 7  # width of the longest label, "error: "
 
@@ -26,8 +26,9 @@ def error_text(error: FleetError, next_lines: Sequence[str] = (), *, color: bool
         color: Whether to use colors.
         width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
+    head = ("note", "bold") if isinstance(error, JobNotFinished) else ("error", "bold red")
     parts = [
-        ("error", error.message, "bold red"),
+        (head[0], error.message, head[1]),
         ("cause", error.cause, "dim"),
         ("hint", error.hint, "dim"),
         ("next", "\n".join(next_lines), "dim"),

@@ -262,7 +262,7 @@ class World:
         elif isinstance(action, Fetch):
             self._fetch(host, action.snapshot, life)
         elif isinstance(action, ProbePorts):
-            results = {o.task: "" if self.reach(host.name, o.task) else "timed out" for o in action.others}
+            results = {o.slot: "" if self.reach(host.name, o.slot) else "timed out" for o in action.others}
             later(5.0 if any(results.values()) else quick, PortsProbed(action.attempt, results))
 
     def _do_with_task(self, host: Host, action: Spawn | OpenGate | InspectTask | EndTask) -> None:

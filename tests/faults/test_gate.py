@@ -133,7 +133,7 @@ def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
         directory.mkdir()
         python = fake_python(directory, python=f"3.{11 + number}.1", tensorflow=tensorflow)
         answer = agents[number].prepare(
-            "gate", Bundle(MARK), task=f"worker-{number}", address=f"127.0.0.{number + 1}", python=python
+            "gate", Bundle(MARK), slot=f"worker-{number}", address=f"127.0.0.{number + 1}", python=python
         )
         assert isinstance(answer, Prepared), answer
         members.append(answer.member)
@@ -142,7 +142,7 @@ def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
     result = nothing_started(agents, stories(agents, "gate"))
     assert result.reason == (
         "TensorFlow differs: 2.21 on worker-0 (127.0.0.1), 2.19 on worker-1 (127.0.0.2); "
-        "install the same release on all hosts, or name an interpreter that has it"
+        "install the same release on all hosts, or select an interpreter that has it"
     )
 
 

@@ -157,7 +157,7 @@ def test_requirements_are_installed_once_in_addition_to_the_existing_packages(fl
     fleet.script("job/base.txt", "adds  # no more than this\n")
     fleet.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
     plan = fleet.run("train", "job/task.py", "--dry-run")
-    assert "packages would be installed first" in plan.err
+    assert "packages are not installed in a dry run" in plan.err
     first = fleet.run("train", "job/task.py", env=NO_PROXY)
     assert "installing packages (2 packages)" in first.err
     prefixes = {

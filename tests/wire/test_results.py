@@ -191,7 +191,7 @@ def test_down_asks_about_a_host_that_does_not_answer(program: Program) -> None:
     program.run("pull")
     (listener,) = program.listeners("worker-1")
     listener.kill()
-    assert "worker-1 does not answer: results unknown" in program.run("down", code=2).err
+    assert "worker-1 does not answer: it is unknown what it holds" in program.run("down", code=2).err
     assert "worker-1 cannot be reached" in program.run("pull", code=13).err
     assert "worker-1 does not answer" in program.run("jobs").text
 

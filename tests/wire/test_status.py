@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,9 +107,7 @@ def job_of(status: FleetStatus) -> JobStatus:
 def test_the_first_cause_of_a_job_without_a_client_is_shown(job: Job, status: Callable[[], FleetStatus]) -> None:
     job.failed()
     job.ended(FELL)
-    began = time.monotonic()
     shown_job = job_of(status())
-    assert time.monotonic() - began < 10
     assert shown_job.verdict is not None
     assert (shown_job.verdict.kind, shown_job.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
     assert shown_job.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
