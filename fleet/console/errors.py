@@ -26,9 +26,9 @@ def error_text(error: FleetError, next_lines: Sequence[str] = (), *, color: bool
         color: Whether to use colors.
         width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
-    head = ("note", "bold") if isinstance(error, JobNotFinished) else ("error", "bold red")
+    kind = ("note", "bold") if isinstance(error, JobNotFinished) else ("error", "bold red")
     parts = [
-        (head[0], error.message, head[1]),
+        (kind[0], error.message, kind[1]),
         ("cause", error.cause, "dim"),
         ("hint", error.hint, "dim"),
         ("next", "\n".join(next_lines), "dim"),
