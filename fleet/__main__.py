@@ -1,4 +1,4 @@
-"""`python -m fleet`, and where the installed program `fleet` begins."""
+"""Entry point of `python -m fleet` and of the installed program `fleet`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 
 
 class _OwnPackages:
-    """Finds `provision` and `train` beside this package, whatever the user's directories hold under these names."""
+    """Find `provision` and `train` next to this package, even if the user has packages of that name."""
 
     @staticmethod
     def find_spec(fullname: str, _path: object = None, _target: object = None, /) -> ModuleSpec | None:
@@ -33,13 +33,13 @@ def main() -> int:
         The exit code.
     """
     catch_interrupts()
-    gc.set_threshold(20_000)  # imports make many objects and no garbage: saves a tenth of the start-up
+    gc.set_threshold(20_000)  # imports make many objects and no garbage; saves a tenth of the start-up time
     sys.meta_path.insert(0, _OwnPackages())
-    what = "interrupted; nothing was started"
+    message = "interrupted; nothing was started"
     try:
         from fleet.cli.app import run
 
-        what = "interrupted"
+        message = "interrupted"
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         ignore_interrupts()

@@ -1,4 +1,4 @@
-"""What the environment decides: where the state lies, which fleet is meant, who calls."""
+"""Values that the environment sets: the state directory, the default fleet, and the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LABEL_LENGTH = 63  # of Compute Engine
 
 
 def state_root() -> Path:
-    """Directory of all state on this computer: ``FLEET_STATE_DIR``, else the user's state directory of the system."""
+    """Return the directory of all state: ``FLEET_STATE_DIR``, else the user's state directory of the system."""
     given = os.environ.get(STATE_VARIABLE, "")
     if given:
         return Path(given).expanduser().absolute()

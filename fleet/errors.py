@@ -3,18 +3,18 @@
     FleetError
     ├── InternalError       1   a bug of this program
     ├── UsageError          2   the command line or a file it names is wrong; nothing was started
-    ├── CredentialsError   10   a provider does not know the caller
+    ├── CredentialsError   10   the caller has no valid credentials for a provider
     ├── QuotaError         11   a provider's limit is reached
-    ├── CapacityError      12   a provider has nothing to give now
+    ├── CapacityError      12   a provider has no capacity now
     ├── UnreachableError   13   a host does not answer, or is not the host it was
-    ├── NotReadyError      14   a host answers but cannot run the job, or somebody else is using the fleet
+    ├── NotReadyError      14   a host answers but cannot run the job, or another command is using the fleet
     │   └── DamagedStateError   a file of the state directory cannot be read
     ├── JobFailedError    100   a task of the job failed
-    ├── JobNotFinished    101   the job goes on without this program
+    ├── JobNotFinished    101   the job keeps running without this program
     ├── NotFoundError     102   no such fleet, job, or task
     └── CancelledError    103   stopped on request
 
-Anything else that reaches the top is a bug of this program: exit code 1.
+Any other exception that reaches the top level is a bug of this program: exit code 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FleetError(Exception):
         hint: str | None = None,
         next_steps: Sequence[NextStep] | None = None,
     ) -> _E:
-        """Return this error with other texts; None keeps one."""
+        """Return this error with other texts; None keeps a text."""
         return type(self)(
             self.message if message is None else message,
             cause=self.cause if cause is None else cause,
@@ -64,15 +64,15 @@ class FleetError(Exception):
 
 
 class InternalError(FleetError):
-    """A bug of this program; `__cause__` is what was raised."""
+    """A bug of this program; `__cause__` is the exception that was raised."""
 
     @classmethod
     def of(cls, error: Exception, prefix: str = "") -> InternalError:
         """Return the error that reports an exception which nothing else handles.
 
         Args:
-            error: What was raised.
-            prefix: Where, for example a host, followed by a colon and a space.
+            error: The exception.
+            prefix: Place of the error, for example a host, followed by a colon and a space.
         """
         made = cls(f"{prefix}internal error: {type(error).__name__}: {error}")
         made.__cause__ = error
@@ -86,7 +86,7 @@ class UsageError(FleetError):
 
 
 class CredentialsError(FleetError):
-    """A provider does not know the caller."""
+    """The caller has no valid credentials for a provider."""
 
     exit_code = 10
 
@@ -98,7 +98,7 @@ class QuotaError(FleetError):
 
 
 class CapacityError(FleetError):
-    """A provider has nothing to give now."""
+    """A provider has no capacity now."""
 
     exit_code = 12
 
@@ -110,7 +110,7 @@ class UnreachableError(FleetError):
 
 
 class NotReadyError(FleetError):
-    """A host answers but cannot run the job, or somebody else is using the fleet."""
+    """A host answers but cannot run the job, or another command is using the fleet."""
 
     exit_code = 14
 
@@ -125,8 +125,8 @@ class JobFailedError(FleetError):
     exit_code = 100
 
 
-class JobNotFinished(FleetError):  # noqa: N818 - no failure: the job goes on
-    """The job goes on without this program."""
+class JobNotFinished(FleetError):  # noqa: N818 - not a failure: the job keeps running
+    """The job keeps running without this program."""
 
     exit_code = 101
 

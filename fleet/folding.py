@@ -25,7 +25,7 @@ def fold(names: Iterable[str]) -> str:
             numbers.setdefault(match[1], []).append(int(match[2]))
         else:
             numbers.setdefault(name, [])
-    return ", ".join(_folded(stem, found) for stem, found in numbers.items())
+    return ", ".join(_folded(stem, indexes) for stem, indexes in numbers.items())
 
 
 def _folded(stem: str, numbers: list[int]) -> str:

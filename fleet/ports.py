@@ -42,6 +42,6 @@ class Ports:
 
         Args:
             options: Options of the fleet.
-            keep: It may create files in the state directory.
+            keep: The provider may create files in the state directory.
         """
         return make_provider(options, self.store, keep=keep)

@@ -33,7 +33,7 @@ def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) 
     Args:
         options: Options of the fleet.
         store: State on this computer.
-        keep: It may create files in the state directory; otherwise nothing can be created with it.
+        keep: The provider may create files in the state directory; otherwise it cannot create instances.
     """
     return provider_class(type(options)).open(
         options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal)

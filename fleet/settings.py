@@ -33,7 +33,7 @@ class Settings:
         workers: Number of hosts.
         python: Interpreter for the script on the hosts.
         packages: Requirements to install on the hosts.
-        options: Options of each provider. One that several providers have is set for each of them.
+        options: Options of each provider. An option of several providers is set for each of them.
     """
 
     name: str | None = None
@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def selected(self) -> str | None:
-        """The provider that is given, or the only one that an option can mean."""
+        """Return the given provider, or the one that a given option selects."""
         return self.provider or next((name for name, values in self.options.items() if _selects(name, values)), None)
 
 
@@ -66,13 +66,13 @@ def _selects(provider: str, values: Mapping[str, Any]) -> bool:
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
     """Return the settings of the environment, without the name of the fleet, which is a default of an option."""
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for provider in NAMES:
         for field, declared in declarations(options_class(provider)).items():
             value = next((environ[name] for name in declared.variables if environ.get(name)), None)
             if value is not None:
-                found.setdefault(provider, {})[field] = value
-    return Settings(options=found)
+                options.setdefault(provider, {})[field] = value
+    return Settings(options=options)
 
 
 def find(directory: Path) -> Path | None:
@@ -89,7 +89,7 @@ def load(path: Path) -> Settings:
     Raises:
         UsageError: it cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
     for name, table in _tables(path).items():
         keys = _keys(name)
@@ -97,13 +97,13 @@ def load(path: Path) -> Settings:
             raise _unknown(f"{path}: unknown table [{name}]", name, known_keys())
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
-        values = found if name == _FLEET else options.setdefault(name, {})
+        values = fields if name == _FLEET else options.setdefault(name, {})
         for key, value in table.items():
             if key not in keys:
                 raise _unknown(f"{path}: unknown key {key!r} in [{name}]", key, keys)
             field, declared = keys[key]
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
-    settings = Settings(**found, options=options)
+    settings = Settings(**fields, options=options)
     return dataclasses.replace(settings, provider=settings.selected)
 
 
@@ -123,13 +123,13 @@ def _tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _unknown(message: str, word: str, known: Mapping[str, Any]) -> UsageError:
+def _unknown(message: str, word: str, valid: Mapping[str, Any]) -> UsageError:
     from difflib import get_close_matches
 
-    meant = get_close_matches(word, known, n=1)
+    meant = get_close_matches(word, valid, n=1)
     return UsageError(
         message,
-        cause=f"valid keys: {', '.join(known)}" if known else "",
+        cause=f"valid keys: {', '.join(valid)}" if valid else "",
         hint=f"did you mean {meant[0]}?" if meant else "remove it",
     )
 

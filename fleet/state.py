@@ -1,17 +1,17 @@
 """The state of fleets on the user's computer.
 
     ROOT/
-        owner                     by which clouds tell the fleets of this directory from those of others
-        fleets/NAME.lock          held while a command changes the fleet; names who holds it
-        fleets/NAME/fleet.json    what was asked for, and how SSH reaches the hosts
+        owner                     label that distinguishes the fleets of this directory in clouds
+        fleets/NAME.lock          held while a command changes the fleet; names the holder
+        fleets/NAME/fleet.json    what was requested, and how SSH reaches the hosts
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
         fleets/NAME/id_ed25519    the fleet's own key, for its owner alone
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
-    fleets/NAME/results/JOB   which results of a job are on this computer
+        fleets/NAME/results/JOB   which results of a job are on this computer
         local/                    the instances of the local provider
-        static/                   which hosts that exist already are in which fleet
+        static/                   assignments of existing hosts to fleets
 
-Instances are the provider's truth and jobs the hosts'; this is what finds both again.
+Providers are the source of truth for instances, hosts for jobs; the state directory locates both.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class FleetRecord:
     """Record of a fleet on this computer.
 
     Attributes:
-        spec: What was asked for.
-        created_at: Since when it is paid for, in seconds since the epoch.
+        spec: The requested fleet.
+        created_at: When its cost began, in seconds since the epoch.
         hosts: How SSH reaches each host, in the order of their index; empty until `fleet up` has finished.
-        instances: What the hosts are, as their provider told when it was last asked.
+        instances: Instances of the hosts, as last reported by their provider.
         price_usd_h: Estimated price of the whole fleet in US dollars an hour.
         delete_at: When its provider deletes the first of its instances, in seconds since the epoch; 0: never.
         last_job: Newest job that was started from here.
         last_script: Its script.
-        tasks_per_host: Tasks that each host has in it.
+        tasks_per_host: Number of tasks that each host has in the newest job.
         kept: Names of instances that were kept although `fleet up` failed to prepare them.
-        kept_until: When these stop by themselves, in seconds since the epoch; 0: none is kept.
+        kept_until: When these stop automatically, in seconds since the epoch; 0: none is kept.
     """
 
     spec: FleetSpec
@@ -96,7 +96,7 @@ class OnThisComputer:
     """Results of a job on this computer.
 
     Attributes:
-        directory: Where `fleet pull` has put them; empty: nowhere.
+        directory: Directory to which `fleet pull` copied them; empty: none.
         tasks: The fingerprint of each task's results that were pulled, by host, slot and task.
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
     """
@@ -107,7 +107,7 @@ class OnThisComputer:
 
 
 def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
-    """Return each host `count` times, each time with a name and a directory of its own; packages are shared."""
+    """Return each host `count` times, each with its name and directory; packages are shared."""
     if count == 1:
         return tuple(hosts)
     return tuple(
@@ -137,32 +137,32 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
 def cost_usd(instances: Sequence[Instance], now: float) -> float:
     """Return the estimated cost of `instances` until `now` or until they were deleted, in USD."""
 
-    def hours(one: Instance) -> float:
-        end = min(now, one.delete_at) if one.delete_at else now
-        return max(0.0, end - one.created_at) / 3600 if one.created_at else 0.0
+    def hours(instance: Instance) -> float:
+        end = min(now, instance.delete_at) if instance.delete_at else now
+        return max(0.0, end - instance.created_at) / 3600 if instance.created_at else 0.0
 
-    return sum(one.price_usd_h * hours(one) for one in instances)
+    return sum(instance.price_usd_h * hours(instance) for instance in instances)
 
 
 def _made(kind: type[T], given: Mapping[str, Any]) -> T:
-    """An object of `kind` out of what JSON has of it; fields that it does not know are left out."""
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    """Return an object of `kind` from its JSON; unknown fields are left out."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in known}
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in names}
     )
 
 
 def _record_from(values: dict[str, Any]) -> FleetRecord:
     spec = values["spec"]
     options = make_options(spec["provider"], spec.get("options") or {})
-    instances = [{**one, "state": InstanceState(one["state"])} for one in values.get("instances", ())]
+    instances = [{**entry, "state": InstanceState(entry["state"])} for entry in values.get("instances", ())]
     return _made(
         FleetRecord,
         {
             **values,
             "spec": _made(FleetSpec, {**spec, "options": options}),
             "hosts": [_made(Host, host) for host in values.get("hosts", ())],
-            "instances": [_made(Instance, one) for one in instances],
+            "instances": [_made(Instance, entry) for entry in instances],
         },
     )
 
@@ -220,7 +220,7 @@ class FleetDirectory:
         with open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
             end = journal.tell()
             if end and os.pread(journal.fileno(), 1, end - 1) != b"\n":
-                line = b"\n" + line  # a line that a crash cut off must not swallow this one
+                line = b"\n" + line  # must not continue a line that a crash cut off
             journal.write(line)
             journal.flush()
             os.fsync(journal.fileno())
@@ -229,17 +229,17 @@ class FleetDirectory:
 
     def intents(self) -> list[dict[str, Any]]:
         """Return the intents of the journal, oldest first, without an incomplete last line."""
-        found = []
+        entries = []
         with contextlib.suppress(FileNotFoundError):
             for line in (self.path / "journal").read_bytes().splitlines():
                 with contextlib.suppress(ValueError, RecursionError):
                     entry = json.loads(line)
                     if isinstance(entry, dict) and "intent" in entry:
-                        found.append(entry)
-        return found
+                        entries.append(entry)
+        return entries
 
     def create(self) -> str:
-        """Make the directory and the fleet's key where they are missing.
+        """Create the directory and the fleet's key if they are missing.
 
         Returns:
             The public key, one line.
@@ -255,7 +255,7 @@ class FleetDirectory:
             write_atomic(self._public_key, pair.public.encode() + b"\n", 0o644)
             return pair.public
         public = self._stored_public_key()
-        if not public:  # follows from the private key, which must never be replaced: the hosts know only this one
+        if not public:  # derived from the private key, which must never be replaced: hosts accept only this key
             public = self._derived_public_key(comment)
             write_atomic(self._public_key, public.encode() + b"\n", 0o644)
         return public
@@ -265,7 +265,7 @@ class FleetDirectory:
         return self.path / "id_ed25519.pub"
 
     def _stored_public_key(self) -> str:
-        """Return the public key in its file; empty if there is none that can be read."""
+        """Return the public key in its file; empty if it cannot be read."""
         try:
             public = self._public_key.read_text(encoding="ascii").strip()
             fingerprint(public)
@@ -299,9 +299,9 @@ class FleetDirectory:
     def note_results(
         self, job: str, *, directory: str = "", tasks: Mapping[str, str] | None = None, log_shown: bool = False
     ) -> None:
-        """Add to what is known of the results of `job`; another directory replaces the one before.
+        """Add to the record of the results of `job`; another directory replaces the earlier one.
 
-        A fleet that was deleted meanwhile is left alone.
+        A fleet that was deleted meanwhile is not changed.
         """
         before = self.on_this_computer(job)
         kept = before.tasks if not directory or directory == before.directory else {}
@@ -326,12 +326,12 @@ def _sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True)
 class StoreJournal:
-    """The journals of all fleets, as providers write and read them (provision.provider.Journal)."""
+    """Journals of all fleets, as providers write and read them (provision.provider.Journal)."""
 
     store: Store
 
     def intend(self, fleet: str, intent: str, **details: Any) -> None:
-        """Write an intent; on disk when this returns. One of a fleet that is not known here is not written."""
+        """Write an intent; on disk when this returns. Intents of unknown fleets are not written."""
         directory = self.store.fleet(fleet)
         if directory.exists():
             directory.intend(intent, **details)
@@ -343,12 +343,12 @@ class StoreJournal:
 
 @dataclass(frozen=True)
 class Store:
-    """All state below `root`."""
+    """State below `root`."""
 
     root: Path
 
     def check(self) -> None:
-        """Refuse a state directory in which somebody else could plant files.
+        """Reject a state directory in which another user could create files.
 
         Raises:
             UsageError: it belongs to another user, or others may write to it.
@@ -363,10 +363,10 @@ class Store:
         return StoreJournal(self)
 
     def owner(self, *, keep: bool = True) -> str:
-        """By which clouds tell the fleets of this directory from those of others: 8 characters of a-z and 2-7.
+        """Return the label of this directory's fleets in clouds: 8 characters of a-z and 2-7.
 
         Args:
-            keep: Make one for good where there is none; else another one comes with each call until one is kept.
+            keep: Store a new label if none is stored; otherwise each call returns another label until one is stored.
 
         Raises:
             UsageError: the directory cannot be written.
@@ -394,17 +394,17 @@ class Store:
 
     @property
     def local(self) -> Path:
-        """Directory of the local provider's instances."""
+        """Return the directory of the local provider's instances."""
         return self.root / "local"
 
     @property
     def static(self) -> Path:
-        """Directory that tells which hosts that exist already are in which fleet."""
+        """Return the directory that assigns existing hosts to fleets."""
         return self.root / "static"
 
     @property
     def hashes(self) -> Path:
-        """File of the hashes of contents that were pushed before."""
+        """Return the file of the hashes of contents that were pushed before."""
         return self.root / "hashes.json"
 
     def fleet(self, name: str) -> FleetDirectory:
@@ -412,7 +412,7 @@ class Store:
         return FleetDirectory(self.root / "fleets" / name)
 
     def names(self) -> list[str]:
-        """Names of all fleets of which anything is known."""
+        """Return the names of all fleets that have files here."""
         with contextlib.suppress(FileNotFoundError):
             return sorted(entry.name for entry in (self.root / "fleets").iterdir() if entry.is_dir())
         return []
@@ -443,10 +443,10 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, name: str, command: str, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-        """Hold the lock of fleet `name` for `command`; another holder is waited for `wait_s` seconds.
+        """Hold the lock of fleet `name` for `command`; wait up to `wait_s` seconds for another holder.
 
         Raises:
-            NotReadyError: somebody else holds it; the sentence says who.
+            NotReadyError: another command holds it; the message names it.
         """
         path = self.root / "fleets" / f"{name}.lock"
         with self._writable():
@@ -527,13 +527,13 @@ def _owner_in(path: Path) -> str:
 
 
 def with_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:
-    """`record` as it is once `fleet up` has finished: what it costs, and until when, is that of `instances`."""
+    """Return `record` as of the end of `fleet up`: price and deletion time are those of `instances`."""
     return dataclasses.replace(
         record,
         hosts=tuple(hosts),
         instances=tuple(instances),
         kept=(),
         kept_until=0.0,
-        price_usd_h=sum(one.price_usd_h for one in instances),
-        delete_at=min((one.delete_at for one in instances if one.delete_at), default=0.0),
+        price_usd_h=sum(instance.price_usd_h for instance in instances),
+        delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
     )

@@ -18,7 +18,7 @@ class Option:
     """An option that a command takes.
 
     Attributes:
-        names: All its spellings; the first one is its name. ``--spot`` and ``--no-spot`` are one option.
+        names: Its spellings; the first is its name. ``--spot`` and ``--no-spot`` are one option.
         takes_value: Whether a value follows.
     """
 
@@ -31,7 +31,7 @@ class Word:
     """A part of a command line.
 
     Attributes:
-        text: What was typed, one or two arguments.
+        text: The arguments as typed, one or two.
         option: Name of the option that it sets; empty if it is an operand.
     """
 
@@ -51,14 +51,14 @@ class Typed:
     Attributes:
         command: The subcommand, ``train``.
         words: Options and operands, in the order typed.
-        program: What follows ``--``.
-        known: All names of options that the command takes.
+        program: Arguments after ``--``.
+        option_names: Names of the options that the command takes.
     """
 
     command: str
     words: tuple[Word, ...] = ()
     program: tuple[str, ...] = ()
-    known: frozenset[str] = frozenset()
+    option_names: frozenset[str] = frozenset()
 
     def changed(self, change: Change) -> Typed:
         """Return the command line with options added, removed, or replaced."""
@@ -70,12 +70,12 @@ class Typed:
         return replace(self, words=(*option_words(options), *words))
 
     def for_program(self, words: Iterable[str]) -> Typed:
-        """Return the command line with `words` as arguments of the program, in front of those given."""
+        """Return the command line with `words` as arguments of the program, before the given ones."""
         return replace(self, program=(*words, *self.program))
 
     def takes(self, change: Change) -> bool:
         """Return whether the command has all options of `change`."""
-        return (self.known | {SCRIPT}).issuperset(change)
+        return (self.option_names | {SCRIPT}).issuperset(change)
 
     def step(self) -> Step:
         """Return the line as a step.
@@ -92,8 +92,8 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
 
     Args:
         command: The subcommand.
-        arguments: What was typed after them.
-        options: All that the command takes; anything else that begins with a dash is kept as it is.
+        arguments: The arguments after the subcommand.
+        options: Options that the command takes; any other word that begins with a dash is kept unchanged.
     """
     by_name = {name: option for option in options for name in option.names}
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -109,8 +109,8 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
         attached = bool(sign) or name not in by_name
         value = [rest.pop(0)] if option.takes_value and not attached and rest else []
         words.append(Word((given, *value), option.names[0]))
-    known = frozenset(option.names[0] for option in by_name.values())
-    return Typed(command, tuple(words), tuple(arguments[end + 1 :]), known)
+    names = frozenset(option.names[0] for option in by_name.values())
+    return Typed(command, tuple(words), tuple(arguments[end + 1 :]), names)
 
 
 def option_words(change: Change) -> tuple[Word, ...]:

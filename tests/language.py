@@ -55,6 +55,8 @@ CHECKED: tuple[str, ...] = (
     "tests/unit/train/lint",
     "tests/unit/train/script",
     "tests/wire",
+    "train/__init__.py",
+    "train/agent",
     "train/diagnosis",
     "train/examples",
     "train/lint",

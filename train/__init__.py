@@ -1,1 +1,1 @@
-"""What happens on the hosts: cluster spec, job, agent, progress, and what a script needs."""
+"""Code that runs on the hosts: cluster spec, job, agent, progress, and support for scripts."""

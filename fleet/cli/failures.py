@@ -74,10 +74,10 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
 
 def wants_json(arguments: list[str]) -> bool:
     """Return whether a command line asks for JSON lines."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(
         word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
-        for before, word in zip(["", *own], own, strict=False)
+        for before, word in zip(["", *words], words, strict=False)
     )
 
 
@@ -108,7 +108,7 @@ def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     typed = typed_command(arguments)
     option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
     if option and typed is not None:
-        takers = {name: [opt for param in one.params for opt in param.opts] for name, one in commands.items()}
+        takers = {name: [opt for param in entry.params for opt in param.opts] for name, entry in commands.items()}
         return unknown_option(option, typed, takers)
     word = next((word for word in arguments if not word.startswith("-")), "")
     if not command and word and word not in commands:

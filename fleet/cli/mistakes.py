@@ -67,7 +67,7 @@ def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]
     if close:
         hints.append(f"did you mean {close}?")
         words = tuple(_renamed(word, name, close) for word in typed.words)
-        steps.append(Typed(typed.command, words, typed.program, typed.known).step())
+        steps.append(Typed(typed.command, words, typed.program, typed.option_names).step())
     elif name.startswith("--"):
         others = [other for other, names in takers.items() if name in names]
         hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
@@ -92,7 +92,7 @@ def separate(typed: Typed) -> Typed | None:
             rest = typed.words[at + 1 :]
             kept = (*typed.words[: at + 1], *(word for word in rest if word.option))
             moved = [part for word in rest if not word.option for part in word.text]
-            return Typed(typed.command, kept, (*moved, *typed.program), typed.known)
+            return Typed(typed.command, kept, (*moved, *typed.program), typed.option_names)
         if not word.option:
             return None
     return None

@@ -62,13 +62,13 @@ class WithScopes(WithProviders):
 def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
     """Return the given options by provider and field; one that several providers have is set for each of them."""
     values = {name: value for name, value in ctx.meta[_VALUES].items() if value is not None and value != ()}
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     providers = (*NAMES, *(name for name in (ctx.params.get("provider"),) if name and name not in REGISTRY))
     for provider, field, declared in _declared(providers):
         if declared.name in values:
             value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
-            found.setdefault(provider, {})[field] = value
-    return found
+            options.setdefault(provider, {})[field] = value
+    return options
 
 
 def _declared(providers: Sequence[str]) -> Iterator[tuple[str, str, Option]]:

@@ -38,8 +38,8 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
     script = examples() / "keras_fit.py"
     with _fleet(request, ports, sink):
         sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
-        wish = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
-        trained = train.run(wish, ports, sink)
+        train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
+        trained = train.run(train_request, ports, sink)
         sink.emit(Note("$ fleet pull"))
         pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), ports, sink)
         return trained

@@ -149,7 +149,7 @@ class JsonSink:
         for line in lines:
             name = line.pop("event")
             plain = json.dumps({"event": name, "time": now, **line}, ensure_ascii=False, allow_nan=False)
-            text += _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", plain) + "\n"
+            text += _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", plain) + "\n"
         self._started = True
         if not text:
             return

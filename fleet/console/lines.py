@@ -15,7 +15,7 @@ from train.agent.protocol.records import JobResult, Outcome, Phase, Stalled, Tas
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
 
-def _is_told_as_error(event: Event) -> bool:
+def _is_reported_as_error(event: Event) -> bool:
     """Return True if the error at the end of the command reports the same."""
     return isinstance(event, JobResult) and event.outcome is not Outcome.SUCCEEDED
 
@@ -78,7 +78,7 @@ class LinesSink:
                 return
             self._pushed.add(event.host)
         text = self._teller.message(event)
-        if text and not _is_told_as_error(event):
+        if text and not _is_reported_as_error(event):
             details = "\n" + stalled_text(event).rstrip("\n") if isinstance(event, Stalled) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)
 

@@ -121,7 +121,7 @@ class LiveSink:
         self._lock = threading.Lock()  # guards what follows
         self._view = View()
         self._backlog = Backlog()
-        self._said: list[tuple[float, str]] = []  # when, what
+        self._messages: list[tuple[float, str]] = []  # when, what
         self._teller = Teller()
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
@@ -186,18 +186,18 @@ class LiveSink:
     def _say(self, event: Event) -> None:
         report = report_text(event)
         if report:
-            self._said.append((time.monotonic(), report))
+            self._messages.append((time.monotonic(), report))
         elif isinstance(event, _SAID):
-            said = self._teller.message(event)
-            if not said:
+            message = self._teller.message(event)
+            if not message:
                 return
             if isinstance(event, Stalled) and (event.stack or event.sockets):
-                said += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
-            lines = said.split("\n")
+                message += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
+            lines = message.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
-            self._said.append((time.monotonic(), text + "\n"))
+            self._messages.append((time.monotonic(), text + "\n"))
             if isinstance(event, JobStarted):
-                self._said = [(_AT_ONCE, earlier) for _, earlier in self._said]
+                self._messages = [(_AT_ONCE, earlier) for _, earlier in self._messages]
 
     def _run(self) -> None:
         try:
@@ -206,8 +206,8 @@ class LiveSink:
                 self._draw_until_closed()
             finally:
                 self._live.stop()
-                self._print("".join(text for _, text in self._said))
-                self._said.clear()
+                self._print("".join(text for _, text in self._messages))
+                self._messages.clear()
                 self._live = self._new_live()  # an event may come after a pause
         except Exception as error:  # noqa: BLE001 - raised again where somebody sees it
             self._failure = error
@@ -221,13 +221,13 @@ class LiveSink:
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
-            view, before, said = self._view, self._preceding(), "" if last else self._due()
+            view, before, due = self._view, self._preceding(), "" if last else self._due()
             batch = self._backlog.take(self._lines_max())
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
             noise = self._backlog.noise
-            self._dirty = bool(self._said)
-        text = before + self._log_text(view, batch, end, last=last) + said
+            self._dirty = bool(self._messages)
+        text = before + self._log_text(view, batch, end, last=last) + due
         size = self._console.size
         lines = frame(
             view,
@@ -250,15 +250,15 @@ class LiveSink:
 
     def _preceding(self) -> str:
         """Return messages that must be printed above the output of the job, however short it was."""
-        found = [text for at, text in self._said if at == _AT_ONCE]
-        self._said = [(at, text) for at, text in self._said if at != _AT_ONCE]
-        return "".join(found)
+        messages = [text for at, text in self._messages if at == _AT_ONCE]
+        self._messages = [(at, text) for at, text in self._messages if at != _AT_ONCE]
+        return "".join(messages)
 
     def _due(self) -> str:
         """Return the messages that are old enough to print; those just before the end are printed below the table."""
         now = time.monotonic()
-        due = [text for at, text in self._said if now - at >= _REFRESH_S]
-        del self._said[: len(due)]
+        due = [text for at, text in self._messages if now - at >= _REFRESH_S]
+        del self._messages[: len(due)]
         return "".join(due)
 
     def _lines_max(self) -> int:

@@ -92,9 +92,9 @@ def stalled_text(event: Stalled) -> str:
         ("connections", event.sockets),
         ("process", [event.kernel] if event.kernel else []),
     )
-    for heading, found in parts:
-        if found:
-            lines += [f"{event.task}, its {heading}:", *(f"  {line}" for line in found)]
+    for heading, body in parts:
+        if body:
+            lines += [f"{event.task}, its {heading}:", *(f"  {line}" for line in body)]
     return "".join(clean(line) + "\n" for line in lines)
 
 
@@ -180,10 +180,10 @@ def _push_progress(event: PushProgress) -> str:
 
 
 def _task_prepared(event: TaskPrepared) -> str:
-    found = [f"{name} {version}" for name, version in event.versions.items()]
+    details = [f"{name} {version}" for name, version in event.versions.items()]
     if event.gpus:
-        found.append(_gpus(event.gpus))
-    return f"{event.slot}: prepared at {event.endpoint}" + (f" ({', '.join(found)})" if found else "")
+        details.append(_gpus(event.gpus))
+    return f"{event.slot}: prepared at {event.endpoint}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _gpus(names: tuple[str, ...]) -> str:
@@ -193,11 +193,11 @@ def _gpus(names: tuple[str, ...]) -> str:
 
 def _job_started(event: JobStarted) -> str:
     tasks = fold(member.task for member in event.members if member.task)
-    found = fold(member.slot for member in event.members if not member.task)
+    names = fold(member.slot for member in event.members if not member.task)
     attached = f"attached to job {event.job}" if event.attached else f"job {event.job} started"
     head = f"job {event.job} has ended" if event.ended else attached
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    spares = f", spare: {found}" if found else ""
+    spares = f", spare: {names}" if names else ""
     return f"{head}: {event.script} on {tasks}{spares}{attempt}"
 
 

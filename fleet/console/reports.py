@@ -261,7 +261,10 @@ def _job_at_risk(job: StoredResults) -> str:
 
 def _results_found(event: ResultsFound) -> str:
     shown = [place for place in event.results if place.kind != "logs"]
-    lines = [f"{_INDENT}{size(one.size)}, {counted(one.files, 'file')}  {one.host}:{one.path}" for one in shown]
+    lines = [
+        f"{_INDENT}{size(result.size)}, {counted(result.files, 'file')}  {result.host}:{result.path}"
+        for result in shown
+    ]
     text = f"results: {counted(event.files, 'file')}, {size(event.size)}\n"
     return text + _few(lines) + f"next:    {clean(event.next_step)}\n"
 

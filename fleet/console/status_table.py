@@ -80,12 +80,12 @@ def _storage(fleet: FleetStatus) -> list[Line]:
     if not disks or not (fleet.stored or low):
         return []
     free = f"{formatting.size(disks[0].disk_free)} of {formatting.size(disks[0].disk_total)} free on {disks[0].name}"
-    jobs = f"{counted(len(fleet.stored), 'job')}, {formatting.size(sum(one.size for one in fleet.stored))}"
+    jobs = f"{counted(len(fleet.stored), 'job')}, {formatting.size(sum(job.size for job in fleet.stored))}"
     lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
     if len(fleet.stored) > 1:
-        words = [f"{one.job} {formatting.size(one.size)}" for one in fleet.stored[:_LARGEST]]
+        words = [f"{job.job} {formatting.size(job.size)}" for job in fleet.stored[:_LARGEST]]
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
-    waiting = sum(one.pulled in ("no", "partly") for one in fleet.stored)
+    waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
         step = Step("jobs", "--prune") if low else Step("jobs")
         words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []

@@ -209,8 +209,8 @@ def _row(view: View, name: str) -> Row:
 
 def _put(view: View, row: Row) -> View:
     """`view` with `row` in the place of the one of its name, or among the others where there is none."""
-    for number, known in enumerate(view.rows):
-        if known.name == row.name:
+    for number, existing in enumerate(view.rows):
+        if existing.name == row.name:
             return replace(view, rows=(*view.rows[:number], row, *view.rows[number + 1 :]))
     return replace(view, rows=tuple(sorted((*view.rows, row), key=lambda row: order(row.name))))
 
@@ -227,8 +227,8 @@ def _stage(view: View, stage: Stage) -> View:
 
 
 def _fleet_opened(view: View, event: FleetOpened) -> View:
-    known = {row.name: row for row in view.rows}
-    rows = tuple(known.get(name, Row(name, slot=name)) for name in sorted(event.hosts, key=order))
+    by_name = {row.name: row for row in view.rows}
+    rows = tuple(by_name.get(name, Row(name, slot=name)) for name in sorted(event.hosts, key=order))
     return replace(
         view,
         fleet=event.fleet,

@@ -119,9 +119,11 @@ def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink
 
 def _bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
     """Return what was deleted and its cost, from the record if the provider had deleted it before."""
-    known = list(instances) or list(record.instances if record else ())
-    began = min((item.created_at for item in known if item.created_at), default=record.created_at if record else now)
-    cost = cost_usd(known, now)
+    deleted = list(instances) or list(record.instances if record else ())
+    began = min(
+        (item.created_at for item in deleted if item.created_at), default=record.created_at if record else now
+    )
+    cost = cost_usd(deleted, now)
     if not cost and record:
         cost = record.price_usd_h * max(0.0, now - record.created_at) / 3600
     return FleetDown(
@@ -162,7 +164,7 @@ def _ask(
         CancelledError: the user said no.
     """
     if record is None:
-        at_risk = ResultsAtRisk(fleet, (), tuple(one.name for one in instances))  # its record is lost
+        at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
         at_risk = at_stake(record, directory, instances, Access(record.spec, ports, sink))
     else:
@@ -188,12 +190,12 @@ def at_stake(
     A host whose instance is gone holds nothing any more. One that does not answer may hold results if a job was
     ever started.
     """
-    there = {one.name for one in instances}
+    present = {instance.name for instance in instances}
     rented = record.spec.options.rents
-    hosts = tuple(host for host in record.hosts if host.name in there)
-    found = survey(replace(record, hosts=hosts), directory, access)
-    jobs = [job for job in found.jobs if job.is_running or not _is_safe(job, rented=rented)]
-    silent = tuple(found.silent) if record.last_job else ()
+    hosts = tuple(host for host in record.hosts if host.name in present)
+    result = survey(replace(record, hosts=hosts), directory, access)
+    jobs = [job for job in result.jobs if job.is_running or not _is_safe(job, rented=rented)]
+    silent = tuple(result.silent) if record.last_job else ()
     return ResultsAtRisk(record.spec.name, tuple(job.summary(rented=rented) for job in jobs), silent)
 
 

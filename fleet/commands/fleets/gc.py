@@ -58,12 +58,12 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
         FleetError: a provider does not answer, or something could not be deleted.
     """
     searches = _searches(request, ports, sink)
-    found = [orphan for search in searches for orphan in search.find()]
-    sink.emit(OrphansFound(tuple(found)))
-    to_delete = [orphan for orphan in found if orphan.to_delete]
+    orphans = [orphan for search in searches for orphan in search.find()]
+    sink.emit(OrphansFound(tuple(orphans)))
+    to_delete = [orphan for orphan in orphans if orphan.to_delete]
     if not to_delete:
         return GcSummary()
-    _ask(len(to_delete), len(found), ports)
+    _ask(len(to_delete), len(orphans), ports)
     left = [name for search in searches for name in search.delete()]
     sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
     if left:
@@ -73,13 +73,13 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     return GcSummary(len(to_delete))
 
 
-def _ask(to_delete: int, found: int, ports: Ports) -> None:
+def _ask(to_delete: int, total: int, ports: Ports) -> None:
     if not ports.attended:
         raise UsageError(
-            f"{to_delete} of {counted(found, 'resource')} would be deleted, and confirmation requires a terminal",
+            f"{to_delete} of {counted(total, 'resource')} would be deleted, and confirmation requires a terminal",
             next_steps=[Again({"--yes": True})],
         )
-    which = "it" if to_delete == found == 1 else "all of them" if to_delete == found else f"{to_delete} of them"
+    which = "it" if to_delete == total == 1 else "all of them" if to_delete == total else f"{to_delete} of them"
     if not ports.consent(f"Delete {which}?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("status")])
 
@@ -118,38 +118,40 @@ class _Search:
             self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
         unknown = self._unknown(resources)  # read after the list: a fleet has its directory before its instances
-        mine = {one.owner for one in unknown if one.user == caller()}
-        self._to_delete = [one for one in unknown if self._everybody or self._is_mine(one, mine)]
+        mine = {resource.owner for resource in unknown if resource.user == caller()}
+        self._to_delete = [resource for resource in unknown if self._everybody or self._is_mine(resource, mine)]
         now = self._ports.clock()
         return [
             FoundOrphan(
                 provider=self._name,
-                kind=one.kind,
-                name=one.name,
-                fleet=one.fleet,
-                owner=one.owner,
-                user=one.user or (caller() if not one.owner else ""),
-                zone=one.zone,
-                created_at=one.created_at,
-                price_usd_h=one.price_usd_h,
-                cost_usd=one.price_usd_h * max(0.0, now - one.created_at) / 3600 if one.created_at else 0.0,
-                to_delete=one in self._to_delete,
+                kind=resource.kind,
+                name=resource.name,
+                fleet=resource.fleet,
+                owner=resource.owner,
+                user=resource.user or (caller() if not resource.owner else ""),
+                zone=resource.zone,
+                created_at=resource.created_at,
+                price_usd_h=resource.price_usd_h,
+                cost_usd=resource.price_usd_h * max(0.0, now - resource.created_at) / 3600
+                if resource.created_at
+                else 0.0,
+                to_delete=resource in self._to_delete,
             )
-            for one in unknown
+            for resource in unknown
         ]
 
     def delete(self) -> list[str]:
         """Delete the orphans that are to be deleted; return the names of those that could not be."""
-        own = sorted({one.fleet for one in self._to_delete if one.owner in ("", self._owner)})
+        fleets = sorted({resource.fleet for resource in self._to_delete if resource.owner in ("", self._owner)})
         with contextlib.ExitStack() as locks:
-            for fleet in own:
+            for fleet in fleets:
                 locks.enter_context(self._ports.store.lock(fleet, "gc"))
             to_delete = self._unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
             with translated():
                 if self._options.existing:
-                    self._release(sorted({one.fleet for one in to_delete}))
+                    self._release(sorted({resource.fleet for resource in to_delete}))
                 return list(self._provider.delete_orphans(to_delete, self._progress))
 
     def _progress(self, name: str, step: str) -> None:
@@ -157,17 +159,23 @@ class _Search:
 
     def _release(self, fleets: Sequence[str]) -> None:
         for fleet in fleets:
-            there = self._provider.list(fleet)
-            hosts = lent(FleetSpec(fleet, self._name, len(there), options=self._options), there, self._provider)
+            instances = self._provider.list(fleet)
+            hosts = lent(
+                FleetSpec(fleet, self._name, len(instances), options=self._options), instances, self._provider
+            )
             leave(hosts, self._ports.store.fleet(fleet).key, self._sink)
 
     def _unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
-        known = self._ports.store.names()
-        return [one for one in resources if one.owner not in ("", self._owner) or one.fleet not in known]
+        fleets = self._ports.store.names()
+        return [
+            resource
+            for resource in resources
+            if resource.owner not in ("", self._owner) or resource.fleet not in fleets
+        ]
 
-    def _is_mine(self, one: Orphan, mine: set[str]) -> bool:
+    def _is_mine(self, resource: Orphan, mine: set[str]) -> bool:
         """Return True if this user created it; a resource without a label is attributed by its owner."""
-        return one.user == caller() if one.user else one.owner in {"", self._owner, *mine}
+        return resource.user == caller() if resource.user else resource.owner in {"", self._owner, *mine}
 
 
 def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
@@ -175,7 +183,7 @@ def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
 
     A provider without accounts has one search; the default account is searched if there is no other.
     """
-    found = []
+    searches = []
     recorded = [] if request.only else _recorded(ports)
     for name in dict.fromkeys([*NAMES, *(name for name, _ in recorded)]):
         kind = find_options(name)
@@ -186,19 +194,19 @@ def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
         named = kind(**{field: settings[field] for field in scopes if field in settings})
         accounts = [options for other, options in recorded if other == name and scopes]
         accounts += [named] if named != kind() else []
-        found += [
+        searches += [
             _Search((name, options), needed=bool(accounts), request=request, ports=ports, sink=sink)
             for options in dict.fromkeys(accounts or [named])
         ]
-    return found
+    return searches
 
 
 def _recorded(ports: Ports) -> list[tuple[str, ProviderOptions]]:
     """Return provider and account of each fleet of this computer."""
-    found = []
+    accounts = []
     for name in ports.store.names():
         with contextlib.suppress(FleetError):  # a damaged record
             record = ports.store.fleet(name).read()
             if record is not None:
-                found.append((record.spec.provider, record.spec.options.scope()))
-    return found
+                accounts.append((record.spec.provider, record.spec.options.scope()))
+    return accounts

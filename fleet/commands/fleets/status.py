@@ -94,7 +94,7 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
         delete_at=record.delete_at,
-        stored=tuple(sorted(stored, key=lambda one: one.size, reverse=True)),
+        stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),
     )
 
 
@@ -136,20 +136,20 @@ def _ask(
     with opened(record.places, directory.key, access) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
-        found: dict[str, JobReport] = {}
+        reports: dict[str, JobReport] = {}
         for outcome in ask_each(channels, lambda channel: inspect(channel, Inspect(1))):
             if outcome.error is not None:
                 errors[outcome.host.name] = outcome.error
             elif outcome.value:
-                found[outcome.host.name] = outcome.value[0]
-        hosts = tuple(_host(host, places, found, errors) for host, places in _by_host(record))
-        job = _job(list(found.values()), record.last_job)
+                reports[outcome.host.name] = outcome.value[0]
+        hosts = tuple(_host(host, places, reports, errors) for host, places in _by_host(record))
+        job = _job(list(reports.values()), record.last_job)
         if job is not None:
-            mine = {name: report for name, report in found.items() if report.job == job.id}
+            mine = {name: report for name, report in reports.items() if report.job == job.id}
             able = [channel for channel in channels if channel.connection.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
         stored = _stored(record, directory, channels)
-    return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(one) for one in stored.jobs]
+    return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(entry) for entry in stored.jobs]
 
 
 def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentChannel]) -> Survey:
@@ -204,8 +204,8 @@ def _host(
     )
 
 
-def _job(reports: list[JobReport], known: str) -> JobStatus | None:
-    newest = newest_job([report.job for report in reports], known)
+def _job(reports: list[JobReport], last_job: str) -> JobStatus | None:
+    newest = newest_job([report.job for report in reports], last_job)
     if not newest:
         return None
     mine = [report for report in reports if report.job == newest]

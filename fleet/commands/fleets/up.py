@@ -98,7 +98,7 @@ def _agreed(
         names = plan(spec, provider.list(spec.name) if record else ()).create
         quote = provider.quote(spec, names) if names else Quote(0)
     if quote.offers:
-        _tell(quote, spec, sink)
+        _report_price(quote, spec, sink)
     elif request.dry_run:
         sink.emit(
             Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
@@ -116,7 +116,7 @@ def _agreed(
     return frozenset(names)
 
 
-def _tell(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
+def _report_price(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
     sink.emit(
         Quoted(
             fleet=spec.name,
@@ -184,7 +184,7 @@ class _Up:
             self._release(before)
             hosts = self._make(steps)
         except (KeyboardInterrupt, FleetError) as error:
-            old = [one for one in before if one.name not in kept]
+            old = [instance for instance in before if instance.name not in kept]
             if record and isinstance(error, FleetError) and (explained := self._keep(record, old, error)):
                 raise explained from error
             self._undo(old, error)
@@ -241,8 +241,8 @@ class _Up:
 
     def _create(self, names: Sequence[str]) -> None:
         """Make the instances; without capacity, again and again where the user asked for that."""
-        told = BOOTED if self._spec.options.rents else CHOSEN if self._spec.options.existing else ""
-        progress = progress_to(self._sink, "ready", told)
+        ready_step = BOOTED if self._spec.options.rents else CHOSEN if self._spec.options.existing else ""
+        progress = progress_to(self._sink, "ready", ready_step)
         pause_s = RETRY_FIRST_S
         while True:
             try:
@@ -264,7 +264,7 @@ class _Up:
 
     def _release(self, before: Sequence[Instance]) -> None:
         """Let instances that an earlier call kept for a while run on."""
-        running = [one for one in before if one.state is InstanceState.RUNNING]
+        running = [instance for instance in before if instance.state is InstanceState.RUNNING]
         if running and self._spec.options.rents:
             with translated():
                 self._provider.stop_at(running, 0)
@@ -277,15 +277,15 @@ class _Up:
         """
         if not (self._created and self._spec.options.rents):
             return None
-        ids, until = {one.id for one in old}, self._ports.clock() + KEEP_S
+        ids, until = {instance.id for instance in old}, self._ports.clock() + KEEP_S
         try:
-            there = self._listed()
-            new = [one for one in there if one.id not in ids]
-            if not new or any(one.state is not InstanceState.RUNNING for one in new):
+            instances = self._listed()
+            new = [instance for instance in instances if instance.id not in ids]
+            if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
-            names = tuple(one.name for one in new)
-            self._directory.intend("keep", instances=[[one.name, one.id] for one in new], until=until)
-            kept = replace(with_hosts(record, record.hosts, there), kept=names, kept_until=until)
+            names = tuple(instance.name for instance in new)
+            self._directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
+            kept = replace(with_hosts(record, record.hosts, instances), kept=names, kept_until=until)
             self._directory.write(kept)
             with translated():
                 if not self._provider.stop_at(new, until):

@@ -328,11 +328,11 @@ class _Part:
         self._job = str(values[0]["job"])
         self._hosts = [str(value["host"]) for value in values]
         self._one_computer = len({(value["host"], value["boot"]) for value in values}) == 1
-        for what in sorted(mine.keys() - {"host", "boot", "job", "mark"}):
-            others = [rank for rank, value in enumerate(values) if value.get(what) != values[0].get(what)]
+        for key in sorted(mine.keys() - {"host", "boot", "job", "mark"}):
+            others = [rank for rank, value in enumerate(values) if value.get(key) != values[0].get(key)]
             if others:
                 name = self._party.names(others)
-                raise self._common(NotReadyError(f"the {what} on {name} is not that of {self._party.name(0)}"))
+                raise self._common(NotReadyError(f"the {key} on {name} is not that of {self._party.name(0)}"))
         return Copies(self._request.checkpoint_dir, self._script.directory, self._job, str(values[0]["mark"]))
 
     @property
@@ -347,18 +347,18 @@ class _Part:
         if self._one_computer:
             return self._request.address or LOOPBACK
         nodes = self._launch.nodes or self._hosts
-        own = self._launch.node(self._rank) or socket.gethostname()
-        found = self._request.address or self._meeting.address or own_address(own, nodes)
-        if not found:
+        hostname = self._launch.node(self._rank) or socket.gethostname()
+        address = self._request.address or self._meeting.address or own_address(hostname, nodes)
+        if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
-                cause=f"{', '.join(name for name in nodes if name != own)} cannot be looked up here",
+                cause=f"{', '.join(name for name in nodes if name != hostname)} cannot be looked up here",
                 hint="give the address of this node: --address ADDRESS",
             )
-        return found
+        return address
 
     def _prepare(self, slot: Slot, copies: Copies) -> list[Prepared]:
-        own = slot.prepare(
+        prepared = slot.prepare(
             Prepare(
                 job=self._job,
                 fleet=self._job,
@@ -369,7 +369,7 @@ class _Part:
                 directory=str(self._script.directory),
             )
         )
-        mine = {"prepared": to_dict(own), "sees": copies.shared()}
+        mine = {"prepared": to_dict(prepared), "sees": copies.shared()}
         values = self._meeting.gather("prepared", mine, _PREPARED_S)
         self._unmark()
         blind = [rank for rank, value in enumerate(values) if not value["sees"]]
@@ -438,15 +438,15 @@ class _Part:
         """Tell how the job ended, and find the first cause together where it failed."""
         ended_well = result.outcome is Outcome.SUCCEEDED
         failed = result.started and not ended_well
-        own: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
+        local: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
-            self._meeting.give("end", own)
+            self._meeting.give("end", local)
         try:
             if slot.stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {slot.stopped_by}")
             cause = None
             if self._leads:
-                evidence = self._evidence(commit, own) if own else None
+                evidence = self._evidence(commit, local) if local else None
                 cause = evidence.verdict(result) if evidence and failed else None
                 self._sink.emit(result)
                 alone = evidence.alone(result) if evidence else ""
@@ -459,11 +459,11 @@ class _Part:
             return error.exit_code
         return 0
 
-    def _evidence(self, commit: Commit, own: Value) -> Evidence:
+    def _evidence(self, commit: Commit, local: Value) -> Evidence:
         """Return what all nodes have seen of the last attempt."""
         values = self._meeting.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)
-        for value in (own, *values.values()):
+        for value in (local, *values.values()):
             evidence.merge(value)
         return evidence
 

@@ -75,11 +75,11 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
     if request.local_first_s > 0 and not request.has_program:
         message = "--local-first runs a script, and none is given"
         raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
-    found = find(request) if request.has_program else None
+    located = find(request) if request.has_program else None
     directory, record = ports.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
-        program = stack.enter_context(_collected(found, ports, python_path)) if found else None
+        program = stack.enter_context(_collected(located, ports, python_path)) if located else None
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
@@ -91,7 +91,7 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
-            f"fleet {request.fleet!r} is not ready" + (f" for {found.entry.name}" if found else ""),
+            f"fleet {request.fleet!r} is not ready" + (f" for {located.entry.name}" if located else ""),
             hint="fix the problems, then check again",
             next_steps=[Again({})],
         )
@@ -99,8 +99,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
 
 
 @contextlib.contextmanager
-def _collected(found: Found, ports: Ports, python_path: str) -> Iterator[Program]:
-    program = collect(found, ports, python_path)
+def _collected(located: Found, ports: Ports, python_path: str) -> Iterator[Program]:
+    program = collect(located, ports, python_path)
     with program.bundle:
         yield program
 
@@ -143,7 +143,9 @@ class _Check:
             self._pending = None
         from fleet.remote.job import look
 
-        outcomes = ask_each(self._channels, lambda channel: look(channel, self._wish(channel, "check", dry_run=True)))
+        outcomes = ask_each(
+            self._channels, lambda channel: look(channel, self._prepare_request(channel, "check", dry_run=True))
+        )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
         problems = _folded({host.host: host.problem for host in hosts if host.problem})
@@ -157,15 +159,15 @@ class _Check:
             problems += missing_imports(places, missing, self._program.entry.workdir)
             problems += self._keras(self._program, prepared)
             notes += filter(None, [self._program.imports.note])
-            found = script_findings(
+            findings = script_findings(
                 self._program.entry,
                 prepared,
                 Terms(adapt=self._request.adapt),
                 versions_known=not self._installs_keras,
             )
-            self._findings = [one for one in found if one.fails]
-            notes += (described(one) for one in found if one.severity is Severity.WARNING)
-        errors = [described(one) for one in self._findings if one.severity is Severity.ERROR]
+            self._findings = [finding for finding in findings if finding.fails]
+            notes += (described(finding) for finding in findings if finding.severity is Severity.WARNING)
+        errors = [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
         fails = bool(self._findings) and not problems
         self._sink.emit(
             HostsChecked(self._record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
@@ -180,11 +182,11 @@ class _Check:
         """
         if tried and self._findings:
             workers = len(self._record.hosts)
-            for one in self._findings:
+            for finding in self._findings:
                 self._sink.emit(
-                    Note(f"it works alone, but not with {workers} workers: {described(one)}", Level.WARNING)
+                    Note(f"it works alone, but not with {workers} workers: {described(finding)}", Level.WARNING)
                 )
-        return [described(one) for one in self._findings if one.severity is Severity.ERROR]
+        return [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
     def _places(self, program: Program) -> dict[str, str]:
         """Return the places where the script imports packages that must be installed already."""
@@ -197,7 +199,7 @@ class _Check:
         """Return whether TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
-    def _wish(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
+    def _prepare_request(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
         host, program = channel.connection.host, self._program
         return Prepare(
             job=job,
@@ -230,10 +232,10 @@ class _Check:
         problems = []
         for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
             host, tried = outcome.host.name, outcome.value
-            told = judged_alone(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
-            self._sink.emit(told)
-            if not told.ok:
-                problems.append(f"{host}: {told.message}")
+            result = judged_alone(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
+            self._sink.emit(result)
+            if not result.ok:
+                problems.append(f"{host}: {result.message}")
         return problems
 
     def _try(self, channel: AgentChannel, job: str) -> Tried:
@@ -244,18 +246,18 @@ class _Check:
         assert program is not None  # noqa: S101 - nothing is tried without one
 
         def pushed(sent: int, total: int, files: int) -> None:
-            self._tell(PushProgress(name, sent, total, files))
+            self._report(PushProgress(name, sent, total, files))
 
         def stepped(step: BootstrapStep) -> None:
-            self._tell(BootstrapProgress(name, step.step, step.detail))
+            self._report(BootstrapProgress(name, step.step, step.detail))
 
-        prepared = prepare(channel, self._wish(channel, job, dry_run=False), program.bundle, pushed)
+        prepared = prepare(channel, self._prepare_request(channel, job, dry_run=False), program.bundle, pushed)
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
         return trial(channel, Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
 
-    def _tell(self, event: PushProgress | BootstrapProgress) -> None:
+    def _report(self, event: PushProgress | BootstrapProgress) -> None:
         with self._lock:
             self._sink.emit(event)
 
@@ -276,19 +278,19 @@ def judged_alone(host: str, tried: Tried) -> SmokeTested:
 
 
 def _facts(outcome: Outcome[Prepared]) -> HostFacts:
-    host, found = outcome.host, outcome.value
-    if found is None:
+    host, prepared = outcome.host, outcome.value
+    if prepared is None:
         return HostFacts(host.name, host.private_address, problem=_reason(outcome))
     return HostFacts(
         host=host.name,
-        address=found.member.address,
-        python=found.python,
-        versions=found.versions,
-        gpus=tuple(gpu.name for gpu in found.gpus),
-        disk_free=found.disk_free,
-        memory=found.memory_total,
-        machine=found.machine,
-        missing=tuple(found.missing),
+        address=prepared.member.address,
+        python=prepared.python,
+        versions=prepared.versions,
+        gpus=tuple(gpu.name for gpu in prepared.gpus),
+        disk_free=prepared.disk_free,
+        memory=prepared.memory_total,
+        machine=prepared.machine,
+        missing=tuple(prepared.missing),
     )
 
 
@@ -323,6 +325,6 @@ def _judged(prepared: Sequence[Prepared]) -> _Judged:
         item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
         for item in prepared
     }
-    pairs = {(one.task, other.task): "" for one in members for other in members if one is not other}
-    found = verdict(members, facts, pairs)
-    return _Judged(found.problems, found.warnings)
+    pairs = {(member.task, other.task): "" for member in members for other in members if member is not other}
+    result = verdict(members, facts, pairs)
+    return _Judged(result.problems, result.warnings)

@@ -58,15 +58,15 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
     """
     directory, record = ports.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        silent = {one.host.name: one.error for one in unreached if one.error is not None}
-        found = survey_of(ask_stores(channels, (), silent), directory, silent)
-        chosen = _chosen(request, found)
+        silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
+        stored = survey_of(ask_stores(channels, (), silent), directory, silent)
+        chosen = _chosen(request, stored)
         if not request.prune:
             sink.emit(
                 JobsListed(
                     fleet=request.fleet,
                     jobs=tuple(job.summary() for job in chosen),
-                    disks=found.disks,
+                    disks=stored.disks,
                     silent=tuple(silent),
                 )
             )
@@ -80,19 +80,19 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
         from fleet.remote.results import prune_jobs
 
         outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
-    answers = [one.value for one in outcomes if one.value is not None]
+    answers = [outcome.value for outcome in outcomes if outcome.value is not None]
     deleted = _deleted(request.fleet, names, answers)
     sink.emit(deleted)
-    failed = [one.error for one in outcomes if one.error is not None] + list(silent.values())
+    failed = [outcome.error for outcome in outcomes if outcome.error is not None] + list(silent.values())
     _raise_if_failed(failed)
     return JobsSummary(tuple(chosen), deleted.jobs, deleted.freed)
 
 
-def _chosen(request: JobsRequest, found: Survey) -> Sequence[StoredJobs]:
-    missing = [name for name in request.jobs if found.find(name) is None]
+def _chosen(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
+    missing = [name for name in request.jobs if stored.find(name) is None]
     if missing:
         raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_steps=[Step("jobs")])
-    return [job for job in found.jobs if not request.jobs or job.job in request.jobs]
+    return [job for job in stored.jobs if not request.jobs or job.job in request.jobs]
 
 
 def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
@@ -102,15 +102,15 @@ def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -
         if running:
             raise NotReadyError(f"job {running[0]} is running and cannot be deleted", next_steps=[Step("stop")])
         return list(chosen)
-    found = [job for job in chosen if job.is_safe]
+    safe = [job for job in chosen if job.is_safe]
     left = [job for job in chosen if not job.is_safe and not job.is_running]
     if left:
         sink.emit(
             Note(f"{_count(len(left))} with results that are not on this computer: kept unless named, --prune JOB")
         )
-    if not found:
+    if not safe:
         sink.emit(Note("no job was deleted"))
-    return found
+    return safe
 
 
 def _count(count: int) -> str:
@@ -118,13 +118,13 @@ def _count(count: int) -> str:
 
 
 def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None:
-    what = _count(len(jobs))
+    count = _count(len(jobs))
     if not ports.attended:
         raise UsageError(
-            f"{what} would be deleted, and confirmation requires a terminal",
+            f"{count} would be deleted, and confirmation requires a terminal",
             next_steps=[Step("jobs", "--prune", "--yes", *request.jobs)],
         )
-    if not ports.consent(f"Delete {what} on the hosts?"):
+    if not ports.consent(f"Delete {count} on the hosts?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
 
 

@@ -52,20 +52,22 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     script, workdir = _checked(request)
     sources = {_below(path, workdir): _text(path) for path in imports(script, workdir)}
     entry = _below(script, workdir)
-    found = [
+    findings = [
         dataclasses.replace(finding, file=_shown(finding.file, workdir))
         for finding in lint(sources, entry, workers=request.workers, gpus=request.gpus, adapt=request.adapt)
     ]
-    for finding in found:
+    for finding in findings:
         sink.emit(finding)
-    if any(finding.severity is Severity.ERROR for finding in found):
+    if any(finding.severity is Severity.ERROR for finding in findings):
         raise UsageError(
-            f"{request.script} has {_counted(found)}",
-            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{found[0].rule}]",
+            f"{request.script} has {_counted(findings)}",
+            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{findings[0].rule}]",
             next_steps=[Again({})],
         )
-    sink.emit(Note(f"{request.script} has {_counted(found)}" if found else f"nothing found in {request.script}"))
-    return found
+    sink.emit(
+        Note(f"{request.script} has {_counted(findings)}" if findings else f"nothing found in {request.script}")
+    )
+    return findings
 
 
 def _checked(request: LintRequest) -> tuple[Path, Path]:
@@ -103,8 +105,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _counted(found: Sequence[Finding]) -> str:
+def _counted(findings: Sequence[Finding]) -> str:
     """``2 errors, 1 warning and 3 hints``."""
-    counts = Counter(finding.severity for finding in found)
+    counts = Counter(finding.severity for finding in findings)
     words = [counted(counts[kind], kind.value) for kind in Severity if counts[kind]]
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

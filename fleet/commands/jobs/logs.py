@@ -78,9 +78,9 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
         channels, unreached = stack.enter_context(
             open_some(record.places, directory.key, Access(record.spec, ports, sink))
         )
-        found = newest_reports(channels, request.job, record.last_job)
-        reports = found.by_host
-        unreached += found.failed
+        newest = newest_reports(channels, request.job, record.last_job)
+        reports = newest.by_host
+        unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
         channels = [channel for channel in channels if channel.connection.host.name not in failed]
         first = description(list(reports.values())) if reports else None
@@ -90,9 +90,9 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
             raise_failures(silent, "show its log")
         if first is None:
-            what = f"no job {request.job}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_steps=[Step("status")])
-        for text in found.others:
+            missing = f"no job {request.job}" if request.job else "no job yet"
+            raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("status")])
+        for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
         _announce(record, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
@@ -114,7 +114,9 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             lines=request.lines,
             follow=request.follow,
             mender=mender,
-            lost=tuple(one.host for one in unreached if one.host.name in slots) if mender is not None else (),
+            lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
+            if mender is not None
+            else (),
             unread=ports.unread,
         )
         ended = follow(followed, sink)

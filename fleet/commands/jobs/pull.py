@@ -87,18 +87,18 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
     name = worker_name(request.worker)
     directory, record = ports.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        silent = {one.host.name: one.error for one in unreached if one.error is not None}
-        found = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), directory, silent)
-        job = found.find(request.job)
+        silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
+        stored = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), directory, silent)
+        job = stored.find(request.job)
         if job is None:
             _raise_if_silent(silent)
-            what = f"no job {request.job!r}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {what}", next_steps=[Step("jobs")])
+            missing = f"no job {request.job!r}" if request.job else "no job yet"
+            raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("jobs")])
         tasks = _chosen(job, name)
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
-            pull = _Pull(job, tasks, {one.connection.host.name: one for one in channels}, target, sink)
+            pull = _Pull(job, tasks, {channel.connection.host.name: channel for channel in channels}, target, sink)
             summary = pull.run(directory, whole=not name and not silent)
     sink.emit(
         ResultsPulled(
@@ -227,13 +227,13 @@ class _Pull:
     def _list(self) -> dict[str, Listing]:
         from fleet.remote.results import list_files
 
-        def one(channel: AgentChannel) -> list[tuple[str, Listing]]:
+        def list_host(channel: AgentChannel) -> list[tuple[str, Listing]]:
             meter = _Meter(channel.connection.host.name, 0, self._emit)
             mine = [task for task in self._tasks if task.host.name == channel.connection.host.name]
             return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
 
-        found = self._ask(one)
-        return {key: listing for part in found for key, listing in part}
+        listings = self._ask(list_host)
+        return {key: listing for part in listings for key, listing in part}
 
     def _ask(self, question: Callable[[AgentChannel], T]) -> list[T]:
         """Ask all hosts; one that does not answer, or answers nonsense, does not hinder the others.
@@ -244,14 +244,14 @@ class _Pull:
         from fleet.remote.fanout import Outcome, raise_failures
 
         outcomes = ask_each(list(self._channels.values()), question)
-        for one in outcomes:
-            if one.error is not None:
-                self.failed[one.host.name] = Outcome(one.host, error=one.error)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                self.failed[outcome.host.name] = Outcome(outcome.host, error=outcome.error)
         if len(self.failed) == len({task.host.name for task in self._all}):
             raise_failures(list(self.failed.values()), "copy the results")
-        self._channels = {name: one for name, one in self._channels.items() if name not in self.failed}
+        self._channels = {name: channel for name, channel in self._channels.items() if name not in self.failed}
         self._tasks = [task for task in self._tasks if task.host.name not in self.failed]
-        return [one.value for one in outcomes if one.value is not None]
+        return [outcome.value for outcome in outcomes if outcome.value is not None]
 
     def _receive(self, layout: Layout) -> list[Item]:
         """Copy what is not there; the files that changed on their host meanwhile."""
@@ -261,7 +261,7 @@ class _Pull:
             by_content.setdefault(item.entry.sha256, []).append(item)
         self._target.need_space(missing)
 
-        def one(channel: AgentChannel) -> list[Item]:
+        def receive_from(channel: AgentChannel) -> list[Item]:
             host = channel.connection.host.name
             mine = [same for same in by_content.values() if self._tasks[same[0].source].host.name == host]
             meter = _Meter(host, sum(same[0].entry.size for same in mine), self._emit)
@@ -276,7 +276,7 @@ class _Pull:
                 self.received_files += meter.files
             return changed
 
-        changed = [item for part in self._ask(one) for item in part]
+        changed = [item for part in self._ask(receive_from) for item in part]
         for item in layout.directories:
             self._target.directory(item)
         for item in layout.links:
@@ -355,14 +355,14 @@ class _Meter:
     def listed(self) -> None:
         """A file was listed, or a large one is being read by the host."""
         self.files += 1
-        self._tell()
+        self._report()
 
     def add(self, count: int) -> None:
         """Bytes came."""
         self.received += count
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PROGRESS_S
             self._emit(PullProgress(self._host, self.received, self._total, self.files))

@@ -41,12 +41,12 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
 
     directory, record = ports.store.need(request.fleet)
     with open_some(record.places, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        found = newest_reports(channels, known=record.last_job)
-        reports = found.by_host
+        newest = newest_reports(channels, known=record.last_job)
+        reports = newest.by_host
         if not reports:
             raise NotFoundError(f"no job has run on fleet {request.fleet!r}", next_steps=[Step("status")])
         job = next(iter(reports.values())).job
-        for text in found.others:
+        for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
         if any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
@@ -54,7 +54,7 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)
-    raise_failures([*unreached, *found.failed], "stop the job where it may still run")
+    raise_failures([*unreached, *newest.failed], "stop the job where it may still run")
     if running:
         how = f"; {killed} of {counted(len(stopped), 'task')} had to be killed" if killed else ""
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))

@@ -99,14 +99,14 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
 
 def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) -> TrainSummary:
     """As `run`; puts the job into `started` as soon as it runs."""
-    found = find(request)
-    entry = found.entry
+    located = find(request)
+    entry = located.entry
     directory, record = ports.store.need(request.fleet)
     request = _on_fleet(request, record)
     record = _placed(request, directory, record)
     if not (request.task_types.chief and request.task_types.ps):
         refuse_without_servers(entry, len(record.hosts))
-    program = collect(found, ports, request.env.get("PYTHONPATH", ""))
+    program = collect(located, ports, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
@@ -190,13 +190,13 @@ def _prepare(
 
     pythons = _pythons(request, program, channels, sink)
 
-    def one(channel: AgentChannel) -> Prepared:
+    def prepare_host(channel: AgentChannel) -> Prepared:
         host = channel.connection.host
 
         def progress(sent: int, total: int, files: int) -> None:
             sink.emit(PushProgress(host.name, sent, total, files))
 
-        wish = Prepare(
+        prepare_request = Prepare(
             job=job,
             fleet=record.spec.name,
             slot=host.name,
@@ -208,9 +208,9 @@ def _prepare(
             imports=sorted(program.imports.places),
             import_directories=list(program.imports.directories),
         )
-        return prepare(channel, wish, program.bundle, progress)
+        return prepare(channel, prepare_request, program.bundle, progress)
 
-    prepared = ask(channels, one, "prepare the job")
+    prepared = ask(channels, prepare_host, "prepare the job")
     for item in prepared:
         gpus = tuple(gpu.name for gpu in item.gpus)
         member = item.member

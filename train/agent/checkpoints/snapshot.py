@@ -223,7 +223,7 @@ class Listing(NamedTuple):
     """Content of a checkpoint directory at one moment."""
 
     directory: str
-    found: Sequence[PathInfo]
+    entries: Sequence[PathInfo]
     texts: Mapping[str, str]  # of each file that is called `checkpoint`
     writing: FrozenSet[str]  # paths that are open for writing
     now_ns: int
@@ -312,7 +312,7 @@ def _checkpoints(listing: Listing, paths: Sequence[str]) -> Dict[str, _Checkpoin
         else:
             checkpoint.shards.add(data["shard"])
             checkpoint.counts.add(data["count"])
-    for entry in listing.found:
+    for entry in listing.entries:
         if (
             entry.kind is Kind.DIRECTORY
             and entry.path.endswith("_temp")
@@ -343,7 +343,7 @@ def complete_state(listing: Listing, baseline: Keys) -> Optional[State]:
         listing: Content of the directory.
         baseline: Keys of the state of the newest snapshot.
     """
-    kept = [entry for entry in listing.found if not _IGNORED.search(entry.path) and entry.kind is not Kind.OTHER]
+    kept = [entry for entry in listing.entries if not _IGNORED.search(entry.path) and entry.kind is not Kind.OTHER]
     temporary = [entry for entry in kept if _is_temporary(entry.path)]
     kept = [entry for entry in kept if not _is_temporary(entry.path)]
     checkpoints = _checkpoints(listing, [entry.path for entry in kept if entry.kind is Kind.FILE])

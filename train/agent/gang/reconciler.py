@@ -33,10 +33,10 @@ class HeldAtGate(NamedTuple):
 
 
 class PortsProbed(NamedTuple):
-    """The task ports of the other slots were probed; `found` maps each slot to an error, empty if it is reachable."""
+    """The task ports of the other slots were probed; `errors` maps each slot to its error, empty if reachable."""
 
     attempt: int
-    found: Dict[str, str]
+    errors: Dict[str, str]
 
 
 class Exited(NamedTuple):
@@ -48,7 +48,7 @@ class Exited(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """All processes of `attempt` have ended, and all of their output is stored."""
+    """Every process of `attempt` has ended, and all of their output is stored."""
 
     attempt: int
 
@@ -314,7 +314,7 @@ def _apply_event(slot: Slot, event: SlotEvent) -> Slot:
 
 def _apply_event2(slot: Slot, event: SlotEvent) -> Slot:
     if isinstance(event, PortsProbed):
-        slot = slot._replace(probe_results=event.found)
+        slot = slot._replace(probe_results=event.errors)
     elif isinstance(event, Exited):
         slot = slot._replace(exit=event.exit, reason=slot.reason or event.reason)
     elif isinstance(event, Closed):

@@ -342,7 +342,10 @@ def _members(
     terms: Terms, assignments: Sequence[Assignment], statuses: Mapping[str, SlotStatus]
 ) -> Tuple[Member, ...]:
     slots = {member.slot: member for member in terms.slots}
-    return tuple(_member(slots[one.slot], statuses.get(one.slot))._replace(task=one.task) for one in assignments)
+    return tuple(
+        _member(slots[assignment.slot], statuses.get(assignment.slot))._replace(task=assignment.task)
+        for assignment in assignments
+    )
 
 
 def _assignments(gang: Gang) -> List[Assignment]:

@@ -87,7 +87,7 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         job=str(job.get("job", "")),
         fleet=str(job.get("fleet", "")),
         slot=slot,
-        task=history[-1].task if history else next((one.task for one in members if one.slot == slot), ""),
+        task=history[-1].task if history else next((member.task for member in members if member.slot == slot), ""),
         attempt=attempt,
         phase=history[-1].phase if history else Phase.WAITING,
         alive=live is not None,

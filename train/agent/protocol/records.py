@@ -1,4 +1,4 @@
-"""All records that client and agent exchange, and that the agent writes on its host.
+"""Define the records that client and agent exchange, and that the agent writes on its host.
 
 A message is one line of JSON, ``{"record": "task_state", "slot": "worker-2", "task": "ps-0", …}``. If it has a field
 ``payload`` greater than zero, that many raw bytes follow the line. Unknown fields are ignored and missing ones take
@@ -469,7 +469,7 @@ class Committed(NamedTuple):
 
 
 class Invitation(NamedTuple):
-    """What a host needs to join a job: the bundle and the commit, including secrets."""
+    """Data that a host needs to join a job: the bundle and the commit, including secrets."""
 
     fleet: str
     entries: List[Entry]

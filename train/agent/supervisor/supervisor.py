@@ -524,9 +524,9 @@ class Supervisor:
 
     def _join_info(self) -> Commit:
         """Return the commit with the current address of every slot."""
-        order = self._peer.slot.desired
-        now = {member.slot: member for member in order.members} if order is not None else {}
-        members = [now.get(one.slot, one)._replace(task=one.task) for one in self._commit.members]
+        desired = self._peer.slot.desired
+        now = {member.slot: member for member in desired.members} if desired is not None else {}
+        members = [now.get(member.slot, member)._replace(task=member.task) for member in self._commit.members]
         return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:
