@@ -1,4 +1,4 @@
-"""Entry point of `python -m fleet` and of the installed program `fleet`."""
+"""`python -m fleet`, and where the installed program `fleet` begins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main() -> int:
         The exit code.
     """
     catch_interrupts()
-    gc.set_threshold(20_000)  # imports make many objects and no garbage; saves a tenth of the start-up time
+    gc.set_threshold(20_000)  # imports make many objects and no garbage: saves a tenth of the start-up
     sys.meta_path.insert(0, _OwnPackages())
     message = "interrupted; nothing was started"
     try:
@@ -43,7 +43,7 @@ def main() -> int:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         ignore_interrupts()
-        sys.stderr.write(f"error: {what}\n")
+        sys.stderr.write(f"error: {message}\n")
         code = _INTERRUPTED
     ignore_interrupts()
     if was_interrupted():

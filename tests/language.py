@@ -55,6 +55,7 @@ CHECKED: tuple[str, ...] = (
     "tests/unit/train/lint",
     "tests/unit/train/script",
     "tests/wire",
+    "fleet/commands/fleets",
     "train/__init__.py",
     "train/agent",
     "train/diagnosis",

@@ -1,4 +1,4 @@
-"""The command line: parse, wire, print errors, nothing else."""
+"""The command line: parse arguments, run the command, print errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _main(
     pass
 
 
-_ABORTED = 130  # what Typer makes of a Ctrl-C
+_ABORTED = 130  # exit code of Typer after Ctrl-C
 
 
 def run(arguments: list[str]) -> int:

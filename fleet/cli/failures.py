@@ -67,7 +67,7 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
             color=wants_color(sys.stderr, os.environ),
             width=width,
         )
-    except BrokenPipeError:  # as with 2>&1 | head; the exit code still tells
+    except BrokenPipeError:  # as with 2>&1 | head; the exit code still reports the failure
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     return error.exit_code
 

@@ -1,4 +1,4 @@
-"""What a command line that cannot be parsed most likely means."""
+"""Explain command lines that cannot be parsed, and suggest what was most likely meant."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
     """Return the error of a command that does not exist.
 
     Args:
-        name: What was typed.
-        commands: All that exist.
+        name: The word that was typed.
+        commands: Existing commands.
     """
     meant = _HABITS.get(name.lower()) or next(iter(get_close_matches(name, commands, n=1, cutoff=_CLOSE)), "")
     hint = f"did you mean fleet {meant}?" if meant else ""
@@ -53,12 +53,12 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
 def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]]) -> UsageError:
     """Return the error of an option that the command does not have.
 
-    Behind SCRIPT it belongs to the script: its arguments go after ``--``.
+    An option after SCRIPT belongs to the script, whose arguments follow ``--``.
 
     Args:
         name: The option, ``--epochs``.
         typed: The command line.
-        takers: All options of each command by its name, ``train``; those of `typed` are among them.
+        takers: Options of each command by its name, ``train``; includes the command of `typed`.
     """
     command = typed.command
     hints: list[str] = []
@@ -83,9 +83,9 @@ def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]
 
 
 def separate(typed: Typed) -> Typed | None:
-    """Return the line with all that follows the script behind ``--``, but for the options of the command.
+    """Return the line with the words after the script moved after ``--``, except options of the command.
 
-    None if no script was given, or an unknown option comes before it: nobody knows whether a value follows that.
+    None if no script was given, or if an unknown option, which may have a value, comes before it.
     """
     for at, word in enumerate(typed.words):
         if word.option == "-m" or word.is_operand:

@@ -27,7 +27,7 @@ class WithProviders(Grouped):
 
     @property
     def params(self) -> list[Any]:
-        """All parameters; those of providers are made when they are first needed."""
+        """Parameters; those of providers are created when they are first needed."""
         if not self._provided:
             self._add(NAMES)
         return self._params
@@ -38,7 +38,7 @@ class WithProviders(Grouped):
         self._provided: dict[str, TyperOption] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and put the values of providers' options aside."""
+        """Parse, and store the values of providers' options in the context."""
         self._add((*NAMES, *([named] if (named := _named_provider(args)) not in ("", *NAMES) else [])))
         rest = super().parse_args(ctx, args)
         ctx.meta[_VALUES] = {name: ctx.params.pop(option.name) for name, option in self._provided.items()}
@@ -60,7 +60,7 @@ class WithScopes(WithProviders):
 
 
 def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
-    """Return the given options by provider and field; one that several providers have is set for each of them."""
+    """Return the given options by provider and field; an option of several providers is set for each of them."""
     values = {name: value for name, value in ctx.meta[_VALUES].items() if value is not None and value != ()}
     options: dict[str, dict[str, Any]] = {}
     providers = (*NAMES, *(name for name in (ctx.params.get("provider"),) if name and name not in REGISTRY))

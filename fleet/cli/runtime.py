@@ -1,4 +1,4 @@
-"""Run a command: its terminal, its outside world, and its failures."""
+"""Run a command: its terminal, its ports to the outside world, and its failures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from train.errors import TrainError
 
 
 def is_attended() -> bool:
-    """Return whether a user can be asked."""
+    """Return True if a user can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _confirm(question: str) -> bool:
     if not is_attended():
         return True
-    return _answer(f"{question} [Y/n] ") in ("\n", "y", "yes")  # the end of the input is no answer
+    return _answer(f"{question} [Y/n] ") in ("\n", "y", "yes")  # the end of the input does not count as an answer
 
 
 def _answer(question: str) -> str:
@@ -40,7 +40,7 @@ def _answer(question: str) -> str:
 
 
 def make_ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
-    """Return the outside world of a command; `sink` gives the terminal back while a question is asked."""
+    """Return the ports of a command; `sink` releases the terminal while a question is asked."""
     from fleet.ports import Ports
     from fleet.state import Store
 

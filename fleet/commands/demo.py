@@ -32,7 +32,7 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
 
     Raises:
         NotReadyError: TensorFlow is not installed here.
-        FleetError: as the verbs that it calls.
+        FleetError: as the commands that it calls.
     """
     _need_tensorflow()
     script = examples() / "keras_fit.py"
@@ -46,7 +46,7 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
 
 
 def examples() -> Path:
-    """Directory of the examples."""
+    """Return the directory of the examples."""
     from train import examples as package
 
     return Path(package.__path__[0])

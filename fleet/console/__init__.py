@@ -26,9 +26,9 @@ def make_sink(
     """Return the sink that fits the streams.
 
     Args:
-        output: ``auto`` is live where `stdout` is a terminal that can move its cursor, else lines.
+        output: ``auto`` is live if `stdout` is a terminal that can move its cursor, else lines.
         stdout: Takes the log; its ``buffer`` is written to directly, unless the sink is live.
-        stderr: Takes sentences, where the log goes to `stdout` as lines.
+        stderr: Takes messages, if the log is written to `stdout` as lines.
         prefix: Whether lines of the log start with their task; without it and without a terminal, they are passed
             on byte for byte.
         hint: How to leave the live console, for its last line.

@@ -26,7 +26,7 @@ class Batch:
 
 
 class Backlog:
-    """Gathers output of all tasks.
+    """Collect output of all tasks.
 
     Attributes:
         noise: Lines of start-up chatter that were left out.
@@ -60,7 +60,7 @@ class Backlog:
             self._drop_oldest()
 
     def take(self, lines_max: int) -> Batch:
-        """Everything that waits; the ends of the tasks' output only, where it is more than `lines_max` lines."""
+        """Return the waiting output; only the ends of the tasks' output if it exceeds `lines_max` lines."""
         if self._newlines > lines_max:
             self._keep_ends()
         shown: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Colours: which there are, which task has which, and whether a stream gets any."""
+"""Colors: the styles, the color of each task, and whether a stream accepts colors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SGR = {
     "bold red": "1;31",
 }
 
-# Red and yellow stay free for what went wrong.
+# Red and yellow are reserved for errors and warnings.
 _TASK_COLORS = ("cyan", "magenta", "bright_blue", "green", "bright_cyan", "bright_magenta", "blue")
 
 
@@ -36,7 +36,7 @@ def task_color(task: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """`text` in a style of SGR above, then plain again; unchanged where either is empty."""
+    """Return `text` in a style of SGR, then plain again; unchanged if either is empty."""
     return f"\x1b[{SGR[style]}m{text}\x1b[0m" if text and style else text
 
 

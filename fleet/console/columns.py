@@ -28,11 +28,11 @@ class Column:
     """A column of a table.
 
     Attributes:
-        title: What stands above it.
-        cells: One for each row; a column of nothing but empty cells is left out.
-        rank: Where there is no room, columns of the highest rank are left out first; 0 never is.
-        right: Whether cells stand flush right.
-        limit: Widest it gets; what is longer is cut.
+        title: Heading of the column.
+        cells: One for each row; a column whose cells are all empty is left out.
+        rank: If space is short, columns of the highest rank are left out first; rank 0 never is.
+        right: True if cells are aligned right.
+        limit: Largest width; longer cells are cut.
     """
 
     title: str
@@ -43,12 +43,12 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Terminal columns it takes."""
+        """Return the width in terminal columns."""
         return min(self.limit, max(cell_len(self.title), *(cell_len(cell.text) for cell in self.cells)))
 
 
 def cell_len(text: str) -> int:
-    """Terminal columns that `text`, free of control characters, takes."""
+    """Return the terminal columns of `text`, which has no control characters."""
     if text.isascii():
         return len(text)
     return sum(_char_len(char) for char in text)
@@ -61,14 +61,14 @@ def _char_len(char: str) -> int:
 
 
 def fit(text: str, width: int, mark: str = "…") -> str:
-    """`text`, or as much of it as fits `width` terminal columns, the `mark` included."""
+    """Return `text`, or the part of it that fits `width` terminal columns, including the `mark`."""
     if cell_len(text) <= width:
         return text
     room = width - cell_len(mark)
     if room < 0:
         return ""
     used, end = 0, 0
-    for end, char in enumerate(text):  # noqa: B007 - where it stopped is what is wanted
+    for end, char in enumerate(text):  # noqa: B007 - the final value is used below
         used += _char_len(char)
         if used > room:
             break
@@ -76,12 +76,12 @@ def fit(text: str, width: int, mark: str = "…") -> str:
 
 
 def line_len(line: Line) -> int:
-    """Terminal columns of a line."""
+    """Return the terminal columns of a line."""
     return sum(cell_len(span.text) for span in line)
 
 
 def crop(line: Line, width: int, mark: str = "…") -> Line:
-    """`line`, or as much of it as fits `width`."""
+    """Return `line`, or the part of it that fits `width`."""
     if line_len(line) <= width:
         return line
     spans: list[Span] = []
@@ -94,7 +94,7 @@ def crop(line: Line, width: int, mark: str = "…") -> Line:
 
 
 def justify(left: Line, right: Line, width: int, mark: str = "…") -> Line:
-    """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    """Return `left` and `right` at the two ends of a line; `left` is cut if both do not fit."""
     if not line_len(right):
         return crop(left, width, mark)
     cut = crop(left, max(0, width - line_len(right) - GAP), mark)
@@ -114,12 +114,12 @@ def choose(columns: Iterable[Column], width: int) -> list[Column]:
 
 
 def table_width(columns: Sequence[Column]) -> int:
-    """Terminal columns of a table."""
+    """Return the terminal columns of a table."""
     return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)
 
 
 def table(columns: Sequence[Column], width: int, mark: str = "…") -> list[Line]:
-    """Header and rows of a table, none longer than `width`."""
+    """Return header and rows of a table, none longer than `width`."""
     rows = [tuple(Span(column.title, "dim") for column in columns)]
     rows += list(zip(*(column.cells for column in columns), strict=True))
     return [crop(_row(columns, row, mark), width, mark) for row in rows]
@@ -139,7 +139,7 @@ def _row(columns: Sequence[Column], cells: tuple[Span, ...], mark: str) -> Line:
 
 
 def render(lines: Iterable[Line], *, color: bool) -> str:
-    """Lines as text for a stream, each ended by a newline, without control characters but those of colours."""
+    """Return lines as text for a stream, each with a newline, without control characters except colors."""
 
     def text(span: Span) -> str:
         return paint(clean(span.text), span.style if color else "")

@@ -34,12 +34,12 @@ def short_span(seconds: float) -> str:
 
 
 def money(dollars: float) -> str:
-    """US dollars: ``$0.07``, and ``<$0.01`` for what is more than nothing."""
+    """Format US dollars: ``$0.07``; ``<$0.01`` for a smaller amount above zero."""
     return "<$0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"
 
 
 def size(count: float) -> str:
-    """Bytes: ``512 B``, ``5.0 MiB``."""
+    """Format bytes: ``512 B``, ``5.0 MiB``."""
     power = 0
     while count >= 1000 and power < len(_UNITS) - 1:  # 1000: never four digits
         count /= 1024
@@ -48,7 +48,7 @@ def size(count: float) -> str:
 
 
 def size_short(count: float) -> str:
-    """Bytes in at most five characters: ``512B``, ``1.2G``, ``117M``."""
+    """Format bytes in at most five characters: ``512B``, ``1.2G``, ``117M``."""
     number, unit = size(count).split()
     return (number if len(number) <= 3 else number.partition(".")[0]) + unit[0]
 
@@ -64,19 +64,19 @@ def metric(value: float) -> str:
 
 
 def metric_title(name: str) -> str:
-    """Head of a metric's column; whatever kind of accuracy it is, the word is enough."""
+    """Return the heading of a metric's column; every kind of accuracy is shortened to that word."""
     if name.endswith("accuracy"):
         name = "val_accuracy" if name.startswith("val_") else "accuracy"
     return name.upper()
 
 
 def rate(per_second: float) -> str:
-    """Steps a second with three digits."""
+    """Format steps per second with three digits."""
     return f"{per_second:.{2 if per_second < 10 else 1 if per_second < 100 else 0}f}"
 
 
 def of(count: int, total: int) -> str:
-    """``3/5``; ``3`` where the total is unknown (-1), nothing where the count is."""
+    """Format a count: ``3/5``; ``3`` if the total is unknown (-1), empty if the count is unknown."""
     if count < 0:
         return ""
     return f"{count}/{total}" if total >= 0 else str(count)

@@ -25,14 +25,14 @@ _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def event_name(kind: type) -> str:
-    """Name of an event on a line: ``task_state`` for TaskState."""
+    """Return the name of an event on a line: ``task_state`` for TaskState."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def to_json(event: Event | FleetStatus) -> dict[str, Any]:
-    """`event` as values that JSON has, its name first.
+    """Return `event` as JSON values, its name first.
 
-    Data of a LogChunk becomes ``text`` where it is UTF-8, else ``base64``. Numbers that JSON lacks become the strings
+    Data of a LogChunk becomes ``text`` if it is UTF-8, else ``base64``. Numbers that JSON lacks become the strings
     ``NaN``, ``Infinity`` and ``-Infinity``.
     """
     fields = {"event": event_name(type(event)), **_plain(event)}
@@ -46,7 +46,7 @@ def to_json(event: Event | FleetStatus) -> dict[str, Any]:
 
 
 def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str, Any]:
-    """An error as values that JSON has."""
+    """Return an error as JSON values."""
     return {
         "event": "error",
         "kind": event_name(type(error)).removesuffix("_error"),
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _known(value: Any) -> Any:
-    """A field of an event; None for a number that is unknown, which events carry as -1."""
+    """Return a field of an event; None for an unknown number, which is -1 in events."""
     return None if type(value) in (int, float) and value == -1 else _plain(value)
 
 
@@ -85,18 +85,18 @@ def _field_names(value: Any) -> list[str]:
 
 
 class JsonSink:
-    """Writes one JSON object per event and line, the version of the schema first; nothing else goes to `out`.
+    """Write one JSON object per event and line, the version of the schema first, and nothing else, to `out`.
 
     A character whose bytes are in two chunks of the log is moved into the second, so that a task which writes UTF-8
-    appears as text alone. As soon as emit returns, the line is with the reader. If the reader goes away, emit
+    appears as text alone. When emit returns, the line is flushed to the reader. If the reader goes away, emit
     raises BrokenPipeError once, and writes and raises nothing from then on.
     """
 
     def __init__(self, out: BinaryIO, clock: Callable[[], float] = time.time) -> None:
-        """A sink that writes to `out`; `clock` tells the seconds since the epoch."""
+        """Create a sink that writes to `out`; `clock` returns the seconds since the epoch."""
         self._out = out
         self._clock = clock
-        self._tails: dict[str, LogChunk] = {}  # the first bytes of a character whose others are to come
+        self._tails: dict[str, LogChunk] = {}  # the first bytes of an incomplete character
         self._started = False
         self._broken = False
 
@@ -104,8 +104,8 @@ class JsonSink:
         """Take one event.
 
         Raises:
-            BrokenPipeError: Nobody reads the output any more.
-            OSError: The output cannot be written (a full disk).
+            BrokenPipeError: the reader of the output has gone.
+            OSError: the output cannot be written (a full disk).
         """
         events: list[Event | FleetStatus] = [event]
         if isinstance(event, LogChunk):
@@ -127,7 +127,7 @@ class JsonSink:
             self._write([to_json(tail) for tail in tails])
 
     def _whole_characters(self, chunk: LogChunk) -> list[LogChunk]:
-        """What can be written now, this chunk included; the bytes of an unfinished character at its end are held."""
+        """Return the output to write now, including this chunk; hold back an unfinished character at its end."""
         held = self._tails.pop(chunk.slot, None)
         ready = []
         if held and (held.attempt != chunk.attempt or held.offset + len(held.data) != chunk.offset):
@@ -162,7 +162,7 @@ class JsonSink:
 
 
 def _unfinished(data: bytes) -> int:
-    """Bytes at the end of `data` that begin a character of UTF-8 but do not complete it."""
+    """Return the bytes at the end of `data` that begin a UTF-8 character but do not complete it."""
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     decoder.decode(data[-4:])
     return len(decoder.getstate()[0])

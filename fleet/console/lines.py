@@ -1,4 +1,4 @@
-"""Plain lines for pipes, files and CI: the log on standard output, what happens on standard error."""
+"""Plain lines for pipes, files, and CI: the log on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _is_reported_as_error(event: Event) -> bool:
 
 
 class LinesSink:
-    r"""Writes each line of the log as ``worker-0 | text``, and events as sentences.
+    r"""Write each line of the log as ``worker-0 | text``, and events as sentences.
 
     After the prefix a line is what the task wrote, byte for byte: it is not decoded, and ends at ``\n`` alone. A
     line is written when it is complete, or in pieces of 64 KiB, or when its task ends. If another task's output
@@ -33,13 +33,13 @@ class LinesSink:
     """
 
     def __init__(self, out: BinaryIO, err: TextIO, *, prefix: bool, color: bool, terminal: bool = False) -> None:
-        """A sink.
+        """Create a sink.
 
         Args:
-            out: Takes the log, and what else a command was typed for; buffered, so that it writes all or raises.
+            out: Takes the log and other output of the command; buffered, so that it writes all or raises.
             err: Takes sentences.
-            prefix: Whether lines of the log start with their task.
-            color: Whether prefixes are coloured.
+            prefix: True if lines of the log start with their task.
+            color: True if prefixes are colored.
             terminal: `out` is a terminal. Then output is not passed on byte for byte: a task's control sequences
                 must not reach it.
         """
@@ -51,7 +51,7 @@ class LinesSink:
         self._texts: dict[str, LogText] = {}  # for a terminal
         self._partial: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
-        self._open = ""  # the task whose unfinished line stands at the end of the output
+        self._open = ""  # the task whose unfinished line is at the end of the output
         self._broken = False
         self._pushed: set[str] = set()  # hosts
         self._teller = Teller()
@@ -60,8 +60,8 @@ class LinesSink:
         """Take one event.
 
         Raises:
-            BrokenPipeError: Nobody reads the output any more.
-            OSError: The output cannot be written (a full disk).
+            BrokenPipeError: the reader of the output has gone.
+            OSError: the output cannot be written (a full disk).
         """
         if isinstance(event, LogChunk):
             self._log(event)
@@ -83,7 +83,7 @@ class LinesSink:
             print((text + details).rstrip("\n"), file=self._err, flush=True)
 
     def close(self) -> None:
-        """Write what is unfinished; the streams stay open."""
+        """Write unfinished lines; the streams stay open."""
         with suppress(BrokenPipeError):
             for task in sorted({*self._partial, *self._texts}):
                 self._release(task)

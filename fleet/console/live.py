@@ -1,4 +1,4 @@
-"""The live console: the log scrolls, and under it stands a table that is redrawn in place."""
+"""The live console: the log scrolls above a table that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from train.agent.protocol.records import AttemptEnded, Stalled
 _REFRESH_S = 0.1
 _AT_ONCE = 0.0  # in place of a time
 _CLOCK_S = 1.0  # between two redraws when nothing happens
-_LINES_PER_S = 5000  # of the log; more than that nobody reads
+_LINES_PER_S = 5000  # of the log; more cannot be read
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
@@ -83,10 +83,10 @@ class _Region:
 
 
 class LiveSink:
-    """Draws on a terminal, at most ten times a second, in a thread of its own.
+    """Draw on a terminal, at most ten times a second, in a separate thread.
 
-    emit only takes note of an event, so that neither an event nor a KeyboardInterrupt in the thread that emits can
-    tear what is being drawn. close leaves the last table on the screen and gives the cursor back. If the terminal
+    emit only records an event, so that neither an event nor a KeyboardInterrupt in the emitting thread can
+    interrupt the drawing. close leaves the last table on the screen and restores the cursor. If the terminal
     goes away, the next emit raises the OSError, once.
     """
 
@@ -99,14 +99,14 @@ class LiveSink:
         clock: Callable[[], float] = time.time,
         hint: str = "",
     ) -> None:
-        """A sink; nothing is drawn before the first event.
+        """Create a sink; nothing is drawn before the first event.
 
         Args:
             out: A terminal.
-            prefix: Whether lines of the log start with their task.
+            prefix: True if lines of the log start with their task.
             console: Where to draw, instead of `out`.
             clock: Seconds since the epoch.
-            hint: Stands in the last line while a job runs, such as how to detach.
+            hint: Text of the last line while a job runs, such as how to detach.
         """
         self._console = console or Console(file=out, highlight=False, markup=False, emoji=False)
         self._region = _Region()
@@ -121,7 +121,7 @@ class LiveSink:
         self._lock = threading.Lock()  # guards what follows
         self._view = View()
         self._backlog = Backlog()
-        self._messages: list[tuple[float, str]] = []  # when, what
+        self._messages: list[tuple[float, str]] = []  # time, message
         self._teller = Teller()
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
@@ -159,7 +159,7 @@ class LiveSink:
             self._thread.start()
 
     def close(self) -> None:
-        """Draw what is left, give the terminal back until the next event; more calls do nothing."""
+        """Draw the rest, and release the terminal until the next event; further calls do nothing."""
         if self._thread is None:
             return
         self._wake.set()
@@ -209,7 +209,7 @@ class LiveSink:
                 self._print("".join(text for _, text in self._messages))
                 self._messages.clear()
                 self._live = self._new_live()  # an event may come after a pause
-        except Exception as error:  # noqa: BLE001 - raised again where somebody sees it
+        except Exception as error:  # noqa: BLE001 - raised again by emit
             self._failure = error
 
     def _draw_until_closed(self) -> None:
@@ -262,7 +262,7 @@ class LiveSink:
         return "".join(due)
 
     def _lines_max(self) -> int:
-        """Lines of the log that may be shown now; fewer once there were too many, so that a flood stays one."""
+        """Return the number of log lines that may be shown now; fewer during a flood."""
         now = time.monotonic()
         self._allowance = min(_LINES_PER_S, self._allowance + _LINES_PER_S * (now - self._drawn_at))
         self._drawn_at = now

@@ -1,4 +1,4 @@
-"""The live console's table as lines of spans: what is shown where, without a terminal."""
+"""The live console's table as lines of spans: content and layout, without a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TONE = {
 
 @dataclass(frozen=True)
 class Glyphs:
-    """Characters beyond ASCII, or what stands for them where the terminal's encoding has none."""
+    """Characters beyond ASCII, or their replacements if the terminal's encoding lacks them."""
 
     rule: str = "─"
     full: str = "━"
@@ -56,11 +56,11 @@ def frame(
     """Return the lines below the log: a rule, the header, a row per task, and the state of the job.
 
     Args:
-        view: What is known.
+        view: State to show.
         width: Columns of the terminal; no line is longer.
         height: Lines of the terminal; at least a third is left to the log where that is possible.
         now: Seconds since the epoch.
-        bars: Progress bars that tasks draw by themselves, by name of the task.
+        bars: Progress bars that tasks draw, by name of the task.
         notice: A remark for the last line.
         glyphs: Characters to draw with.
     """
@@ -116,7 +116,7 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
 
 
 def _attempt_words(view: View, now: float) -> str:
-    """``attempt 2 of 4``, and when the next one starts while none is under way."""
+    """Return ``attempt 2 of 4``, and between attempts the time until the next one starts."""
     words = f"attempt {view.attempt}" + (f" of {view.attempts}" if view.attempts > 1 else "")
     if not view.retry_at or view.result:
         return words
@@ -153,7 +153,7 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
 
 
 def _folded(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
-    """Rows to show, those that need attention first among them, and rows without room."""
+    """Return the rows to show, preferring those that need attention, and the rows without room."""
     if len(rows) <= room:
         return list(rows), []
     ranked = sorted(rows, key=lambda row: not _notable(row, slow))  # stable: by name within each half
@@ -213,7 +213,7 @@ def _metric_columns(rows: list[Row]) -> list[Column]:
         Column(
             formatting.metric_title(clean(name)),
             _plain(formatting.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
-            rank=3 if number == 0 else 5 + 2 * number,  # after the first other one comes memory
+            rank=3 if number == 0 else 5 + 2 * number,  # memory comes after the first metric
             right=True,
             limit=12,
         )

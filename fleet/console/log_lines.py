@@ -1,7 +1,7 @@
 """A task's bytes as lines for a terminal; pure.
 
-What a task prints may come from anywhere, so nothing of it reaches the terminal but text and colours: no cursor
-movements, no titles, no queries that a terminal answers on its input. Control sequences: ECMA-48, and
+The output of a task is untrusted, so only its text and colors reach the terminal: no cursor movements, no titles, and
+no queries that a terminal answers on its input. Control sequences: ECMA-48, and
 https://invisible-island.net/xterm/ctlseqs/ctlseqs.html.
 """
 
@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)([0-?]*)([ -/]*[@-~])?"  # CSI parameters, intermediates and final byte
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
-    r"|\x1b[ -/]*[0-Z\\^-~]?"  # what has two or three characters
+    r"|\x1b[ -/]*[0-Z\\^-~]?"  # sequences of two or three characters
 )
 _LABEL = re.compile(r"\s*(?:fleet|error|cause|hint|next|warning|note)\s*:", re.IGNORECASE)
 _SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
@@ -51,19 +51,19 @@ def is_noise(line: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """`text` from anywhere, as one line without control characters, colours included."""
+    """Return untrusted `text` as one line without control characters, and without colors."""
     return _SGR.sub("", _clean_line(text.replace("\n", " "))) if _CONTROL.search(text) else text
 
 
 def quoted(line: str) -> str:
-    """Return a further line of a text, marked if it could be taken for a paragraph of an error of its own."""
+    """Return a further line of a text, marked if it could be taken for a paragraph of a separate error."""
     return f"| {line.lstrip()}" if _LABEL.match(line) else line
 
 
 def display_line(line: str, dropped: int = 0) -> str:
-    """The final state of a line, with no control sequences but colours, at most LINE_MAX characters and a mark.
+    """Return the final state of a line: at most LINE_MAX characters and a mark, no control sequences except colors.
 
-    As on a terminal, what follows a carriage return replaces what was before it, and what follows backspaces
+    As on a terminal, text after a carriage return replaces the text before it, and text after backspaces
     replaces as many characters. A tab stays a tab.
 
     Args:
@@ -116,18 +116,18 @@ def _cut(line: str, dropped: int) -> str:
         pieces[number] = kept
     if dropped == 0:
         return line
-    del pieces[2 * LINE_MAX :]  # so many colours are no text
+    del pieces[2 * LINE_MAX :]  # more color sequences than this are not text
     end = "\x1b[0m" if len(pieces) > 1 else ""
     return "".join(pieces) + f"{end} … {size(dropped)} more"
 
 
 class LogText:
-    """Splits the output of one task, chunk by chunk, in bounded memory."""
+    """Split the output of one task, chunk by chunk, in bounded memory."""
 
     def __init__(self) -> None:
-        self._held = b""  # the unfinished line, or what of it will be shown
+        self._held = b""  # the unfinished line, or the part of it that will be shown
         self._dropped = 0  # bytes of it that are not held
-        self._gap = False  # the rest of the line that stood here was not seen
+        self._gap = False  # the rest of the line was not received
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that `data` completes, ready to show."""
@@ -155,7 +155,7 @@ class LogText:
         return [display_line(held.decode("utf-8", "replace"), dropped)]
 
     def skip(self) -> None:
-        """Output was left out here: what is held is forgotten, and so is the rest of the line that comes next."""
+        """Handle a gap in the output: discard the held text and the rest of the interrupted line."""
         self._held, self._dropped, self._gap = b"", 0, True
 
     @property
@@ -174,7 +174,7 @@ class LogText:
         self._dropped += max(0, len(held) - _HELD_MAX)
 
     def _latest_state(self, held: bytes) -> bytes:
-        """`held` without what its carriage returns and backspaces have replaced; enough is kept to tell a bar."""
+        """Return `held` without replaced text (carriage returns, backspaces); a progress bar stays recognizable."""
         end = len(held.rstrip(b"\r"))
         start = held.rfind(b"\r", 0, end)
         if start >= 0:

@@ -1,4 +1,4 @@
-"""Events in words: one sentence each, or a few lines for a plan."""
+"""Messages of events: a sentence each, or a few lines for a plan."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def message(event: Event) -> str:
 
 
 class Teller:
-    """Sentences of events in the order in which these happen: what was told of an attempt is not told again."""
+    """Messages of events in their order, without repetitions in an attempt."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, str] = {}
-        self._steps: set[tuple[str, str]] = set()  # hosts, and what was told of them
+        self._steps: set[tuple[str, str]] = set()  # hosts, and their reported steps
 
     def message(self, event: Event) -> str:
-        """As `sentence`; empty where it says nothing new."""
+        """Return the message of an event; empty if it repeats an earlier one."""
         if isinstance(event, BootstrapProgress):
             if (event.host, event.step) in self._steps:
                 return ""
@@ -116,7 +116,7 @@ def exit_words(end: Exit | None) -> str:
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for what this system does not know."""
+    """Return ``SIGKILL`` for 9; ``signal 99`` for a number that this system does not define."""
     import signal
 
     try:
@@ -135,7 +135,7 @@ def result_message(result: JobResult) -> str:
         return f"job {result.job} is lost" + (_because(result.reason) or ": no host can report its result")
     end = result.exits.get(result.first_failed_task)
     first = f"{result.first_failed_task} {_ended(end)}" if result.first_failed_task else ""
-    if not first or result.first_failed_task in result.reason:  # the reason is a sentence of its own
+    if not first or result.first_failed_task in result.reason:  # the reason is a complete sentence
         return f"job {result.job} failed" + (_because(result.reason) or _because(first))
     return f"job {result.job} failed: {first}" + (f" ({result.reason})" if result.reason else "")
 
@@ -242,7 +242,7 @@ def _stalled(event: Stalled) -> str:
 
 
 def _job_diagnosed(event: JobDiagnosed) -> str:
-    if event.final or event.kind == "unknown":  # the error at the end of the command tells the one of the job
+    if event.final or event.kind == "unknown":  # the error at the end of the command reports that of the job
         return ""
     return f"attempt {event.attempt}: {event.message}"
 
@@ -265,8 +265,8 @@ def _jobs_deleted(event: JobsDeleted) -> str:
 
 
 def _results_pulled(event: ResultsPulled) -> str:
-    there = event.files - event.received_files
-    before = f", {there:,} of them there before" if there and event.received_files else ""
+    present = event.files - event.received_files
+    before = f", {present:,} of them there before" if present and event.received_files else ""
     if not event.received_files:
         return f"{counted(event.files, 'file')}, {size(event.size)}: already complete in {event.directory}"
     return f"{counted(event.files, 'file')}, {size(event.size)}{before}, in {event.directory}"

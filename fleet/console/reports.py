@@ -1,4 +1,4 @@
-"""Events that are what a command was typed for: a price, what is left, what is missing; some lines each."""
+"""Reports of commands as text: prices, orphaned resources, prerequisites, results; some lines each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DISKS = 4  # shown, those with the least free space
 
 
 def report_text(event: Event) -> str:
-    """Lines for `event`, the last one ended, too, none longer than 80 columns; empty where it is no report."""
+    """Return the lines of a report, at most 80 columns each, with a final newline; empty for other events."""
     words = _REPORTS.get(type(event))
     return words(event) if words else ""
 

@@ -29,13 +29,13 @@ _LARGEST = 2  # jobs shown
 
 
 def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80, color: bool = False) -> str:
-    """Fleets, their hosts and newest jobs as text; no line is longer than `width`.
+    """Return fleets, their hosts, and newest jobs as text; no line is longer than `width`.
 
     Args:
-        fleets: What is known.
+        fleets: State of the fleets.
         now: Seconds since the epoch.
         width: Columns of the terminal.
-        color: Whether the stream takes colours.
+        color: True if the stream accepts colors.
     """
     parts = [render((crop(line, width) for line in _fleet(fleet, now, width)), color=color) for fleet in fleets]
     return "\n".join(parts)
@@ -45,9 +45,9 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
     """Print fleets for people, or as lines of JSON.
 
     Args:
-        fleets: What is known.
+        fleets: State of the fleets.
         out: Takes everything.
-        json: Whether a program reads it.
+        json: True for lines of JSON.
     """
     if json:
         sink = JsonSink(out.buffer)

@@ -1,4 +1,4 @@
-"""What the live console knows: a fold over the events, without I/O."""
+"""State of the live console: a fold over the events, without I/O."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome,
 
 STOPPED = "stopped"
 _SLOW_RATE = 0.7  # of the median of the others
-_WARM_STEPS = 10  # the first ones say nothing of the speed
-_BEHIND_S = 10.0  # seconds' worth of steps: what reports that cross on the way cannot explain
+_WARM_STEPS = 10  # the first steps do not show the speed
+_BEHIND_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
 _BEHIND_PART = 0.05  # of the others' steps
 
 
@@ -51,28 +51,28 @@ class Row:
 
     Attributes:
         name: ``worker-0``.
-        slot: Its place in the fleet.
+        slot: Its slot in the fleet.
         address: Address of that host.
-        step_text: What is being done with the host, while no task is on it.
+        step_text: Current step of the host, while it has no task.
         ready: The host's part of the present stage is done.
         endpoint: Address and port of the task's server.
         sent: Bytes pushed.
         total: Bytes to push.
         files: Files to push.
-        detail: With what `step_text` is done.
-        part: Of `whole`, of what `detail` names.
+        detail: Object of `step_text`.
+        part: Progress of `detail`, up to `whole`.
         whole: Bytes or packages; 0: unknown.
-        attempt: Attempt that the following tells of.
+        attempt: Attempt to which the following fields apply.
         phase: None until the task exists.
         exit: How the task ended.
-        reason: Why it is in this phase, where somebody said.
-        epoch: Of `epochs`, counted from 1.
-        epochs: How many there will be.
-        step: Of `steps`, within the epoch.
+        reason: Why it is in this phase, if reported.
+        epoch: Current epoch, counted from 1.
+        epochs: Number of epochs.
+        step: Current step in the epoch.
         steps: Steps of an epoch.
         metrics: Latest values, by name.
         steps_per_s: Speed.
-        cpu_percent: Of one core.
+        cpu_percent: CPU use in percent of one core.
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of the host's GPUs.
         gpu_memory_mib: Sum of the host's GPUs.
@@ -109,7 +109,7 @@ class Row:
 
     @property
     def position(self) -> int:
-        """Steps since the beginning, as far as the task's output tells; -1: it does not."""
+        """Return the steps since the beginning, from the task's output; -1: unknown."""
         if self.step >= 0 and self.steps > 0 and self.epoch > 0:
             return (self.epoch - 1) * self.steps + self.step
         return self.step if self.epoch < 0 else -1
@@ -126,22 +126,22 @@ class View:
 
     Attributes:
         fleet: Name of the fleet.
-        provider: Where its instances come from.
+        provider: Provider of its instances.
         created_at: When it was created.
         price_usd_h: US dollars an hour.
         delete_at: When it deletes itself.
         began_at: When the first event came.
-        stage: What is being waited for; None before anything is.
+        stage: Current stage of the command; None before the first.
         job: Its identifier.
-        script: What it runs.
+        script: Script that it runs.
         attempt: The latest one.
-        attempts: How many there are at most.
-        retry_at: When the next one starts, at the earliest, while none is under way.
+        attempts: Largest number of attempts.
+        retry_at: Earliest start of the next attempt, between attempts.
         started_at: When the job started.
-        ended_at: When this computer learned of its end.
+        ended_at: When this computer received its end.
         rows: Hosts or tasks, in the order of their names.
         result: How the job ended.
-        down: What was deleted.
+        down: The deleted fleet.
     """
 
     fleet: str = ""
@@ -168,7 +168,7 @@ class View:
 
 
 def apply(view: View, event: Event, now: float) -> View:
-    """`view` after `event`, which this computer learned at `now`."""
+    """Return `view` after `event`, which this computer received at `now`."""
     if not view.began_at:
         view = replace(view, began_at=now)
     if isinstance(event, (JobResult, FleetDown)):
@@ -180,10 +180,10 @@ def apply(view: View, event: Event, now: float) -> View:
 
 
 def stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Names of the running tasks that are clearly behind the median of the others, in speed or in steps.
+    """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
 
-    In synchronous training the slowest task sets everybody's pace, and then all are equal here: this finds those
-    whose own speed shows.
+    In synchronous training the slowest task sets the pace of all, so that all are equal here: only tasks with an
+    independent speed are detected.
     """
     running = [row for row in rows if row.running and not row.lost]
     return frozenset(row.name for row in running if _is_behind(row, [other for other in running if other is not row]))
@@ -208,7 +208,7 @@ def _row(view: View, name: str) -> Row:
 
 
 def _put(view: View, row: Row) -> View:
-    """`view` with `row` in the place of the one of its name, or among the others where there is none."""
+    """Return `view` with `row` in place of the row of that name, or added if no such row exists."""
     for number, existing in enumerate(view.rows):
         if existing.name == row.name:
             return replace(view, rows=(*view.rows[:number], row, *view.rows[number + 1 :]))
@@ -220,7 +220,7 @@ def _with(view: View, name: str, **changes: Any) -> View:
 
 
 def _stage(view: View, stage: Stage) -> View:
-    """`view` in `stage`: with it, nobody is ready yet."""
+    """Return `view` in `stage`; no row is ready in a new stage."""
     if view.stage is stage:
         return view
     return replace(view, stage=stage, rows=tuple(replace(row, ready=False) for row in view.rows))
@@ -343,7 +343,7 @@ def _fleet_down(view: View, event: FleetDown) -> View:
 
 
 def _of_attempt(view: View, task: str, attempt: int) -> View | None:
-    """`view` ready for news of `attempt`; None where they are old."""
+    """Return `view` prepared for events of `attempt`; None if the attempt is an earlier one."""
     if attempt < max(view.attempt, _row(view, task).attempt):
         return None
     if attempt > view.attempt:
@@ -402,7 +402,7 @@ def _usage(view: View, event: Usage) -> View:
 
 def _job_result(view: View, event: JobResult) -> View:
     rows = view.rows
-    if event.outcome is Outcome.SUCCEEDED:  # what a signal ended then was not needed any more
+    if event.outcome is Outcome.SUCCEEDED:  # tasks that a signal ended then were not needed any more
         rows = tuple(replace(row, step_text=STOPPED) if row.exit and row.exit.signal else row for row in rows)
     return replace(view, job=event.job, attempt=max(view.attempt, event.attempt), result=event, rows=rows)
 

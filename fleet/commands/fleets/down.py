@@ -1,4 +1,4 @@
-"""`fleet down`: delete a fleet, and prove it."""
+"""`fleet down`: delete a fleet, and verify the deletion."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DownSummary:
 
 
 def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
-    """Delete all that was made for the fleet, list again, and forget the fleet once nothing is left.
+    """Delete all resources of the fleet, list again, and forget the fleet once none is left.
 
     Raises:
         UsageError: results would be lost, and confirmation requires a terminal.
-        CancelledError: the user said no, or interrupted; a repeat continues.
+        CancelledError: the user declined, or interrupted; a repeat continues.
         FleetError: something could not be deleted.
     """
     with ports.store.lock(request.fleet, "down"):
@@ -88,11 +88,11 @@ def _release(
     """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
 
     Raises:
-        CancelledError: the user wants to keep the record of these.
+        CancelledError: the user declined to forget these hosts.
     """
     hosts = lent(spec, instances, provider) or (record.hosts if record else ())
     if record is not None and record.tasks_per_host > 1:
-        # The slots are directories below the hosts'; what still runs in them ends first.
+        # Slots are subdirectories of the hosts' directories; processes in them are stopped first.
         leave(slots(hosts, record.tasks_per_host), directory.key, sink)
     silent = leave(hosts, directory.key, sink)
     if silent and not ports.confirm(f"Forget {', '.join(silent)} anyway?"):
@@ -103,7 +103,7 @@ def _release(
 
 
 def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
-    """Names of what is left."""
+    """Delete the resources; return the names of those that are left."""
     if directory.exists():
         directory.intend("delete_fleet")
     progress = untold if spec.options.existing else progress_to(sink, "deleted")
@@ -139,7 +139,7 @@ def _record(directory: FleetDirectory) -> FleetRecord | None:
 
 
 def _journaled_spec(directory: FleetDirectory) -> FleetSpec:
-    """Return what the journal tells about a fleet whose record is lost."""
+    """Return the journaled spec of a fleet whose record is lost."""
     for entry in reversed(directory.intents()):
         if provider := str(entry.get("provider") or ""):
             find_options(provider)
@@ -157,11 +157,11 @@ def _ask(
     ports: Ports,
     sink: Sink,
 ) -> None:
-    """Ask before something is lost: results that are not on this computer, or a job that is running.
+    """Ask before data is lost: results that are not on this computer, or a running job.
 
     Raises:
         UsageError: something would be lost, and confirmation requires a terminal.
-        CancelledError: the user said no.
+        CancelledError: the user declined.
     """
     if record is None:
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
@@ -185,9 +185,9 @@ def _ask(
 def at_stake(
     record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
 ) -> ResultsAtRisk:
-    """Ask the hosts what the end of the fleet would lose.
+    """Ask the hosts for results that the deletion would lose.
 
-    A host whose instance is gone holds nothing any more. One that does not answer may hold results if a job was
+    A host whose instance is gone has no results. One that does not answer may hold results if a job was
     ever started.
     """
     present = {instance.name for instance in instances}

@@ -33,11 +33,11 @@ class ExtendSummary:
 
 
 def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
-    """Let the provider delete the fleet so many seconds from now.
+    """Let the provider delete the fleet after a new lifetime, in seconds from now.
 
     Raises:
-        UsageError: the time makes no sense, or the provider deletes nothing by itself.
-        CancelledError: the user said no.
+        UsageError: the time is invalid, or the provider does not delete fleets by itself.
+        CancelledError: the user declined.
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
     if request.seconds <= 0:

@@ -38,7 +38,7 @@ class GcRequest:
 
     @property
     def only(self) -> bool:
-        """Whether the search is limited to the given account."""
+        """True if the search is limited to the given account."""
         return bool(self.given.options)
 
 
@@ -54,7 +54,7 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
 
     Raises:
         UsageError: there is something to delete, and confirmation requires a terminal.
-        CancelledError: the user said no.
+        CancelledError: the user declined.
         FleetError: a provider does not answer, or something could not be deleted.
     """
     searches = _searches(request, ports, sink)
@@ -141,7 +141,7 @@ class _Search:
         ]
 
     def delete(self) -> list[str]:
-        """Delete the orphans that are to be deleted; return the names of those that could not be."""
+        """Delete the selected orphans; return the names of those that could not be deleted."""
         fleets = sorted({resource.fleet for resource in self._to_delete if resource.owner in ("", self._owner)})
         with contextlib.ExitStack() as locks:
             for fleet in fleets:

@@ -1,4 +1,4 @@
-"""`fleet inventory`: the hosts of a fleet, written down for other programs."""
+"""`fleet inventory`: export the hosts of a fleet for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet status`: the fleets, their hosts, and what runs on them."""
+"""`fleet status`: fleets, their hosts, and their jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StatusSummary:
 
 
 def run(request: StatusRequest, ports: Ports) -> StatusSummary:
-    """Ask every host of every fleet; one that does not answer is shown so, and so is a fleet with damaged files.
+    """Ask every host of every fleet; show hosts that do not answer, and fleets with damaged files, as such.
 
     Raises:
         NotFoundError: there is no such fleet, or none at all.
@@ -99,7 +99,7 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
 
 
 def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports) -> tuple[HostStatus, ...]:
-    """`hosts`, with what the provider says of those that do not answer; as they are where it says nothing."""
+    """Return `hosts`; hosts that do not answer get the provider's reason, if it has one."""
     silent = [host.name for host in hosts if not host.reachable]
     if not silent or not record.spec.options.rents:
         return hosts
@@ -116,7 +116,7 @@ def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Por
 
 
 def _kept(record: FleetRecord | None) -> str:
-    """``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
+    """Return ``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
     if record is None or not record.kept_until:
         return ""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
@@ -180,7 +180,7 @@ def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentChannel]) -> 
 
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
-    """Each host with the names of its places in the newest job."""
+    """Return each host with the names of its slots in the newest job."""
     each, places = record.tasks_per_host, [place.name for place in record.places]
     return [(host, places[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
 
@@ -190,7 +190,7 @@ def _host(
 ) -> HostStatus:
     alive = [reports[place] for place in places if place in reports and reports[place].alive]
     usages = [report.usage for report in alive if report.usage is not None]
-    gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task tells of all
+    gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task reports all GPUs of its host
     error = next((errors[place] for place in places if place in errors), None)
     return HostStatus(
         name=host.name,

@@ -42,12 +42,12 @@ class UpSummary:
 
 
 def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
-    """Bring the fleet to what was asked for, and check that every host answers.
+    """Create or repair the requested fleet, and check that every host answers.
 
     Raises:
-        UsageError: what was asked for makes no sense, or costs money and nobody can be asked; nothing was touched.
-        FleetError: an instance could not be made or reached. Instances that this call made are deleted again.
-        CancelledError: the user said no, and nothing was touched; or interrupted, and likewise.
+        UsageError: the request is invalid, or costs money and no user can be asked; nothing was changed.
+        FleetError: an instance could not be created or reached. Instances that this call created are deleted.
+        CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
     """
     directory = ports.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
@@ -86,11 +86,11 @@ def _requested(request: UpRequest, record: FleetRecord | None, ports: Ports) -> 
 def _agreed(
     request: UpRequest, spec: FleetSpec, record: FleetRecord | None, ports: Ports, sink: Sink
 ) -> frozenset[str]:
-    """Names of the instances that may be made, now that the user knows what they cost; touches nothing.
+    """Return the names of the instances that the user agrees to pay for; change nothing.
 
     Raises:
-        UsageError: they cost money, and nobody can be asked.
-        CancelledError: the user said no.
+        UsageError: they cost money, and no user can be asked.
+        CancelledError: the user declined.
     """
     provider = ports.provider(spec.options, keep=False)
     with translated():
@@ -142,13 +142,13 @@ def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
 
 
 class _Up:
-    """Makes a fleet, or what is missing of it, and takes back what it made where it fails.
+    """Create a fleet or its missing instances; delete them again after a failure.
 
     Args:
-        request: What the user typed.
-        spec: What is wanted.
+        request: The request of the user.
+        spec: The requested fleet.
         directory: Files of the fleet.
-        provider: Makes the instances.
+        provider: Creates the instances.
         ports: The outside world.
         sink: Takes the events.
     """
@@ -174,8 +174,8 @@ class _Up:
         """Carry out `steps`.
 
         Raises:
-            FleetError: it failed; what was made is deleted.
-            CancelledError: interrupted; likewise.
+            FleetError: it failed; the instances that it created are deleted.
+            CancelledError: interrupted; the instances are deleted too.
         """
         kept = record.kept if record else ()
         try:
@@ -240,7 +240,7 @@ class _Up:
             raise access.explained(error) from error
 
     def _create(self, names: Sequence[str]) -> None:
-        """Make the instances; without capacity, again and again where the user asked for that."""
+        """Create the instances; without capacity, retry if the user requested that."""
         ready_step = BOOTED if self._spec.options.rents else CHOSEN if self._spec.options.existing else ""
         progress = progress_to(self._sink, "ready", ready_step)
         pause_s = RETRY_FIRST_S
@@ -263,7 +263,7 @@ class _Up:
             return self._provider.list(self._spec.name)
 
     def _release(self, before: Sequence[Instance]) -> None:
-        """Let instances that an earlier call kept for a while run on."""
+        """Release the time limit of instances that an earlier call kept."""
         running = [instance for instance in before if instance.state is InstanceState.RUNNING]
         if running and self._spec.options.rents:
             with translated():
@@ -273,7 +273,7 @@ class _Up:
         """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
 
         Returns:
-            `error`, with how long they are kept; None if they cannot be kept, and are to be deleted.
+            `error`, with how long they are kept; None if they cannot be kept and must be deleted.
         """
         if not (self._created and self._spec.options.rents):
             return None
@@ -295,11 +295,11 @@ class _Up:
         return _kept(error, kept)
 
     def _undo(self, before: Sequence[Instance], error: BaseException) -> None:
-        """Delete what this call made, nothing that was there before.
+        """Delete the resources that this call created, and no others.
 
         Raises:
-            FleetError: something is left, of the kind of `error`; it says so.
-            CancelledError: a second Ctrl-C; likewise.
+            FleetError: some are left; of the kind of `error`, and names them.
+            CancelledError: a second Ctrl-C; names them too.
         """
         try:
             left = self._taken_back(before)
@@ -314,7 +314,7 @@ class _Up:
             raise _both(error, f"still there: {', '.join(left)}") from error
 
     def _taken_back(self, before: Sequence[Instance]) -> list[str]:
-        """Names of what is still there of what this call made."""
+        """Delete them, and return the names of those that still exist."""
         if before:
             old = {instance.id for instance in before}
             made = [instance for instance in self._listed() if instance.id not in old]
@@ -353,20 +353,20 @@ def _kept(error: FleetError, record: FleetRecord) -> FleetError:
 
 
 def next_train(scripts: Collection[str]) -> Step:
-    """Return the command to type when a fleet is up, with the likely one of the scripts that are there."""
+    """Return the command to type when a fleet is up, with the most likely script of this directory."""
     likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
     script = likely[0] if likely else next(iter(scripts)) if len(scripts) == 1 else "--help"
     return Step("train", script)
 
 
 def _repeat_as_typed(error: FleetError) -> None:
-    """Drop next steps that need the fleet, of which nothing is left; ``fleet up`` alone would start another one."""
+    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet."""
     again = [step for step in error.next_steps if isinstance(step, Again)] or [Again({}, "up")]
     error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
 
 
 def _both(error: BaseException, left: str) -> FleetError:
-    """`error`, and that not all could be taken back."""
+    """Return `error` with the addition that some resources could not be deleted."""
     if isinstance(error, FleetError):
         cause = f"{error.cause}\n{left}" if error.cause else left
         return error.replaced(cause=cause, hint="", next_steps=[Step("down")])

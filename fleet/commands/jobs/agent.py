@@ -1,9 +1,8 @@
 """`fleet agent`: a job of processes that a batch system has started, one on each node, without SSH.
 
-Each process prepares its own node, and they tell each other what they have reserved (train.rendezvous). All of them
-then commit the same to the agents on their nodes, which do the rest as they do it for `fleet train`. The script runs
-in the directory where it is: on a cluster that directory is shared, holds the data, and is where results are looked
-for.
+Each process prepares its node, and the processes exchange their reservations (train.rendezvous). Then each commits
+the same job to the agent on its node, and the agents continue as for `fleet train`. The script runs in its
+directory: on a cluster that directory is shared, holds the data, and receives the results.
 """
 
 from __future__ import annotations
@@ -63,19 +62,19 @@ class AgentRequest:
 
     Attributes:
         script: The training script, relative to the directory where it runs.
-        arguments: Of the script.
+        arguments: Arguments of the script.
         workdir: Directory where it runs; empty: the current one, or that from which the job was submitted.
-        python: Interpreter of the script; empty: found.
+        python: Interpreter of the script; empty: determined automatically.
         env: Variables of the script.
         adapt: Interpreters are adapted to scripts for older TensorFlow.
         grace_s: From TERM to KILL when the job is stopped.
-        policy: What becomes of the job when something goes wrong.
-        checkpoint_dir: Where the script writes checkpoints; empty: a directory of the job's.
-        rendezvous: Directory, or ``tcp://HOST:PORT``, where the processes meet; empty: a directory beside the script.
-        secret_file: Holds the secret of a meeting at an address; empty: the variable does.
-        address: By which the others reach this node; empty: found.
+        policy: Reaction of the job to failures.
+        checkpoint_dir: Directory for the script's checkpoints; empty: a directory of the job.
+        rendezvous: Directory, or ``tcp://HOST:PORT``, of the rendezvous; empty: a directory next to the script.
+        secret_file: File with the secret of a rendezvous at an address; empty: the variable has it.
+        address: Address at which the others reach this node; empty: determined automatically.
         wait_s: How long to wait for the other processes, in seconds.
-        given: Which process this is, as far as the user says it.
+        given: Identity of this process, as far as the user sets it.
     """
 
     script: str
@@ -98,7 +97,7 @@ class AgentRequest:
 class _Script:
     directory: Path
     file: Path
-    argument: str  # of its interpreter, which takes a leading hyphen for an option
+    argument: str  # of its interpreter, which reads a leading hyphen as an option
 
 
 def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
@@ -228,13 +227,13 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
 
 
 class _Part:
-    """This process's part of the job.
+    """The part of this process in the job.
 
     Args:
         request: What the user typed.
-        launch: Which process this is.
-        script: What runs.
-        meeting: With the others.
+        launch: Identity of this process.
+        script: The script to run.
+        meeting: Rendezvous with the other processes.
         sink: Takes the events.
         environ: Of this process.
     """
@@ -270,7 +269,7 @@ class _Part:
         return f"worker-{self._rank}"
 
     def run(self) -> int:
-        """From the first word to the others to the end of the job; the exit code."""
+        """Take part from the rendezvous to the end of the job; return the exit code."""
         try:
             return self._run()
         finally:
@@ -307,10 +306,10 @@ class _Part:
     # --- coming together --------------------------------------------------------------------------------------------
 
     def _agree(self, digest: str) -> Copies:
-        """Find out whether all are about to do the same, how the job is called, and where its checkpoints go.
+        """Agree with the other processes on the program, the name of the job, and its checkpoint directory.
 
         Raises:
-            NotReadyError: they are not.
+            NotReadyError: the processes differ.
         """
         check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=LINK_TIMEOUT_S)
         mine: Value = {
@@ -413,7 +412,7 @@ class _Part:
             raise self._common(translate(error)) from error
 
     def _start(self, slot: Slot, commit: Commit) -> None:
-        """Commit here and everywhere; where one cannot, nothing goes on."""
+        """Commit here and on all other nodes; if one cannot, nothing starts."""
         slot.commit(commit)
         try:
             self._meeting.gather("committed", {}, _COMMITTED_S)
@@ -435,7 +434,7 @@ class _Part:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _end(self, slot: Slot, commit: Commit, result: JobResult) -> int:
-        """Tell how the job ended, and find the first cause together where it failed."""
+        """Report how the job ended; after a failure, find the first cause with the other processes."""
         ended_well = result.outcome is Outcome.SUCCEEDED
         failed = result.started and not ended_well
         local: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
@@ -460,7 +459,7 @@ class _Part:
         return 0
 
     def _evidence(self, commit: Commit, local: Value) -> Evidence:
-        """Return what all nodes have seen of the last attempt."""
+        """Return the evidence of all nodes for the last attempt."""
         values = self._meeting.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)
         for value in (local, *values.values()):
@@ -469,7 +468,7 @@ class _Part:
 
 
 def _outcome(ended: Ended) -> None:
-    """As `outcome_or_raise`, without the next steps, which need a fleet."""
+    """Do the same as `outcome_or_raise`, without the next steps, which need a fleet."""
     try:
         outcome_or_raise(ended)
     except FleetError as error:

@@ -1,4 +1,4 @@
-"""`fleet check`: what each host is and has, whether they go together, and whether a script runs on each by itself."""
+"""`fleet check`: properties of each host, whether the hosts match, and whether a script runs alone on each."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _KERAS = ("tensorflow", "keras", "tf-keras")
 
 @dataclass(frozen=True)
 class CheckRequest(ProgramRequest):
-    """What to check; without a program, only the hosts."""
+    """Request of the command; without a program, only the hosts are checked."""
 
-    local_first_s: float = 0.0  # how long to run the program on each host separately; 0: not at all
+    local_first_s: float = 0.0  # time to run the program on each host separately; 0: it is not run
 
     @property
     def has_program(self) -> bool:
-        """Whether a program is given."""
+        """True if a program is given."""
         return bool(self.script or self.module or self.command)
 
 
@@ -64,13 +64,13 @@ class CheckSummary:
 
 
 def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
-    """Look at all hosts of a fleet, and at what a script asks of them; leave nothing there.
+    """Check all hosts of a fleet, and the requirements of a script; leave no files on the hosts.
 
     Raises:
         UsageError: the script or an option is wrong.
         NotFoundError: there is no such fleet.
         UnreachableError: a host does not answer.
-        NotReadyError: a host is not fit, or they do not go together.
+        NotReadyError: a host cannot run the job, or the hosts do not match.
     """
     if request.local_first_s > 0 and not request.has_program:
         message = "--local-first runs a script, and none is given"
@@ -109,10 +109,10 @@ class _Check:
     """One check of all hosts.
 
     Args:
-        request: What the user typed.
+        request: The request of the user.
         record: The fleet.
         channels: An agent on each host.
-        program: What would be run; None: nothing.
+        program: The program to check; None: none.
         sink: Takes the events.
     """
 
@@ -132,11 +132,11 @@ class _Check:
         self._lock = threading.Lock()
         self._pythons = {channel.connection.host.name: channel.connection.host.python for channel in channels}
         self._choice = Choice()
-        self._pending = program.requirements if program else None  # what is not installed yet
+        self._pending = program.requirements if program else None  # requirements that are not installed yet
         self._findings: list[Finding] = []  # why the script fails between several workers
 
     def look(self) -> list[str]:
-        """Tell what the hosts are; why a job cannot run there, a sentence each."""
+        """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         if self._program and self._request.local_first_s > 0:
             names = [channel.connection.host.name for channel in self._channels]
             self._pythons = dict(zip(names, install_for(self._program, self._channels, self._sink), strict=True))
@@ -196,7 +196,7 @@ class _Check:
 
     @property
     def _installs_keras(self) -> bool:
-        """Return whether TensorFlow or Keras will be installed in a version that the hosts do not report."""
+        """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
     def _prepare_request(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
@@ -228,7 +228,7 @@ class _Check:
         return []
 
     def try_alone(self, job: str) -> list[str]:
-        """Run the script on each host by itself; where it fails, a sentence each."""
+        """Run the script alone on each host; return a sentence for each failure."""
         problems = []
         for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
             host, tried = outcome.host.name, outcome.value
@@ -263,7 +263,7 @@ class _Check:
 
 
 def judged_alone(host: str, tried: Tried) -> SmokeTested:
-    """Return what a smoke test shows."""
+    """Return the result of a smoke test."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
     if tried.stepped:
         return SmokeTested(host, True, f"the script made its first step after {seconds}")
@@ -295,7 +295,7 @@ def _facts(outcome: Outcome[Prepared]) -> HostFacts:
 
 
 def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
-    """Why a host did not answer as it should, without its name."""
+    """Return why a host did not answer as expected, without its name."""
     from fleet.remote.fanout import where
 
     message = outcome.error.message if outcome.error else "it did not answer"
@@ -303,7 +303,7 @@ def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
 
 
 def _folded(problems: Mapping[str, str]) -> list[str]:
-    """Problems of hosts, where several have the same one in one sentence."""
+    """Return the problems of hosts; hosts with the same problem share a sentence."""
     from fleet.folding import fold
 
     return [

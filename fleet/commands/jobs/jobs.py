@@ -22,7 +22,7 @@ class JobsRequest:
 
     Attributes:
         fleet: Name of the fleet.
-        jobs: Only these; empty: all, or with `prune` those of which nothing would be lost.
+        jobs: Only these; empty: all, or with `prune` those whose deletion loses no results.
         prune: Delete them on the hosts.
     """
 
@@ -51,9 +51,9 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
 
     Raises:
         NotFoundError: there is no such fleet or job.
-        NotReadyError: a job that is to be deleted is running.
+        NotReadyError: a job to delete is running.
         UsageError: there is something to delete, and confirmation requires a terminal.
-        CancelledError: the user said no.
+        CancelledError: the user declined.
         UnreachableError: no host answers.
     """
     directory, record = ports.store.need(request.fleet)

@@ -1,4 +1,4 @@
-"""`fleet lint`: what goes wrong with a script between several workers, read from its source."""
+"""`fleet lint`: find distributed-training bugs in the source of a script."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class LintRequest:
     Attributes:
         script: The training script.
         workdir: Directory that it would be started in; empty: its own.
-        workers: How many there will be.
-        gpus: Of each worker; None: not given.
+        workers: Number of workers.
+        gpus: GPUs of each worker; None: unset.
         adapt: `fleet train` adapts the interpreters; not with --no-adapt.
     """
 
@@ -41,7 +41,7 @@ class LintRequest:
 
 
 def run(request: LintRequest, sink: Sink) -> list[Finding]:
-    """Read a script and the modules of its own that it imports; nothing is executed.
+    """Read a script and the local modules that it imports; execute nothing.
 
     Returns:
         Warnings and hints, by files and lines; there are no errors.
@@ -86,7 +86,7 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
 
 
 def _below(path: Path, workdir: Path) -> str:
-    """`path` below the working directory, with forward slashes."""
+    """Return `path` relative to the working directory, with forward slashes."""
     return Path(os.path.relpath(path, workdir)).as_posix()
 
 
@@ -96,7 +96,7 @@ def _shown(name: str, workdir: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """Text of a source in the encoding that it declares; what cannot be read is empty: the task may never need it."""
+    """Return a source in its declared encoding; empty if unreadable, because the task may not need it."""
     try:
         content = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -106,7 +106,7 @@ def _text(path: Path) -> str:
 
 
 def _counted(findings: Sequence[Finding]) -> str:
-    """``2 errors, 1 warning and 3 hints``."""
+    """Return ``2 errors, 1 warning and 3 hints``."""
     counts = Counter(finding.severity for finding in findings)
     words = [counted(counts[kind], kind.value) for kind in Severity if counts[kind]]
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

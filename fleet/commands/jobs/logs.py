@@ -60,13 +60,13 @@ def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list
 
 
 def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
-    """Show what a job has written, and with `follow` what it writes, until it ends.
+    """Show the output of a job; with `follow`, continue until it ends.
 
     Raises:
         NotFoundError: there is no such fleet, worker or job.
-        FleetError: no host can be reached, or not the one that is asked for.
+        FleetError: no host, or not the requested host, can be reached.
         JobFailedError: the job failed.
-        JobNotFinished: the job goes on.
+        JobNotFinished: the job keeps running.
         CancelledError: the job was stopped.
     """
     from fleet.remote.fanout import raise_failures

@@ -43,8 +43,8 @@ class PullRequest:
 
     Attributes:
         fleet: Name of the fleet.
-        job: Whose results; empty: of the newest job.
-        directory: Where to put them; empty: results/JOB.
+        job: Job that wrote the results; empty: the newest.
+        directory: Destination; empty: results/JOB.
         worker: ``all``, ``1`` or a task.
     """
 
@@ -59,10 +59,10 @@ class PullSummary:
     """Content of the directory after the command.
 
     Attributes:
-        job: Whose results.
-        directory: Where they are.
-        files: How many there are.
-        size: Their bytes.
+        job: Job that wrote the results.
+        directory: Directory of the results.
+        files: Number of files.
+        size: Size of the files in bytes.
         complete: All results of all tasks are on this computer.
     """
 
@@ -74,7 +74,7 @@ class PullSummary:
 
 
 def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
-    """Copy the results of a job to this computer; what is there already is not copied again.
+    """Copy the results of a job to this computer; skip files that exist there already.
 
     Raises:
         NotFoundError: there is no such fleet, job or task, or the job has no results.
@@ -153,7 +153,7 @@ def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
 
 
 class _Pull:
-    """Copies the results of some tasks.
+    """Copy the results of some tasks.
 
     Args:
         job: The job.
@@ -191,7 +191,7 @@ class _Pull:
 
         Args:
             directory: Files of the fleet.
-            whole: The tasks are all of the job's.
+            whole: The tasks are all tasks of the job.
         """
         rounds = 0
         while True:
@@ -236,7 +236,7 @@ class _Pull:
         return {key: listing for part in listings for key, listing in part}
 
     def _ask(self, question: Callable[[AgentChannel], T]) -> list[T]:
-        """Ask all hosts; one that does not answer, or answers nonsense, does not hinder the others.
+        """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
 
         Raises:
             FleetError: every host failed.
@@ -254,7 +254,7 @@ class _Pull:
         return [outcome.value for outcome in outcomes if outcome.value is not None]
 
     def _receive(self, layout: Layout) -> list[Item]:
-        """Copy what is not there; the files that changed on their host meanwhile."""
+        """Copy missing files; return those that changed on their host meanwhile."""
         missing = self._target.missing(layout.files)
         by_content: dict[str, list[Item]] = {}
         for item in missing:
@@ -317,7 +317,7 @@ class _Pull:
         return changed
 
     def _offset(self, item: Item) -> int:
-        """Bytes that an interrupted pull has left of a file."""
+        """Return the bytes of a file that an interrupted pull has left."""
         part = self._target.part(item)
         part.close()
         return part.offset if part.offset < item.entry.size else item.entry.size
@@ -332,15 +332,15 @@ class _Pull:
 
 
 class _Meter:
-    """Emits how far a host has come, a few times a second.
+    """Emit the progress of a host, a few times a second.
 
     Args:
         host: Its name.
-        total: Bytes that are to come.
+        total: Bytes to receive.
         emit: Takes the events.
 
     Attributes:
-        received: Bytes that came.
+        received: Bytes received.
         files: Number of files that came.
     """
 
@@ -353,12 +353,12 @@ class _Meter:
         self.files = 0
 
     def listed(self) -> None:
-        """A file was listed, or a large one is being read by the host."""
+        """Count a file that the host lists, or is reading."""
         self.files += 1
         self._report()
 
     def add(self, count: int) -> None:
-        """Bytes came."""
+        """Count received bytes."""
         self.received += count
         self._report()
 
@@ -368,5 +368,5 @@ class _Meter:
             self._emit(PullProgress(self._host, self.received, self._total, self.files))
 
     def done(self) -> None:
-        """Everything came."""
+        """Report that all bytes were received."""
         self._emit(PullProgress(self._host, self.received, self._total, self.files, done=True))

@@ -31,7 +31,7 @@ class StopSummary:
 
 
 def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
-    """End the newest job: TERM, the grace period, KILL of all that is left of it.
+    """Stop the newest job: send TERM, wait for the grace period, send KILL to the remaining processes.
 
     Raises:
         NotFoundError: there is no such fleet, or it never ran a job.

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainRequest(ProgramRequest):
-    """What to train, and how."""
+    """Request of the command: what to train, and with which options."""
 
     detach: bool = False
     dry_run: bool = False
@@ -64,7 +64,7 @@ class TrainRequest(ProgramRequest):
     spares: int = 0  # the last slots get no task until a host is lost
     policy: Policy = field(default_factory=Policy)
     preemptions: int | None = None  # lost hosts that do not count as failures; None: depends on the fleet
-    host_timeout_s: float | None = None  # how long to wait for a lost host; None: depends on the fleet
+    host_timeout_s: float | None = None  # time to wait for a lost host; None: depends on the fleet
     replication: Replication = field(default_factory=Replication)
     link_timeout_s: float = LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
@@ -87,7 +87,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
         NotReadyError: a host cannot run the job; all reasons are given and nothing was started.
         UnreachableError: a host does not answer.
         JobFailedError: the job failed.
-        JobNotFinished: Ctrl-C; the job goes on.
+        JobNotFinished: Ctrl-C; the job keeps running.
         CancelledError: Ctrl-C before anything was started, or the job was stopped.
     """
     started: list[str] = []
@@ -98,7 +98,7 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
 
 
 def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) -> TrainSummary:
-    """As `run`; puts the job into `started` as soon as it runs."""
+    """Do the same as `run`; append the job to `started` as soon as it runs."""
     located = find(request)
     entry = located.entry
     directory, record = ports.store.need(request.fleet)
@@ -152,7 +152,7 @@ def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecor
 
     Raises:
         UsageError: the task types or the policy do not fit.
-        NotReadyError: a job that runs has another number of them.
+        NotReadyError: a running job has a different number of slots per host.
     """
     types = request.task_types
     check_task_types(types, hosts=len(record.hosts), spares=request.spares)
@@ -228,7 +228,7 @@ def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentCh
 
 
 def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
-    """Those that get a task at once."""
+    """Return the slots that get a task at once."""
     return prepared[: len(prepared) - request.spares]
 
 
@@ -298,10 +298,10 @@ def _show(record: FleetRecord, commits: Sequence[Commit], sink: Sink) -> None:
 
 
 def _commit(channels: Sequence[AgentChannel], commits: Sequence[Commit], grace_s: float) -> None:
-    """Commit on all hosts; where one cannot, the others are stopped again.
+    """Commit on all hosts; if one cannot, stop the others again.
 
     Raises:
-        FleetError: a host could not take the commit; nothing runs.
+        FleetError: a host did not accept the commit; nothing runs.
     """
     from fleet.remote.job import commit
 
