@@ -26,6 +26,7 @@ CHECKED: tuple[str, ...] = (
     "benchmarks",
     "docs",
     "fleet/events.py",
+    "fleet/results",
     "fleet/status.py",
     "fleet/unread.py",
     "inventories",

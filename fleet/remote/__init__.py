@@ -1,4 +1,4 @@
-"""Hosts over SSH: connections, fan-out, the bundle, and the conversation with the agent.
+"""Connect to hosts over SSH, run actions on many hosts, upload files, and exchange records with the agents.
 
-Nothing is imported here: paramiko and fabric cost a quarter of a second, and commands that reach no host do without.
+Nothing is imported here: paramiko and fabric take a quarter of a second to import, and some commands need no host.
 """

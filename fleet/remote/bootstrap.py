@@ -1,4 +1,4 @@
-"""The client's side of the conversation that makes a host ready: packages, and GPUs that can be used."""
+"""Request that a host's agent install packages and check its GPUs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from train.pip_wheel import NoWheelError, read_pip_wheel
 T = TypeVar("T")
 
 SILENCE_S = 120.0
-"""Longest time without a word, in seconds: the agent speaks every five, but while it asks nvidia-smi or Python."""
+"""Longest time without a record, in seconds: the agent sends one every 5 s, but not while nvidia-smi runs."""
 
 
 def bootstrap(channel: AgentChannel, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
-    """Have a host install packages, unless they are there, and see whether its GPUs can be used.
+    """Install missing packages on a host, and check whether its GPUs can be used.
 
     Closing the channel ends what the host is doing.
 
     Args:
-        channel: Conversation with the host's agent.
+        channel: Connection to the host's agent.
         request: What to install, and how many GPUs must be usable.
-        on_step: Called with every step, and at times with the same one again.
+        on_step: Called with every step; the same step may be repeated.
 
     Raises:
         RefusedError: the host cannot install them, or cannot use its GPUs.
-        UnreachableError: it does not answer, or the connection broke.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     requests: list[NeedPip] = []
 
     def supply(record: Record) -> tuple[Record, bytes] | None:
-        if not isinstance(record, NeedPip) or requests:  # a host that asks again has no use for it
+        if not isinstance(record, NeedPip) or requests:  # a second request is invalid
             return None
         requests.append(record)
         return _pip(channel, record)
@@ -73,19 +73,19 @@ def step_by_step(
     doing: str,
     supply: Callable[[Record], tuple[Record, bytes] | None] = lambda _: None,
 ) -> T:
-    """Ask for what takes a while, of which the host tells the steps.
+    """Send a request whose steps the host reports until it answers.
 
     Args:
-        channel: Conversation with the host's agent.
-        request: What to ask.
-        answer: Type of the record that ends it.
-        on_step: Called with every step, and at times with the same one again.
-        doing: What the host does before it tells a step, for the sentence of an error.
-        supply: Returns what a record of the host requests, and the bytes that follow it; None if nothing.
+        channel: Connection to the host's agent.
+        request: The request.
+        answer: Type of the record that ends the exchange.
+        on_step: Called with every step; the same step may be repeated.
+        doing: The action of the host before it reports a step, for the message of an error.
+        supply: Returns the answer to another request of the host, and the bytes that follow it; None: not supported.
 
     Raises:
-        RefusedError: the host does not do it.
-        UnreachableError: it was silent for SILENCE_S, or the connection broke.
+        RefusedError: the host refuses the request.
+        UnreachableError: the host was silent for SILENCE_S, or the connection broke.
     """
     channel.send(request, doing=doing)
     while True:

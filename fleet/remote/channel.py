@@ -1,4 +1,4 @@
-"""The conversation with an agent: records and payloads over one exec, each wait with a deadline."""
+"""Exchange records and payloads with an agent over an exec request of SSH, with a deadline for each wait."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from provision.model import Host
 from train import pack
 from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
 
-_PACKING = Lock()  # all threads that connect to a host ask for the agent at once; the first one packs it
+_PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
 ANSWER_S = 20.0
-"""How long an agent may stay silent where it has nothing to do but to answer, in seconds."""
+"""Longest time without an answer of an agent that has no other work, in seconds."""
 
-_SLICE = 256 * 1024  # paramiko copies what is left of it for each packet
+_SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
 _READ = 16 * 1024 * 1024
 _LINE_MAX = 4 * 1024 * 1024
-_LONG_LINE_MAX = 64 * 1024 * 1024  # the files of a job, by hash
+_LONG_LINE_MAX = 64 * 1024 * 1024  # lists of a job's files and their hashes
 _PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
-_SLOWEST = 32 * 1024  # bytes per second of an answer that is still coming
+_SLOWEST = 32 * 1024  # minimum bytes per second of an answer in progress
 _STDERR_KEPT = 8 * 1024
 _NOISE_LINES = 100
 _EXIT_S = 2.0
-_LAST_WAIT_S = 0.001  # to take what has arrived
-_NOT_FOUND = (126, 127)  # of a shell: cannot be run, is not there
+_LAST_WAIT_S = 0.001  # to read data that has arrived already
+_NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 
 def open_agent(
     host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, deadline_s: float = ANSWER_S
 ) -> AgentChannel:
-    """Connect to a host and start its agent, bringing it there first where it is not.
+    """Connect to a host and start its agent; upload the agent first if the host does not have it.
 
     Args:
-        host: Where to start it.
+        host: The host on which to start it.
         key_path: Private key of the fleet.
-        connect_timeout_s: Longest time until the connection stands, in seconds.
-        deadline_s: Longest time without an answer after that, in seconds.
+        connect_timeout_s: Longest time until the connection is open, in seconds.
+        deadline_s: Longest time without an answer afterwards, in seconds.
 
     Raises:
-        UnreachableError: the host does not answer, refuses, or is not the host that was pinned.
-        NotReadyError: no usable Python there, or the agent does not start.
+        UnreachableError: the host does not answer, refuses, or does not have the pinned host key.
+        NotReadyError: the host has no usable Python, or the agent does not start.
     """
     with _PACKING:
         archive = pack.build_agent()
@@ -66,12 +66,12 @@ def open_agent(
 
 
 class AgentChannel:
-    """A conversation with the agent on one host; `open_agent` begins one.
+    """A connection to the agent on one host; `open_agent` creates one.
 
     Attributes:
-        connection: The connection below it, which it owns.
-        hello: First words of the agent.
-        received: Bytes of all records and payloads that were received.
+        connection: The SSH connection, owned by this object.
+        hello: First record of the agent.
+        received: Number of bytes of all records and payloads that were received.
     """
 
     hello: Hello
@@ -96,20 +96,20 @@ class AgentChannel:
 
     @property
     def has_input(self) -> bool:
-        """Whether the agent has said something that was not yet received."""
+        """Return whether data of the agent is available that was not yet received."""
         return self._start < len(self._buffer) or self._session.recv_ready()
 
     def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:
         """Send a record, and the payload that it announces.
 
         Args:
-            record: What to send.
+            record: The record.
             payload: The bytes that follow it.
-            doing: What is being done, goes on after ``while`` in an error.
-            deadline_s: Longest time in which the host may take nothing, in seconds.
+            doing: The action, which follows ``while`` in an error.
+            deadline_s: Longest time without progress in sending, in seconds.
 
         Raises:
-            UnreachableError: the host takes nothing, or the connection broke.
+            UnreachableError: the host does not accept data, or the connection broke.
             NotReadyError: the agent ended.
         """
         self._send(encode(record) + payload, doing, deadline_s)
@@ -118,14 +118,14 @@ class AgentChannel:
         """Return the next record, and the payload that follows it.
 
         Args:
-            deadline_s: Longest time until the record is complete, in seconds; a large one may take longer as long as
-                it comes with 32 KiB per second.
-            waiting_for: What is being done, goes on after ``while`` in an error.
+            deadline_s: Longest time until it is complete, in seconds; a large record may take longer if it comes
+                at 32 KiB per second or more.
+            waiting_for: The action, which follows ``while`` in an error.
             long: Whether the record may list the files of a job.
 
         Raises:
             UnreachableError: the record was not complete in time, or the connection broke.
-            NotReadyError: the agent ended, or sent something that is not a record of a legal size.
+            NotReadyError: the agent ended, or sent something that is not a record of a valid size.
         """
         line = self._line(deadline_s, waiting_for, _LONG_LINE_MAX if long else _LINE_MAX)
         record = self._decoded(line)
@@ -136,7 +136,7 @@ class AgentChannel:
         return record, self._take(size, deadline_s, waiting_for) if size else b""
 
     def close(self) -> None:
-        """End the conversation and its connection; repeated calls do nothing."""
+        """Close the connection; repeated calls do nothing."""
         self.connection.close()
 
     # --- opening ------------------------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ class AgentChannel:
                 raise self._broken(error, watchdog, deadline_s, doing) from error
 
     def greet(self, agent: bytes, deadline_s: float) -> None:
-        """Hear the agent's first words, after giving it to a host that asks for it."""
+        """Receive the agent's first record, after uploading the agent to a host that requests it."""
         doing = "the agent was being started"
-        for _ in range(_NOISE_LINES):  # start-up files of the login's shell may print
+        for _ in range(_NOISE_LINES):  # start-up files of the login shell may print
             line = self._line(deadline_s, doing)
             if line == pack.WANT_AGENT:
                 self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
@@ -225,7 +225,7 @@ class AgentChannel:
             del self._buffer[: self._start]
             self._start = 0
         left_s = began + deadline_s - time.monotonic()
-        if left_s < -2 * deadline_s:  # not at once: this program may have been stopped while the answer came
+        if left_s < -2 * deadline_s:  # not immediately: this program may have been stopped while the answer arrived
             raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
         self._session.settimeout(max(_LAST_WAIT_S, left_s))
         try:
@@ -271,14 +271,14 @@ class AgentChannel:
         )
 
     def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
-        """What an exception of paramiko's means, the connection being of no more use where the host hangs."""
+        """Return the error for an exception of paramiko; if the host hangs, shut the connection down."""
         if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
             self.connection.sever()
             return no_answer(self.connection.host, deadline_s, doing)
         return self._ended(doing)
 
     def _ended(self, doing: str) -> FleetError:
-        """Why nothing more comes: the agent ended, or the connection broke."""
+        """Return the error for the end of the data: the agent ended, or the connection broke."""
         self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
         self._keep_stderr()
         status = self._session.exit_status

@@ -1,4 +1,4 @@
-"""How far a task has been followed, so that the next connection goes on where the last one broke."""
+"""Track how far a task has been followed, so that the next connection continues where the last one broke."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from train.agent.protocol.records import (
 )
 
 MOST_RECORDS = 100_000
-"""Number of records of one host that are remembered; a job writes fewer than ten for an attempt."""
+"""Maximum number of remembered records of one host; a job writes fewer than ten per attempt."""
 
 MOST_BYTES = 64 << 20
-"""Size of these records, about; a stack of each task in each of a thousand attempts is less."""
+"""Maximum total size of these records, approximately; a stack of each task in each of 1000 attempts is smaller."""
 
 _KEPT = (TaskState, AttemptEnded, Stalled, Notice, JobResult)
 
 
 class TooManyRecordsError(Exception):
-    """A host reports more than a job can cause."""
+    """A host reports more records than a job can cause."""
 
 
 class Position:
-    """Lets each thing through once, whatever a repeated conversation repeats.
+    """Delivers each item once, even if a new connection repeats it.
 
-    Bytes of the log are told apart by their attempt and offset. What else is written down is little and carries its
-    time: it is remembered. Progress and usage are only of interest when they are newer than what is known.
+    Bytes of the log are identified by their attempt and offset. Other records are small and carry their time: they
+    are remembered. Progress and usage are only delivered if they are newer than the last ones.
 
-    An agent sends one attempt after the other, each whole before the next begins. Only progress and usage come out
-    of this order, from the supervisor directly.
+    An agent sends one attempt after the other, each completely before the next begins. Only progress and usage arrive
+    out of this order, directly from the supervisor.
 
     Args:
-        request: What the first conversation asks for.
+        request: The request on the first connection.
     """
 
     def __init__(self, request: Follow) -> None:
         self._request = request
-        self._attempt = request.attempt  # to which the offsets belong; 0: not known yet
+        self._attempt = request.attempt  # the attempt to which the offsets belong; 0: unknown
         self._record_offset = request.record_offset
-        # Not known before the first piece of a log that is tailed.
+        # Unknown before the first piece of a log that is tailed.
         self._log_end = -1 if request.tail_lines >= 0 else request.log_offset
         self._seen: set[bytes] = set()
         self._seen_bytes = 0
         self._latest: dict[type, float] = {}
 
     def request(self) -> Follow:
-        """What the next conversation asks for."""
+        """Return the request for the next connection."""
         request = self._request._replace(attempt=self._attempt, record_offset=self._record_offset)
         if self._log_end < 0:
             return request
@@ -63,14 +63,14 @@ class Position:
 
     @property
     def reached(self) -> tuple[int, int]:
-        """The attempt that was delivered last, and how many bytes of its log; 0, 0: nothing yet."""
+        """Return the attempt that was delivered last, and the number of bytes of its log; 0, 0: nothing yet."""
         return self._attempt, max(0, self._log_end)
 
     def passed(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
-        """Return what is new in a record and its payload; None if nothing is.
+        """Return the new part of a record and its payload; None if nothing is new.
 
         Raises:
-            TooManyRecordsError: more records came than a job can cause.
+            TooManyRecordsError: more records arrived than a job can cause.
         """
         if isinstance(record, (Log, TaskState, Beat)):
             self._reach(record.attempt)
@@ -95,16 +95,16 @@ class Position:
         return record, payload
 
     def _reach(self, attempt: int) -> None:
-        """Something of `attempt` came: of those before it all has come."""
+        """Record that data of `attempt` arrived, so that all data of the earlier ones has arrived."""
         if attempt <= self._attempt:
             return
-        if self._attempt:  # of the one that is asked for first, the offsets are in the request
+        if self._attempt:  # for the first requested attempt, the offsets are in the request
             self._record_offset = 0
             self._log_end = 0
         self._attempt = attempt
 
     def _beat(self, beat: Beat) -> None:
-        if beat.attempt != self._attempt:  # an agent that repeats, or that has no attempt yet
+        if beat.attempt != self._attempt:  # from an agent that repeats records, or that has no attempt yet
             return
         self._record_offset = beat.record_offset
         if self._request.logs:
@@ -114,12 +114,12 @@ class Position:
         if record.attempt < self._attempt:
             return None
         end = record.offset + len(payload)
-        known = self._log_end - record.offset if self._log_end >= 0 else 0
-        if known <= 0:
+        delivered = self._log_end - record.offset if self._log_end >= 0 else 0
+        if delivered <= 0:
             self._log_end = end
             return record, payload
         if end <= self._log_end:
             return None
         self._log_end = end
-        rest = payload[known:]
-        return record._replace(offset=record.offset + known, payload=len(rest)), rest
+        rest = payload[delivered:]
+        return record._replace(offset=record.offset + delivered, payload=len(rest)), rest

@@ -1,4 +1,4 @@
-"""The same action on many hosts at once: every host finishes, every failure is reported."""
+"""Run an action on many hosts at once: wait for every host, and report every failure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _INTERRUPTED_JOIN_S = 2.0
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """How an action ended on one host: `error` is None, or there is no value.
+    """The outcome of an action on one host: either `error` is None, or `value` is.
 
     Attributes:
-        host: Where it ran.
-        value: What it returned; None where it failed.
-        error: Why it failed; None where it did not.
+        host: The host.
+        value: The result; None if it failed.
+        error: The error; None if it succeeded.
     """
 
     host: Host
@@ -36,7 +36,7 @@ class Outcome(Generic[T]):
 
 
 def where(host: Host) -> str:
-    """A host as errors name it: ``worker-1 (10.0.0.3)``, with the port where that is not SSH's own."""
+    """Return a host as errors name it: ``worker-1 (10.0.0.3)``, with the port if it is not 22."""
     address = host.address if host.port == 22 else endpoint(host.address, host.port)
     return f"{host.name} ({address})"
 
@@ -51,17 +51,17 @@ def fan_out(
     """Run `action` on all hosts, at most `limit` at a time, and wait for every one of them.
 
     Args:
-        hosts: Where to run it.
-        action: What to run; called with a host, in a thread of its own.
-        limit: Number of hosts served at a time.
-        abort: Called once on KeyboardInterrupt, to close what is open so that running actions end.
+        hosts: The hosts.
+        action: Called with each host, in a separate thread.
+        limit: Largest number of hosts at a time.
+        abort: Called once on KeyboardInterrupt, to close open connections so that running actions end.
 
     Returns:
-        One outcome a host, in the order of `hosts`. What an action raised is the error of its host; anything but a
-        FleetError is an InternalError.
+        One outcome per host, in the order of `hosts`. An exception of the action is the error of its host; an
+        exception other than FleetError becomes an InternalError.
 
     Raises:
-        KeyboardInterrupt: hosts that had not begun are left out, those that had are aborted.
+        KeyboardInterrupt: actions that had not begun are skipped, running ones are aborted.
     """
     calls = _Calls(hosts, action)
     threads = [
@@ -105,7 +105,7 @@ class _Calls(Generic[T]):
                 self._outcomes[number] = Outcome(host, value=self._action(host))
             except FleetError as error:
                 self._outcomes[number] = Outcome(host, error=error)
-            except Exception as error:  # noqa: BLE001 - what one host answers must not hide the other outcomes
+            except Exception as error:  # noqa: BLE001 - the answer of one host must not hide the other outcomes
                 self._outcomes[number] = Outcome(host, error=InternalError.of(error, f"{where(host)}: "))
 
     def cancel(self) -> None:
@@ -120,16 +120,16 @@ class _Calls(Generic[T]):
 
 
 def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts") -> list[T]:
-    """The values of `outcomes`, or one error for all that failed.
+    """Return the values of `outcomes`, or raise one error for all hosts that failed.
 
     Hosts that failed for the same reason are folded: ``cannot prepare the job: worker-[0-7]: no space left``.
 
     Args:
-        outcomes: What fan_out returned.
-        verb: What was tried, for the sentence: ``prepare the job``.
+        outcomes: Result of `fan_out`.
+        verb: The action, for the message: ``prepare the job``.
 
     Raises:
-        FleetError: at least one host failed; of the type of the lowest exit code among them.
+        FleetError: at least one host failed; its type is the one with the lowest exit code among the errors.
     """
     failed = [(outcome.host, outcome.error) for outcome in outcomes if outcome.error is not None]
     if not failed:
@@ -148,7 +148,7 @@ def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts"
 
 
 def _reason(host: Host, text: str) -> str:
-    # Not within a path or a longer name.
+    # Do not match within a path or a longer name.
     return re.sub(rf"(?<![\w./-]){re.escape(host.name)}(?![\w/-])", "\0", text.replace(where(host), "\0"))
 
 

@@ -1,4 +1,4 @@
-"""Follows a job on all its hosts at once, through lost connections."""
+"""Follow a job on all its hosts at once, and reconnect after lost connections."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _CLOSE_S = 2.0
 
 
 class ForeignReportError(NotReadyError):
-    """A host reported what it cannot know: something about another task, or more than a job can cause."""
+    """A host reported something invalid: about another task, or more than a job can cause."""
 
 
 class Item(NamedTuple):
-    """Something that happened to the task of a host, or to the connection with it.
+    """An event of the task of a host, or of the connection to the host.
 
-    A connection that is lost for good is told with ``retry_s`` 0.
+    A connection that is lost permanently is reported with ``retry_s`` 0.
     """
 
     host: str
@@ -54,26 +54,26 @@ class Item(NamedTuple):
 
 
 class Follower:
-    """Delivers what the agents of several hosts report, nothing lost and nothing twice.
+    """Delivers the reports of the agents of several hosts, without loss or duplicates.
 
     Iterate over it for the items; the iteration ends when every host has reported everything, or after close(). A
-    connection that breaks, or on which nothing comes for `silence_s`, is opened again and continues at the byte at
-    which the last one broke. A host that has lost its supervisor is asked again until the end of the job is known,
-    because it may join the job again. A slow reader slows the hosts' senders down, never their tasks.
+    connection that breaks, or that is silent for `silence_s`, is opened again and continues at the byte at which the
+    last one broke. A host that has lost its supervisor is asked again until the end of the job is known, because it
+    may join the job again. A slow reader slows down the hosts' senders, but not their tasks.
 
     Args:
-        requests: What to follow, by host.
+        requests: The request for each host.
         reopen: Opens a channel to a host's agent.
-        channels: Channels that are open already, by name of host. A conversation that ends regularly leaves its
+        channels: Open channels, by name of host. A conversation that ends normally leaves its
             channel open, for the caller to use and close; the follower closes the others.
-        give_up_s: How long a host may stay away, in seconds. Once half of the hosts have reported the end of the job,
+        give_up_s: Longest absence of a host, in seconds. Once half of the hosts have reported the end of the job,
             a silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
             fewer have reported it, or those that did had lost their peers. A host that answers, but whose
             supervisor does not, is given up after sixty seconds if another host has reported an end and no other
             can still report one.
         silence_s: Longest time without a message from a living agent, in seconds.
-        replaced: Other hosts may take the slots of those that are lost: a host that is another one now, or does
-            not have the job yet, is waited for like one that does not answer.
+        replaced: Whether other hosts may take over the slots of lost hosts: a host that was replaced, or that does
+            not have the job yet, is awaited like a host that does not answer.
         check: Called before each retry; a NotFoundError ends the iteration.
         tasks: The tasks of the job, the only ones that a host may report on; empty: any.
 
@@ -107,7 +107,7 @@ class Follower:
             line.thread.start()
 
     def _sever_silent(self) -> None:
-        """Once the end of the job is known, replace silent connections, and give up hosts that report nothing new."""
+        """Once the end of the job is known, replace silent connections, and give up hosts without new reports."""
         began = time.monotonic()
         while any(line.thread.is_alive() for line in self._lines) and not self._terms.closed.wait(1.0):
             late = time.monotonic() - began > _NO_NEWS_S
@@ -129,7 +129,7 @@ class Follower:
 
     @property
     def incomplete(self) -> dict[str, Position]:
-        """How far the logs were delivered of hosts that were given up, by host."""
+        """Return the positions in the logs of hosts that were given up, by host."""
         return {line.host.name: line.position for line in self._lines if line.failure is not None}
 
     def __enter__(self) -> Follower:
@@ -158,7 +158,7 @@ class Follower:
         )
 
     def close(self) -> None:
-        """Stop at once, from any thread; what was not yet delivered is dropped."""
+        """Stop at once, from any thread; drop undelivered items."""
         self._terms.closed.set()
         self._terms.over.set()
         self._queue.close()
@@ -191,22 +191,22 @@ class _Terms:
         self.check = check
         self.tasks: Collection[str] = ()
         self.closed = threading.Event()
-        self.known = threading.Event()  # a host reported how the job ended
-        self.told = threading.Event()  # one that had not lost its peers
-        self.over = threading.Event()  # the end is known, or no host is left that could report it
+        self.known = threading.Event()  # a host reported the end of the job
+        self.told = threading.Event()  # a host that had not lost its peers reported it
+        self.over = threading.Event()  # the end is known, or no host is left that can report it
         self.on_told: Callable[[], None] = lambda: None
         self.on_known: Callable[[], None] = lambda: None
         self._known_at = self._told_at = math.inf
         self._lock = threading.Lock()
-        self._open = {*names}  # hosts that may still report the end of the job
+        self._open = {*names}  # hosts that can still report the end of the job
         self._size = len(names)
         self._reported: set[str] = set()  # hosts that have reported the end of the job
 
     def learn(self, name: str, result: JobResult) -> None:
-        """Take the report of a host on how the job ended.
+        """Add the report of a host about the end of the job.
 
         A host that had not lost its peers ended together with more than half of them, so at least half of the hosts
-        will report that; until they do, it is no more than the report of a lone host.
+        will report that; until they do, it only counts as the report of a lone host.
         """
         with self._lock:
             self._reported.add(name)
@@ -227,35 +227,35 @@ class _Terms:
 
     @property
     def known_s(self) -> float:
-        """Seconds since a host first reported how the job ended; negative: none has."""
+        """Return the seconds since a host first reported the end of the job; negative if none has."""
         return time.monotonic() - self._known_at
 
     def is_open(self, name: str) -> bool:
-        """Return whether a host may still report the end of the job."""
+        """Return whether a host can still report the end of the job."""
         with self._lock:
             return name in self._open
 
     def settle(self, name: str) -> None:
-        """Nothing more is expected from a host, unless it joins the job again."""
+        """Expect no further records from a host, unless it joins the job again."""
         with self._lock:
             self._open.discard(name)
             if not self._open:
                 self.over.set()
 
     def expect(self, name: str) -> None:
-        """A host has joined the job again."""
+        """Expect further records from a host that has joined the job again."""
         with self._lock:
             self._open.add(name)
 
     def deadline(self, lost_at: float) -> float:
-        """Time at which a host is given up that went away at `lost_at`."""
+        """Return the time at which a host is given up that was lost at `lost_at`."""
         after_result = max(lost_at, self._told_at) + _AFTER_RESULT_S
         after_alone = max(lost_at, self._known_at) + _AFTER_ALONE_S
         return min(lost_at + self.give_up_s, after_result, after_alone)
 
 
 class _Line:
-    """One host: its thread, its position, and its present channel."""
+    """The connection to one host: its thread, its position, and its current channel."""
 
     def __init__(self, host: Host, request: Follow, channel: AgentChannel | None, terms: _Terms) -> None:
         self.host = host
@@ -266,28 +266,28 @@ class _Line:
         self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
         self._follows = request.follow
         self._channel = channel
-        self._lent = channel  # by who asked, and given back in order if the conversation ends in order
+        self._lent = channel  # owned by the caller; left open if the conversation ends normally
         self._terms = terms
         self._lost_at: float | None = None
         self._supervised = True
         self._waiting = False
         self._heard_at = self._news_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
-        self.unheard_s = 0.0  # the supervisor did not answer the agent for this time
+        self.unheard_s = 0.0  # time for which the supervisor has not answered the agent
         self._is_warned = False
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything came from the host; 0 while nothing was asked."""
+        """Return the seconds since the last data from the host; 0 while no request is pending."""
         return 0.0 if self._waiting else time.monotonic() - self._heard_at
 
     @property
     def without_news_s(self) -> float:
-        """Seconds since the host reported something new, other than that it lives; 0 while nothing was asked."""
+        """Return the seconds since the last new record of the host other than Beat; 0 while no request is pending."""
         return 0.0 if self._waiting else time.monotonic() - self._news_at
 
     def sever(self) -> None:
-        """End the wait of the thread, whatever it waits for."""
+        """End the current wait of the thread."""
         channel = self._channel
         if channel is not None:
             channel.connection.sever()
@@ -311,7 +311,7 @@ class _Line:
             self._terms.queue.leave()
 
     def _converse(self) -> None:
-        """Talk to the agent until it has nothing more to report, and never will have."""
+        """Follow the task until the agent has sent everything, and no further records can come."""
         while not self._terms.closed.is_set():
             if self._channel is None:
                 self._terms.check()
@@ -325,7 +325,7 @@ class _Line:
             self._unsupervised(result)
 
     def _follow_once(self, channel: AgentChannel) -> JobResult | None:
-        """Deliver what the agent sends, up to its end; returns how the job ended for this host."""
+        """Deliver the records of the agent up to its end; return the result of the job according to this host."""
         result = None
         self._heard_at = time.monotonic()
         received = channel.received
@@ -391,7 +391,7 @@ class _Line:
             self._put(Note(text, Level.WARNING))
 
     def _unsupervised(self, result: JobResult) -> None:
-        """The host has lost its supervisor; wait, as it may join the job again, or the job may end."""
+        """Wait after the host has lost its supervisor: it may join the job again, or the job may end."""
         self._terms.check()
         if self._supervised:
             self._supervised = False
@@ -403,7 +403,7 @@ class _Line:
         self._waiting = False
 
     def _again(self, error: FleetError) -> bool:
-        """Wait before the next try; False if there is none."""
+        """Wait before the next try; return False if there is none."""
         self._hang_up()
         if self._terms.closed.is_set():
             return False
@@ -438,7 +438,7 @@ class _Line:
     def _put(
         self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"", *, size: int = 0
     ) -> bool:
-        """Deliver an item of `size` bytes; the time that a slow reader takes is not the host's silence."""
+        """Deliver an item of `size` bytes; do not count the time of a slow reader as silence of the host."""
         began, self._waiting = time.monotonic(), True
         taken = self._terms.queue.put(Item(self.host.name, record, payload), size)
         waited_s = time.monotonic() - began
@@ -449,7 +449,7 @@ class _Line:
 
 
 class _Queue:
-    """Items of several senders, bounded in number and bytes.
+    """A queue of items from several senders, with a limit on their number and bytes.
 
     Args:
         senders: Number of threads that put items and then leave.
@@ -465,7 +465,7 @@ class _Queue:
         self._emptied = threading.Condition(lock)
 
     def put(self, item: Item, size: int) -> bool:
-        """Add an item that came as `size` bytes, once there is room; False if the queue was closed."""
+        """Add an item of `size` bytes when there is room; return False if the queue was closed."""
         with self._emptied:
             self._emptied.wait_for(self._has_room)
             if self._closed:
@@ -479,7 +479,7 @@ class _Queue:
         return self._closed or (self._bytes < _QUEUE_BYTES and len(self._items) < _QUEUE_ITEMS)
 
     def get(self) -> Item | None:
-        """The next item once there is one; None if there will be none any more."""
+        """Return the next item when there is one; None if there will be no more."""
         with self._filled:
             self._filled.wait_for(lambda: self._items or self._closed or not self._senders)
             if self._closed or not self._items:
@@ -490,13 +490,13 @@ class _Queue:
             return item
 
     def leave(self) -> None:
-        """A sender has put its last item."""
+        """Record that a sender has put its last item."""
         with self._filled:
             self._senders -= 1
             self._filled.notify_all()
 
     def close(self) -> None:
-        """Drop everything, and let nobody wait any longer."""
+        """Drop all items, and wake all waiting threads."""
         with self._filled:
             self._closed = True
             self._items.clear()

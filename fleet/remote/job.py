@@ -1,4 +1,4 @@
-"""The client's side of the conversation about one job, per host."""
+"""Send requests about one job to the agent of a host."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from train.agent.protocol.records import (
 
 
 class RefusedError(NotReadyError):
-    """A host answered that it does not do what it was asked; asking again is of no use."""
+    """A host refused a request; a retry does not help."""
 
 
 PREPARE_S = 120.0
-"""How long a host may take to unpack the bundle and to look at its interpreter, in seconds."""
+"""Longest time for a host to unpack the bundle and inspect its interpreter, in seconds."""
 
 _STOP_MARGIN_S = 20.0
 _LEAVE_MARGIN_S = 60.0
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Names of jobs and tasks."""
+"""Pattern of the names of jobs and tasks."""
 
 LATEST = float(1 << 40)
-"""Latest time that a host may report, in seconds since the epoch."""
+"""Latest valid time in a report of a host, in seconds since the epoch."""
 
 _LOGS, _STOP, _STATUS = Step("logs", "-f"), Step("stop"), Step("status")
-_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS)}  # that a host may recommend
-_ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal that comes without
+_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS)}  # commands that a host may recommend
+_ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal without its own
     Refusal.BUSY: ("", (_LOGS, _STOP)),
     Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
     Refusal.PYTHON: ("install Python and TensorFlow on the host", ()),
@@ -73,18 +73,18 @@ _ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step o
 def prepare(
     channel: AgentChannel, request: Prepare, bundle: Bundle, on_progress: Callable[[int, int, int], None]
 ) -> Prepared:
-    """Have a host make everything ready for its task, and send it the contents that it lacks.
+    """Prepare the task on a host, and send the contents that the host lacks.
 
     Args:
-        channel: Conversation with the host's agent, which holds what it reserved until commit or close.
-        request: What to prepare.
-        bundle: Where the contents are from.
+        channel: Connection to the host's agent, which holds the reservation until commit or close.
+        request: The request.
+        bundle: Source of the contents.
         on_progress: Called with the bytes sent and the bytes to send, both before compression, and the number of
             contents among them.
 
     Raises:
         RefusedError: the host refuses.
-        UnreachableError: it does not answer, or the connection broke.
+        UnreachableError: the host does not answer, or the connection broke.
         UsageError: a file has changed since the bundle was scanned.
     """
     channel.send(request, doing="sending what to prepare")
@@ -92,20 +92,20 @@ def prepare(
     if isinstance(answer, Want):
         _send_contents(channel, answer, bundle, on_progress)
         answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
-    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer only returns this type
     return answer
 
 
 def look(channel: AgentChannel, request: Prepare) -> Prepared:
-    """What a host has for a task; with a dry run, that is all that it is asked.
+    """Return the facts about a host that matter to a task; a dry run requests only these.
 
     Raises:
-        RefusedError: the host could not take it.
-        UnreachableError: it does not answer, or the connection broke.
+        RefusedError: the host cannot run the task.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     channel.send(request, doing="asking for what is there")
     answer = _answer(channel, PREPARE_S, "looking at what is there", Prepared)
-    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer only returns this type
     return answer
 
 
@@ -124,7 +124,7 @@ def _send_contents(
 
 
 def _send_chunk(channel: AgentChannel, data: bytes, doing: str) -> None:
-    """Send a piece, unless the host has refused the rest in the meantime."""
+    """Send a chunk, unless the host has refused the rest in the meantime."""
     if not channel.has_input:
         try:
             channel.send(Chunk(len(data)), data, doing=doing, deadline_s=ANSWER_S)
@@ -146,25 +146,25 @@ def commit(channel: AgentChannel, request: Commit) -> Committed:
 
     Raises:
         RefusedError: the host refuses.
-        UnreachableError: it does not answer, or the connection broke; the task may have been started.
+        UnreachableError: the host does not answer, or the connection broke; the task may have been started.
     """
     channel.send(request, doing="sending the cluster spec")
     answer = _answer(channel, request.join_timeout_s + ANSWER_S, "starting the task", Committed)
-    assert isinstance(answer, Committed)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Committed)  # noqa: S101 - _answer only returns this type
     return answer
 
 
 def invite(channel: AgentChannel, request: Invite) -> Invitation:
-    """What another host needs to take a lost one's place in a job, of which this host runs one task.
+    """Return the data that another host needs to take over a slot of a job, of which this host runs a task.
 
     Raises:
-        RefusedError: the job does not run there.
-        UnreachableError: it does not answer, or the connection broke.
+        RefusedError: the job does not run on this host.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "telling of the job"
     channel.send(request, doing=doing)
     answer = _answer(channel, ANSWER_S, doing, Invitation)
-    assert isinstance(answer, Invitation)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Invitation)  # noqa: S101 - _answer only returns this type
     return answer
 
 
@@ -176,23 +176,23 @@ def join(
     variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
     python: str = "",
 ) -> Committed:
-    """Have a host take the place of `name` in a running job; what it lacks comes from the store of `giver`.
+    """Let a host take over the slot `name` in a running job; contents that it lacks come from the store of `giver`.
 
     Args:
-        channel: Conversation with the host.
-        invitation: What `giver` told of the job.
-        name: The place.
-        giver: Conversation with a host where the job runs.
-        variables: Makes the variables of the task out of those of the task on `giver`.
-        python: The host's interpreter; empty: the one that it is known by.
+        channel: Connection to the agent of the host.
+        invitation: The description of the job from `giver`.
+        name: The slot.
+        giver: Connection to the agent of a host where the job runs.
+        variables: Returns the variables of the task, given those of the task on `giver`.
+        python: The host's interpreter; empty: the one in its settings.
 
     Raises:
-        RefusedError: one of both hosts refuses.
-        UnreachableError: one of both does not answer, or a connection broke.
+        RefusedError: one of the two hosts refuses.
+        UnreachableError: one of the two hosts does not answer, or a connection broke.
     """
     host = channel.connection.host
     commit_of = invitation.commit
-    wish = Prepare(
+    preparation = Prepare(
         job=commit_of.job,
         fleet=invitation.fleet,
         slot=name,
@@ -201,12 +201,12 @@ def join(
         python=python or host.python,
         join=True,
     )
-    channel.send(wish, doing="sending what to prepare")
+    channel.send(preparation, doing="sending what to prepare")
     answer = _answer(channel, PREPARE_S, "preparing the task", Want, Prepared)
     if isinstance(answer, Want):
         _hand_over(answer, giver, channel)
         answer = _answer(channel, PREPARE_S, "preparing the task", Prepared)
-    assert isinstance(answer, Prepared)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Prepared)  # noqa: S101 - _answer only returns this type
     members = [
         answer.member._replace(task=member.task) if member.slot == name else member for member in commit_of.members
     ]
@@ -232,37 +232,37 @@ def _hand_over(want: Want, giver: AgentChannel, taker: AgentChannel) -> None:
 
 
 def stop(channel: AgentChannel, request: Stop) -> Stopped:
-    """End the whole job, of which the host runs one task.
+    """Stop the whole job, of which the host runs a task.
 
     Raises:
         RefusedError: the host refuses.
-        UnreachableError: it does not answer, or the connection broke.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     channel.send(request, doing="sending the order to stop")
     answer = _answer(channel, request.grace_s + _STOP_MARGIN_S, "stopping the job", Stopped)
-    assert isinstance(answer, Stopped)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Stopped)  # noqa: S101 - _answer only returns this type
     return answer
 
 
 def leave(channel: AgentChannel, request: Leave) -> Left:
-    """Have a host end what runs for the fleet, and remove all of the fleet's files.
+    """Stop all processes of the fleet on a host, and remove all of the fleet's files.
 
     Raises:
-        RefusedError: something cannot be removed.
-        UnreachableError: it does not answer, or the connection broke.
+        RefusedError: a file cannot be removed.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     channel.send(request, doing="sending the order to leave")
     answer = _answer(channel, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files", Left)
-    assert isinstance(answer, Left)  # noqa: S101 - _answer returns nothing else
+    assert isinstance(answer, Left)  # noqa: S101 - _answer only returns this type
     return answer
 
 
 def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
-    """What a host knows of its newest jobs, newest first.
+    """Return the reports of a host about its newest jobs, newest first.
 
     Raises:
         RefusedError: the host refuses.
-        UnreachableError: it does not answer, or the connection broke.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "reporting its jobs"
     channel.send(request, doing=doing)
@@ -275,7 +275,7 @@ def inspect(channel: AgentChannel, request: Inspect) -> list[JobReport]:
 
 
 def is_report(report: JobReport, slot: str) -> bool:
-    """Return whether a report can be one about `slot`; the types of its fields were checked when it was decoded."""
+    """Return whether a report can be about `slot`; the types of its fields were checked when it was decoded."""
     return (
         report.slot == slot
         and bool(NAME.fullmatch(report.job) and NAME.fullmatch(slot))
@@ -287,17 +287,17 @@ def is_report(report: JobReport, slot: str) -> bool:
 
 
 def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
-    """What happened and what happens to a task, until the agent has nothing more to tell.
+    """Yield past and new records of a task until the agent has sent all of them.
 
     Args:
-        channel: Conversation with the host's agent.
-        request: What to follow, and from where on.
-        silence_s: Longest time without a record; an agent that lives sends Beat in between.
+        channel: Connection to the host's agent.
+        request: The task to follow, and the position at which to start.
+        silence_s: Longest time without a record, in seconds; a running agent sends Beat in between.
 
     Raises:
         RefusedError: the host refuses.
         NotReadyError: the agent ended.
-        UnreachableError: nothing came, or the connection broke.
+        UnreachableError: no record arrived, or the connection broke.
     """
     doing = "following the job"
     channel.send(request, doing=doing)
@@ -311,9 +311,9 @@ def follow(channel: AgentChannel, request: Follow, silence_s: float = ANSWER_S) 
 
 
 def refusal(host: Host, refused: Refused) -> FleetError:
-    """Return the error of a request that a host does not meet.
+    """Return the error of a request that a host refuses.
 
-    The reason, the cause, and the hint are the host's words. Commands are only those that this program knows.
+    The reason, the cause, and the hint are texts of the host. Commands are only those that this program defines.
     """
     hint, steps = _ADVICE[refused.kind]
     if refused.hint:
@@ -334,7 +334,7 @@ def _answer(channel: AgentChannel, deadline_s: float, waiting_for: str, *kinds: 
 
 
 def unexpected(host: Host, record: Record) -> FleetError:
-    """The error of an answer that is none to what was asked; a refusal is one of them."""
+    """Return the error of an answer that does not match the request, which may be a refusal."""
     if isinstance(record, Refused):
         return refusal(host, record)
     return NotReadyError(

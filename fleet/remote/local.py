@@ -1,4 +1,4 @@
-"""A connection to an agent that runs on this computer, without SSH."""
+"""Connect to an agent that runs on this computer, without SSH."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MAIN = "import sys; sys.path.append(sys.argv.pop(1)); from train.agent.requests
 
 
 class LocalAgent:
-    """An agent that runs on this computer, started from the program's own files by its own interpreter.
+    """An agent that runs on this computer, started from the files of this program by the same interpreter.
 
     The agent ignores the signals that end a job: it waits for a Stop request.
 
     Args:
-        root: Directory of its files, absolute.
+        root: Absolute path of its directory.
         digest: Hash of the agent, from `train.pack.build_agent`.
         env: Environment of the agent and of its tasks.
 
     Raises:
-        LocalAgentError: The agent does not start.
+        LocalAgentError: the agent does not start.
     """
 
     def __init__(self, root: Path, digest: str, env: dict[str, str]) -> None:
@@ -69,7 +69,7 @@ class LocalAgent:
         """Send a request.
 
         Raises:
-            LocalAgentError: The agent has ended.
+            LocalAgentError: the agent has ended.
         """
         try:
             self._channel.send(record)
@@ -81,10 +81,10 @@ class LocalAgent:
 
         Args:
             deadline_s: Longest time without data, in seconds.
-            doing: What the agent is doing, for an error.
+            doing: The action of the agent, for the message of an error.
 
         Raises:
-            LocalAgentError: Nothing came, or the agent has ended.
+            LocalAgentError: no data arrived, or the agent has ended.
         """
         try:
             record = self._channel.receive(deadline_s)

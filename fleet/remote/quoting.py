@@ -1,4 +1,4 @@
-"""What a host reports, as one line of bounded length. A host may be broken, or in the hands of somebody else."""
+"""Quote text from hosts as one line of bounded length. A host can be broken, or controlled by an attacker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     """Return `text` without line breaks and control characters, which are escaped, and cut if it is longer.
 
     Args:
-        text: From a host.
-        longest: Number of characters that are kept.
+        text: Text from a host.
+        longest: Maximum length in characters.
     """
     kept = " ".join(text[: 2 * longest].split())
     line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in kept)

@@ -1,4 +1,4 @@
-"""The client's side of the conversation about results: what hosts store is listed, read and deleted."""
+"""Request that a host's agent list, send, and delete stored results."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from train.agent.protocol.records import (
 )
 
 SILENCE_S = 60.0
-"""How long an agent that reads its disk may send nothing, in seconds; it sends Beat every few seconds."""
+"""Longest time without data from an agent that reads its disk, in seconds; it sends Beat every few seconds."""
 
 MOST_FILES = 300_000
-"""Results of one task that this computer takes; a list without an end must not fill its memory."""
+"""Maximum number of results of one task; an endless list must not exhaust the memory of this computer."""
 
-_JOBS_BYTES = 64 << 20  # size of a list of jobs,
-_FILES_BYTES = 256 << 20  # or of files, for the same reason
-_JOBS_PATIENCE_S = 600.0  # how long a host may only report that it is alive while it counts what its jobs use,
+_JOBS_BYTES = 64 << 20  # maximum size of a list of jobs,
+_FILES_BYTES = 256 << 20  # and of files, for the same reason
+_JOBS_PATIENCE_S = 600.0  # longest time that a host may only send Beat while it measures the disk use of its jobs,
 _FILES_PATIENCE_S = 3600.0  # or reads one file
-_SLOWEST = 1024  # bytes per second of contents,
-_FILE_S = 1.0  # and time for each file, after a minute
+_SLOWEST = 1024  # minimum bytes per second of contents,
+_FILE_S = 1.0  # and time for each file, in addition to one minute
 _MOST_JOBS = 20_000
 _LONGEST_PATH = 4096  # characters
 _MOST_NOTES = 100
@@ -54,11 +54,11 @@ _DIGEST = re.compile(r"([0-9a-f]{64})?")
 
 @dataclass(frozen=True)
 class Store:
-    """What a host stores.
+    """The contents of a host.
 
     Attributes:
-        jobs: Its jobs, newest first.
-        disk: The file system that they are on.
+        jobs: The stored jobs, newest first.
+        disk: The file system that holds them.
     """
 
     jobs: tuple[StoredJob, ...]
@@ -72,7 +72,7 @@ class Listing:
     Attributes:
         entries: Files, links and empty directories.
         fingerprint: Changes when a result changes.
-        notes: What the host left out, a sentence each.
+        notes: A sentence for each thing that the host left out.
     """
 
     entries: tuple[FileEntry, ...]
@@ -81,39 +81,39 @@ class Listing:
 
 
 def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
-    """Return what a host stores of `jobs`; of all jobs if there are none.
+    """Return the stored results of `jobs`; of all jobs if `jobs` is empty.
 
     Raises:
-        NotReadyError: the host answers something else.
-        UnreachableError: it does not answer, or the connection broke.
+        NotReadyError: the host sends an unexpected answer.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its jobs"
     channel.send(ListJobs(list(jobs)), doing=doing)
-    found: dict[tuple[str, str, str], StoredJob] = {}
+    stored: dict[tuple[str, str, str], StoredJob] = {}
     disk = DiskSpace("", 0, 0)
     for record in _records(channel, doing):
-        if isinstance(record, StoredJob) and _is_job(record) and len(found) < _MOST_JOBS:
-            found[record.job, record.slot, record.directory] = record
+        if isinstance(record, StoredJob) and _is_job(record) and len(stored) < _MOST_JOBS:
+            stored[record.job, record.slot, record.directory] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
             disk = record
         elif isinstance(record, End):
-            return Store(tuple(found.values()), disk)
+            return Store(tuple(stored.values()), disk)
         else:
             raise _nonsense(channel, record)
-    raise AssertionError  # _records ends with an error alone
+    raise AssertionError  # _records only ends with an error
 
 
 def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], None] = lambda: None) -> Listing:
     """Return the results of a task with their hashes.
 
     Args:
-        channel: Conversation with its host's agent.
+        channel: Connection to the agent of its host.
         job: The task, as the host listed it.
-        on_entry: Called for each file, and now and then while the host reads a large one.
+        on_entry: Called for each file, and repeatedly while the host reads a large one.
 
     Raises:
-        NotReadyError: the host answers something else, or lists more files than this computer takes.
-        UnreachableError: it does not answer, or the connection broke.
+        NotReadyError: the host sends an unexpected answer, or lists more files than the limit.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its results"
     channel.send(ListFiles(job.job, job.slot, job.directory), doing=doing)
@@ -130,18 +130,18 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
             )
         on_entry()
         entries.append(record)
-    raise AssertionError  # _records ends with an error alone
+    raise AssertionError  # _records only ends with an error
 
 
 def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:
     """Yield the contents of parts of files.
 
     Yields:
-        The index of the part with bytes of it, then, at its end, with why it is not complete; "" if it is.
+        The index of the part with bytes of it, then, at its end, with why it is incomplete; "" if it is complete.
 
     Raises:
-        NotReadyError: the host answers something else, or more than was asked for.
-        UnreachableError: it does not answer, or the connection broke.
+        NotReadyError: the host sends an unexpected answer, or more data than was requested.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "reading its results"
     channel.send(ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
@@ -165,11 +165,11 @@ def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart])
 
 
 def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
-    """Have a host delete ended jobs.
+    """Delete ended jobs on a host.
 
     Raises:
-        NotReadyError: the host answers something else.
-        UnreachableError: it does not answer, or the connection broke.
+        NotReadyError: the host sends an unexpected answer.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "deleting jobs"
     channel.send(PruneJobs(list(jobs)), doing=doing)
@@ -177,7 +177,7 @@ def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
         if isinstance(record, JobsPruned) and _are_counts(record.freed):
             return record
         raise _nonsense(channel, record)
-    raise AssertionError  # _records ends with an error alone
+    raise AssertionError  # _records only ends with an error
 
 
 def _records(
@@ -217,22 +217,22 @@ def _are_counts(*values: int) -> bool:
     return all(0 <= value < 1 << 63 for value in values)
 
 
-def _is_job(one: StoredJob) -> bool:
+def _is_job(job: StoredJob) -> bool:
     return (
-        _are_names(one.path, one.fingerprint)
-        and bool(NAME.fullmatch(one.job) and NAME.fullmatch(one.slot) and _SLOT.fullmatch(one.directory))
-        and (one.report is None or (one.report.job == one.job and is_report(one.report, one.slot)))
-        and _are_counts(one.size)
-        and len(one.areas) <= len(Area)
-        and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in one.areas)
+        _are_names(job.path, job.fingerprint)
+        and bool(NAME.fullmatch(job.job) and NAME.fullmatch(job.slot) and _SLOT.fullmatch(job.directory))
+        and (job.report is None or (job.report.job == job.job and is_report(job.report, job.slot)))
+        and _are_counts(job.size)
+        and len(job.areas) <= len(Area)
+        and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in job.areas)
     )
 
 
-def _is_entry(one: FileEntry) -> bool:
+def _is_entry(entry: FileEntry) -> bool:
     return (
-        _are_names(one.path, one.target)
-        and _are_counts(one.size, one.mode)
-        and abs(one.mtime_ns) < 1 << 62
-        and bool(_DIGEST.fullmatch(one.sha256))
-        and one.kind is not EntryKind.DATA
+        _are_names(entry.path, entry.target)
+        and _are_counts(entry.size, entry.mode)
+        and abs(entry.mtime_ns) < 1 << 62
+        and bool(_DIGEST.fullmatch(entry.sha256))
+        and entry.kind is not EntryKind.DATA
     )

@@ -1,4 +1,4 @@
-"""The client's side of the conversation in which a script is tried on one host by itself."""
+"""Request that a host's agent run a script alone as a smoke test."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from train.agent.protocol.records import BootstrapStep, Trial, Tried
 
 
 def trial(channel: AgentChannel, request: Trial, on_step: Callable[[BootstrapStep], None]) -> Tried:
-    """Run what was prepared, until its first step; the host keeps nothing of it.
+    """Run the prepared script until its first step; the host keeps no results.
 
-    Closing the channel ends it.
+    Closing the channel stops the script.
 
     Args:
-        channel: Conversation with the host's agent, on which something was prepared.
-        request: What to run, and how long.
-        on_step: Called at least every five seconds.
+        channel: Connection to the host's agent, on which the script was prepared.
+        request: The program, and the time limit.
+        on_step: Called at least every 5 seconds.
 
     Raises:
-        RefusedError: the host cannot run it.
-        UnreachableError: it does not answer, or the connection broke.
+        RefusedError: the host cannot run the script.
+        UnreachableError: the host does not answer, or the connection broke.
     """
     return step_by_step(channel, request, Tried, on_step, doing="running the script by itself")

@@ -1,1 +1,1 @@
-"""Results of jobs on the computer of the user."""
+"""Store results of jobs on the computer of the user."""

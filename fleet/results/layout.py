@@ -1,14 +1,14 @@
-"""Where pulled results go on this computer, decided from what the hosts list. Pure.
+"""Decide the paths of pulled results on this computer, from the lists of the hosts, without I/O.
 
     model/                 of the chief
     checkpoints/           of the chief
     tensorboard/TASK/      event files
-    files/TASK/            what the task wrote into its working directory
+        files/TASK/            files that the task wrote into its working directory
     logs/TASK/             its output, a file for each attempt
-    others/TASK/model/     what another task has, and the chief does not: files with other contents
+        others/TASK/model/     files of another task that the chief does not have, or has with other contents
     others/TASK/checkpoints/
 
-Names come from hosts, which this computer does not trust: none leads out of the directory.
+Names come from hosts, which this computer does not trust: all paths are inside the directory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from train.agent.protocol.records import Area, EntryKind, FileEntry
 _SHARED = (Area.MODEL, Area.CHECKPOINTS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LONGEST_NAME = 255  # bytes
-_LONGEST_PATH = 3500  # bytes; the target's own path comes before it
+_LONGEST_PATH = 3500  # bytes; the path of the target is put before it
 _MOST_NOTES = 20
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What a task has.
+    """The results of a task.
 
     Attributes:
         task: Its name.
@@ -44,12 +44,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Item:
-    """A file, link or empty directory to make.
+    """A file, link or empty directory to create.
 
     Attributes:
-        path: Below the target, with forward slashes.
-        entry: What it is.
-        source: Index of the task that has it.
+        path: Path relative to the target, with forward slashes.
+        entry: Its entry in the list of the host.
+        source: Index of the task from which it comes.
     """
 
     path: str
@@ -59,14 +59,14 @@ class Item:
 
 @dataclass
 class Layout:
-    """What to make of the results.
+    """The files, links, and directories to create for the results.
 
     Attributes:
         files: Files.
-        links: Links; none leads out of the directory of its kind.
+        links: Links; all targets are inside the directory of their kind.
         directories: Empty directories.
-        notes: What is left out, a sentence each.
-        lossy: Indices of tasks of which something was left out that holds data.
+        notes: A sentence for each thing that is left out.
+        lossy: Indices of tasks of which something with data was left out.
     """
 
     files: list[Item] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Layout:
 
 
 def lay_out(tasks: Sequence[Listed]) -> Layout:
-    """Decide where each result goes.
+    """Decide the path of each result.
 
     Args:
         tasks: The tasks of a job, the chief first, then by rank.
@@ -158,10 +158,10 @@ def _parents(path: str) -> list[str]:
 
 
 def local_path(path: str) -> str:
-    """Return a path from a host as it is called here; empty if it leads out of its directory.
+    """Return the local form of a path from a host; empty if it is outside its directory.
 
-    Control characters, and those that turn the direction of writing, become ``%1B``: no listing of the directory may
-    send them to a terminal.
+    Control characters, and those that change the direction of writing, become ``%1B``: a listing of the directory
+    must not send them to a terminal.
     """
     parts = [_UNPRINTABLE.sub(_escaped, part) for part in path.split("/")]
     if "\0" in path or any(part in ("", ".", "..") or len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
@@ -169,12 +169,12 @@ def local_path(path: str) -> str:
     return "/".join(parts) if len(os.fsencode("/".join(parts))) <= _LONGEST_PATH else ""
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode())
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether a link at `path` with `target` ends within the directory that `path` is relative to."""
+    """Return whether a link at `path` with `target` ends within the directory that `path` is relative to."""
     steps = target.split("/")
     inner = [step for step in steps if step not in ("..", ".", "")]
     goes_back = bool(inner) and ".." in steps[steps.index(inner[0]) :]

@@ -1,12 +1,12 @@
-"""A directory on this computer that takes the results of one job.
+"""Store the results of one job in a directory on this computer.
 
-    DIR/model/ …                    see fleet.layout
-    DIR/.fleet-results/manifest     what was written here, a line of JSON each, before it appears under its name
-    DIR/.fleet-results/SHA256.part  a file on its way
+        DIR/model/ …                    see fleet.results.layout
+        DIR/.fleet-results/manifest     a line of JSON for each file, written before the file appears under its name
+        DIR/.fleet-results/SHA256.part  an incomplete file
 
-The directory above it has an empty .fleet-results if it was created together with it.
+The parent directory has an empty .fleet-results if it was created together with the directory.
 
-Nothing is followed out of the directory: every step on the way to a file is opened without following links.
+Links that lead out of the directory are not followed: each component of a path is opened without following links.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from fleet.steps import Step
 from train.agent.files.disk import readable_size
 
 MARK = ".fleet-results"
-"""Directory by which a directory with pulled results is known; `fleet train` does not upload one."""
+"""Directory that marks a directory with pulled results; `fleet train` does not upload marked directories."""
 
 _PIECE = 1 << 20
-_RESERVE = 64 << 20  # bytes that stay free
+_RESERVE = 64 << 20  # free bytes to keep
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -45,11 +45,11 @@ class Target:
     """The directory; a context manager that holds its lock.
 
     Args:
-        path: Where it is, or is to be made.
-        job: Whose results it takes.
+        path: Path of the directory, which is created if it does not exist.
+        job: The job whose results it stores.
 
     Raises:
-        UsageError: it cannot be written, or holds something else.
+        UsageError: the directory is not writable, or has other contents.
         NotReadyError: another command is writing to it.
     """
 
@@ -57,10 +57,10 @@ class Target:
         self.path = path
         self._job = job
         self._known: dict[str, _Known] = {}
-        self._written: set[tuple[str, str]] = set()  # paths and hashes of all that was ever written here
+        self._written: set[tuple[str, str]] = set()  # paths and hashes of all files that were ever written here
         try:
             self._check()
-            if not path.parent.exists():  # made for results, and for nothing else
+            if not path.parent.exists():  # only created for results
                 (path.parent / MARK).mkdir(parents=True)
             (path / MARK).mkdir(parents=True, exist_ok=True)
             self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ class Target:
             os.close(descriptor)
 
     def _check(self) -> None:
-        """See that nothing of anybody else's is there."""
+        """Check that the directory has no contents of other origin."""
         manifest = self.path / MARK / "manifest"
         if manifest.exists():
             job = next(iter(_lines(manifest.read_bytes())), {}).get("job", self._job)
@@ -124,38 +124,38 @@ class Target:
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._manifest, json.dumps(line).encode() + b"\n")
 
-    # --- what is there ------------------------------------------------------------------------------------------
+    # --- existing files ---------------------------------------------------------------------------------------------
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
-        """Return the files that are not there yet, or have other contents on their host.
+        """Return the files that do not exist here, or have other contents on their host.
 
         Raises:
             UsageError: a file would be replaced that was changed on this computer.
         """
-        found, changed = [], []
+        missing, changed = [], []
         for item in items:
             state = self._state(item)
             if state == "other":
                 changed.append(item.path)
             if state != "equal":
-                found.append(item)
+                missing.append(item)
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
                 f"{str(self.path / changed[0])!r}{more} was changed on this computer, and would be replaced",
                 next_steps=[Step("pull", self._job, "--to", f"{self.path}-new")],
             )
-        return found
+        return missing
 
     def _state(self, item: Item) -> str:
-        """``equal``, ``old`` (absent, or as it was pulled before), ``other``."""
+        """Return ``equal``, ``old`` (missing, or as it was pulled before), or ``other``."""
         with self._opened(item.path) as descriptor:
             if descriptor is None:
                 return "old"
             status = os.fstat(descriptor)
-            known = self._known.get(item.path)
-            as_pulled = known is not None and (status.st_size, status.st_mtime_ns) == (known.size, known.mtime_ns)
-            digest = known.sha256 if known is not None and as_pulled else _digest(descriptor)
+            pulled = self._known.get(item.path)
+            as_pulled = pulled is not None and (status.st_size, status.st_mtime_ns) == (pulled.size, pulled.mtime_ns)
+            digest = pulled.sha256 if pulled is not None and as_pulled else _digest(descriptor)
             if digest == item.entry.sha256:
                 if not as_pulled:
                     self._note(item, status.st_mtime_ns)
@@ -164,7 +164,7 @@ class Target:
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int | None]:
-        """A regular file, opened without following links; None if there is none."""
+        """Open a regular file without following links; yield its descriptor, or None if it does not exist."""
         descriptor: int | None = None
         try:
             with self._parent(path, make=False) as (directory, name):
@@ -182,7 +182,7 @@ class Target:
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
-        """The directory of `path`, step by step without following links, and the last name."""
+        """Open the parent directory of `path`, step by step without following links; yield it with the last name."""
         *directories, name = path.split("/")
         descriptor = os.dup(self._root)
         try:
@@ -204,13 +204,13 @@ class Target:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)
 
-    # --- what comes ---------------------------------------------------------------------------------------------
+    # --- new files --------------------------------------------------------------------------------------------------
 
     def need_space(self, items: Sequence[Item]) -> None:
-        """See that there is room for `items`.
+        """Check that there is enough disk space for `items`.
 
         Raises:
-            NotReadyError: there is not.
+            NotReadyError: there is not enough.
         """
         needed = sum(item.entry.size for item in items)
         free = shutil.disk_usage(self.path).free
@@ -221,14 +221,14 @@ class Target:
             )
 
     def part(self, item: Item) -> Part:
-        """Return the file on its way, with what an interrupted pull has left of it."""
+        """Return the incomplete file of an item, with the data of an interrupted pull."""
         return Part(self._own, item)
 
     def place(self, part: Part, items: Sequence[Item]) -> None:
-        """Give a complete file its name; further items with the same contents get copies.
+        """Rename a complete file to its final name; further items with the same contents get copies.
 
         Raises:
-            UsageError: a directory or file of somebody else's is in the way.
+            UsageError: an existing directory or file of other origin is in the way.
         """
         try:
             for item in items[1:]:
@@ -263,7 +263,7 @@ class Target:
         self._write({"path": item.path, **self._known[item.path]._asdict()})
 
     def link(self, item: Item) -> None:
-        """Make a link, or leave it as it is; one that cannot be made is left out."""
+        """Create a link, or keep an existing one; skip it if it cannot be created."""
         with contextlib.suppress(OSError), self._parent(item.path, make=True) as (directory, name):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
@@ -272,12 +272,12 @@ class Target:
             os.symlink(item.entry.target, name, dir_fd=directory)
 
     def directory(self, item: Item) -> None:
-        """Make an empty directory."""
+        """Create an empty directory."""
         with contextlib.suppress(OSError), self._parent(item.path + "/x", make=True):
             pass
 
     def finish(self) -> None:
-        """Remove what is not needed, and see that the rest is on the disk before anybody relies on it."""
+        """Remove temporary files, and flush the others to the disk before other programs use them."""
         for path in (self.path / MARK).iterdir():
             if path.suffix in (".part", ".copy"):
                 path.unlink()
@@ -285,11 +285,11 @@ class Target:
 
 
 class Part:
-    """A file on its way, named by the hash that it must have.
+    """An incomplete file, named by its expected hash.
 
     Attributes:
-        name: Its name while it is on its way.
-        offset: Bytes that are there.
+        name: Its temporary name.
+        offset: Number of bytes that it has.
     """
 
     def __init__(self, directory: int, item: Item) -> None:
@@ -311,7 +311,7 @@ class Part:
         """Add bytes.
 
         Raises:
-            NotReadyError: they cannot be written.
+            NotReadyError: the data cannot be written.
         """
         try:
             view = memoryview(data)
@@ -326,7 +326,7 @@ class Part:
         self._hash.update(data)
 
     def close(self) -> bool:
-        """Whether it is complete and has the hash that was listed; if not, but it is long enough, it is removed."""
+        """Return whether the file is complete and has the listed hash; delete it if it has another hash."""
         os.close(self._file)
         if self.offset < self._entry.size:
             return False
@@ -337,7 +337,7 @@ class Part:
 
 
 def is_present(directory: str) -> bool:
-    """Whether results that were pulled to `directory` are still there."""
+    """Return whether the results that were pulled to `directory` still exist."""
     return (Path(directory) / MARK / "manifest").is_file()
 
 

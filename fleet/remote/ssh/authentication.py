@@ -1,4 +1,4 @@
-"""Logging in with the user's own keys: those of the agent, and those on disk, in OpenSSH's order."""
+"""Log in with the user's keys, from the SSH agent and from files, in OpenSSH's order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAGIC = b"openssh-key-v1\0"
 
 
 class _Agent(AgentSSH):
-    """The user's SSH agent; empty where it is not there."""
+    """The user's SSH agent; without keys if it is not available."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -45,18 +45,18 @@ class _Agent(AgentSSH):
             self._conn = None
 
     def close(self) -> None:
-        """End the conversation with it."""
+        """Close the connection to it."""
         self._close()  # type: ignore[attr-defined]
 
 
 class _Key(InMemoryPrivateKey):
-    """One key to log in with."""
+    """A key to log in with."""
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
         """Log in.
 
         Raises:
-            AuthenticationException: the key is not taken, or is not enough.
+            AuthenticationException: the host rejects the key, or requires another factor.
         """
         wanted = transport.auth_publickey(self.username, self.pkey)
         if wanted:
@@ -65,10 +65,10 @@ class _Key(InMemoryPrivateKey):
 
 
 class UserKeys(AuthStrategy):
-    """The user's keys for a host, in the order of sshconnect2.c: the agent's that are named, the agent's, files.
+    """The user's keys for a host, in the order of sshconnect2.c: configured agent keys, other agent keys, files.
 
     Args:
-        host: Names them.
+        host: The host whose settings name them.
     """
 
     def __init__(self, host: Host) -> None:
@@ -79,7 +79,7 @@ class UserKeys(AuthStrategy):
         self._offered = 0
 
     def get_sources(self) -> Iterator[AuthSource]:
-        """Each key in its turn."""
+        """Yield each key in order."""
         named = [blob for path in self._host.identities if (blob := public_blob(Path(path)))]
         held: Sequence[AgentKey] = self._agent.get_keys()
         for blob in named:
@@ -93,7 +93,7 @@ class UserKeys(AuthStrategy):
                 yield from (self._source(key) for key in self._loaded(path))
 
     def refused(self) -> UnreachableError:
-        """The error of a host that takes none of them."""
+        """Return the error of a host that rejects all keys."""
         host = self._host
         login = shlex.join(
             ["ssh", *(["-p", str(host.port)] if host.port != 22 else []), f"{host.user}@{host.address}"]
@@ -113,7 +113,7 @@ class UserKeys(AuthStrategy):
         )
 
     def close(self) -> None:
-        """Let the agent go; repeated calls do nothing."""
+        """Close the connection to the SSH agent; repeated calls do nothing."""
         self._agent.close()
 
     def _source(self, key: paramiko.PKey) -> AuthSource:
@@ -121,27 +121,27 @@ class UserKeys(AuthStrategy):
         return _Key(self._host.user, key)
 
     def _loaded(self, path: str) -> Iterator[paramiko.PKey]:
-        """The key of a file, once for each certificate and then alone; nothing where it cannot be used."""
+        """Yield the key of a file, once for each certificate and then alone; nothing if it cannot be used."""
         try:
             key = paramiko.PKey.from_path(path)
-        except (TypeError, paramiko.PasswordRequiredException):  # TypeError, of cryptography: it wants a passphrase
+        except (TypeError, paramiko.PasswordRequiredException):  # TypeError: cryptography requires a passphrase
             self._locked.append(path)
             return
         except (OSError, ValueError, UnsupportedAlgorithm, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
             return
         for certificate in self._host.certificates:
             certified = paramiko.PKey.from_path(path)
-            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):  # one of another key
+            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):  # a file of another key
                 certified.load_certificate(certificate)
                 yield certified
         yield key
-        if key.public_blob is not None:  # of KEY-cert.pub, which lies beside it
+        if key.public_blob is not None:  # from KEY-cert.pub in the same directory
             key.public_blob = None
             yield key
 
 
 def public_blob(path: Path) -> bytes:
-    """The public half of the key in a file, as SSH sends it; empty where it cannot be told without a passphrase."""
+    """Return the public half of the key in a file, as SSH sends it; empty if reading it requires a passphrase."""
     for file in (Path(f"{path}.pub"), path):
         with contextlib.suppress(OSError, ValueError, IndexError, binascii.Error):
             text = file.read_text(encoding="utf-8")
@@ -152,7 +152,7 @@ def public_blob(path: Path) -> bytes:
 
 
 def _blob_of_private(data: bytes) -> bytes:
-    """The public half out of a private key, which stands there unlocked; format: PROTOCOL.key of OpenSSH."""
+    """Return the public half of a private key, which is stored unencrypted; format: PROTOCOL.key of OpenSSH."""
     if not data.startswith(_MAGIC):
         return b""
     message = paramiko.Message(data[len(_MAGIC) :])

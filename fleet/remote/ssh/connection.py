@@ -1,4 +1,4 @@
-"""One SSH connection to a host: the keys and the host key that its provider named, no other setting."""
+"""Open an SSH connection to a host, with the keys and the host key that its provider named and no other settings."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from provision.model import Host
 KEEPALIVE_S = 5
 DEAD_AFTER_MS = 20_000
 WINDOW = 16 * 1024 * 1024
-"""Bytes on their way to this computer before it must answer: 16 MiB fill 1 Gb/s at a round trip of 100 ms."""
+"""Receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
 
 # Curve25519 costs a tenth of the client time of the other exchanges; AES-GCM is three times as fast as
-# AES-CTR with its HMAC. What else paramiko offers stays behind them, without CBC modes and 3DES.
+# AES-CTR with its HMAC. Other algorithms of paramiko have lower priority, without CBC modes and 3DES.
 _KEX = ("curve25519-sha256@libssh.org",)
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _CHECK_S = 1.0
@@ -43,7 +43,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class _Transport(paramiko.Transport):
-    # Paramiko looks ten times a second whether it was closed. Here the socket is always shut down first, which
+    # Paramiko polls ten times per second whether it was closed. Here the socket is always shut down first, which
     # wakes it at once.
     _active_check_timeout = _CHECK_S
 
@@ -52,7 +52,7 @@ class HostConnection:
     """An open SSH connection.
 
     Attributes:
-        host: What it leads to.
+        host: The connected host.
         fabric: The fabric connection, for its gateways and tunnels. Its ``run`` and ``put`` are not used: both
             are slow (https://github.com/pyinvoke/invoke/issues/1079).
     """
@@ -64,11 +64,11 @@ class HostConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection stood when it was last heard of."""
+        """Return whether the connection was open when data last arrived."""
         return bool(self.fabric.is_connected)
 
     def open_session(self, deadline_s: float) -> paramiko.Channel:
-        """A session in which one command can run.
+        """Open a session in which one command can run.
 
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
@@ -84,7 +84,7 @@ class HostConnection:
         return session
 
     def sever(self) -> None:
-        """Shut the socket down, from any thread and whatever is blocked on it; whoever uses it gets an error."""
+        """Shut the socket down, from any thread; blocked calls on the connection raise an error."""
         transport = self.fabric.client.get_transport()
         if transport is not None:
             with contextlib.suppress(OSError, EOFError):
@@ -111,18 +111,18 @@ def _close(client: paramiko.SSHClient) -> None:
 
 
 def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> HostConnection:
-    """Connect to `host` and log in with the fleet's own key or, where the host is the user's, with the user's.
+    """Connect to `host` and log in with the fleet's key, or with the user's keys if the host belongs to the user.
 
-    Neither the user's SSH configuration nor fabric's configuration files are read, and of the user's keys and agent
-    only what `host` names.
+    Neither the user's SSH configuration nor fabric's configuration files are read. Of the user's keys and agent, only
+    those are used that `host` names.
 
     Args:
-        host: Where to connect to; its host key is the only one that is accepted.
+        host: The host; its pinned host key is the only accepted one.
         key_path: Private key of the fleet.
-        connect_timeout_s: Longest time until the connection stands, in seconds.
+        connect_timeout_s: Longest time until the connection is open, in seconds.
 
     Raises:
-        UnreachableError: the host does not answer in time, refuses, or is not the host that was pinned.
+        UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.
     """
     with contextlib.ExitStack() as stack:
         proxy = started_proxy(host) if host.proxy else None
@@ -158,7 +158,7 @@ def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, key
 
 
 def started_proxy(host: Host) -> Proxy:
-    """The program that carries the connection to `host`.
+    """Start the program that carries the connection to `host`.
 
     Raises:
         UnreachableError: it cannot be started.
@@ -170,7 +170,7 @@ def started_proxy(host: Host) -> Proxy:
 
 
 def carried_nowhere(host: Host, words: str) -> UnreachableError:
-    """The error of a program that does not carry the connection to `host`, and of its last words."""
+    """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
     return UnreachableError(
         f"{host.proxy[0]} does not connect to {where(host)}",
@@ -188,7 +188,7 @@ def _fabric_connection(
         user=host.user,
         port=host.port,
         config=_configuration(),
-        connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and takes 0 for none
+        connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and treats 0 as no timeout
         connect_kwargs={
             **({"auth_strategy": keys} if keys else {"pkey": _own_key(key_path), "allow_agent": False}),
             "look_for_keys": False,
@@ -208,7 +208,7 @@ def _fabric_connection(
 
 
 def _configuration() -> Config:
-    """Fabric's defaults alone: ``lazy`` reads no file of its own, a given SSHConfig none of SSH's."""
+    """Return fabric's defaults only: with ``lazy`` it reads no configuration files, with an SSHConfig none of SSH."""
     return Config(lazy=True, ssh_config=SSHConfig())
 
 
@@ -222,7 +222,7 @@ def _own_key(path: Path) -> paramiko.PKey:
 
 
 def _pinned_key(host: Host) -> paramiko.PKey:
-    """The host key of `host`, as `provision` took it from a source other than the connection."""
+    """Return the host key of `host`, which `provision` obtained from a source other than the connection."""
     try:
         kind, text, *_ = host.host_key.split()
         return paramiko.PKey.from_type_string(kind, base64.b64decode(text, validate=True))
@@ -246,7 +246,7 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
 
 
 def _tune(sock: socket.socket) -> None:
-    """No waiting for company for small packets, and an end to a peer that acknowledges nothing."""
+    """Send small packets without delay, and end a connection whose peer acknowledges nothing."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
     if user_timeout is not None:

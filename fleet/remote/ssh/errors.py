@@ -1,4 +1,4 @@
-"""What paramiko, fabric and sockets raise, as errors of this program: the only place that knows their types."""
+"""Translate exceptions of paramiko, fabric and sockets to errors of this program, only in this module."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from provision.model import Host
 
 
 class WrongHostError(UnreachableError):
-    """A host answers and is not the one that was pinned, or does not take the fleet's key; trying again is no use."""
+    """A host answers with another key than the pinned one, or rejects the fleet's key; a retry does not help."""
 
 
 class _Row(NamedTuple):
     kind: type[BaseException]
-    reason: str  # goes on after the host's name
+    reason: str  # follows the host's name
     cause: Callable[[Any], str]
     next_steps: tuple[NextStep, ...] = ()
     hint: str = ""
@@ -59,7 +59,7 @@ _UP, _STATUS = (Step("up"),), (Step("status"),)
 _DOWN_THEN_UP, _STATUS_THEN_UP = (Step("down"), *_UP), (*_STATUS, *_UP)
 _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 
-# The first row whose type fits decides, so that the special stands above the general.
+# The first row with a matching type is used, so special types precede general ones.
 _TABLE: tuple[_Row, ...] = (
     _Row(
         paramiko.BadHostKeyException, "is not the host that it was: its host key has changed",
@@ -82,12 +82,12 @@ _TABLE: tuple[_Row, ...] = (
 
 
 def translate(host: Host, error: BaseException, doing: str = "") -> FleetError | None:
-    """What `error` means for the user, or None if it is of no known type.
+    """Return the error for an exception, or None if its type is unknown.
 
     Args:
-        host: The host that was talked to.
-        error: What paramiko, fabric or a socket raised.
-        doing: What was being done, goes on after ``while``.
+        host: The host of the connection.
+        error: The exception of paramiko, fabric, or a socket.
+        doing: The action, which follows ``while``.
     """
     for row in _TABLE:
         if isinstance(error, row.kind):
@@ -101,13 +101,13 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
 
 
 def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
-    """The error of a wait that outlived its deadline."""
+    """Return the error of a wait that exceeded its deadline."""
     return UnreachableError(f"{where(host)} did not answer within {deadline_s:g} s while {doing}", next_steps=_STATUS)
 
 
 @contextlib.contextmanager
 def translated(host: Host, doing: str = "") -> Iterator[None]:
-    """Raise what the SSH libraries raise as the error that the user gets."""
+    """Raise exceptions of the SSH libraries as errors for the user."""
     try:
         yield
     except FleetError:

@@ -1,4 +1,4 @@
-"""The key that a host shows, asked for on the same way as it is reached, before anything is entrusted to it."""
+"""Fetch the key that a host presents, over the route of later connections, before sending it any secret."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fleet.remote.ssh.errors import no_answer, translated
 from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
 
-# As they are preferred when a connection is made.
+# In the order of preference of a connection.
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 
 
 def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
-    """The key that `host` shows, ``ssh-ed25519 AAAA…``; nobody vouches for it.
+    """Return the key that `host` presents, ``ssh-ed25519 AAAA…``; its authenticity is not confirmed.
 
     Args:
-        host: How SSH reaches it.
-        timeout_s: Longest time until the host has shown it, in seconds.
+        host: The host, with its SSH settings.
+        timeout_s: Longest time until the host has presented it, in seconds.
 
     Raises:
-        UnreachableError: it does not answer in time, or does not speak SSH.
+        UnreachableError: the host does not answer in time, or does not use SSH.
     """
     proxy = started_proxy(host) if host.proxy else None
     try:

@@ -1,4 +1,4 @@
-"""A program that carries an SSH connection, as ssh_config(5) means it by ProxyCommand."""
+"""Run a program that carries an SSH connection, as ProxyCommand in ssh_config(5)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _WORDS_MAX = 2000
 class Proxy:
     """A program whose input and output are the connection; `socket` is this side's end of it.
 
-    It is a socket, not a pair of pipes: it can be shut down from another thread, and it has time limits.
+    The connection is a socket, not two pipes: another thread can shut it down, and it supports timeouts.
 
     Args:
-        command: The program and its arguments; no shell reads them.
+        command: The program and its arguments, which are not passed to a shell.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class Proxy:
             theirs.close()
 
     def words(self) -> str:
-        """The last line that the program wrote on stderr."""
+        """Return the last line that the program wrote to stderr."""
         if self._words.closed:
             return ""
         size = os.fstat(self._words.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Ends a call that paramiko would let wait for ever."""
+"""End calls of paramiko that would wait forever."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import TracebackType
 
 
 class Watchdog:
-    """Severs a connection when a block of code makes no progress for its deadline.
+    """Severs a connection if a block of code makes no progress before its deadline.
 
-    Paramiko writes to a socket without any deadline: once the buffers towards a host that hangs are full, only
+    Paramiko writes to a socket without a deadline: when the buffers to a host that hangs are full, only
     shutting the socket down ends the write.
 
     Args:
@@ -28,7 +28,7 @@ class Watchdog:
         self.fired = False
 
     def progressed(self) -> None:
-        """The deadline counts from now on."""
+        """Restart the deadline."""
         self._progressed_at = time.monotonic()
 
     def __enter__(self) -> Watchdog:

@@ -1,1 +1,1 @@
-"""The files that a job takes to its hosts."""
+"""Collect, hash, and send the files of a job to its hosts."""

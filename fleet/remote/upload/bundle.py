@@ -1,4 +1,4 @@
-"""What a job takes along: the script's directory without what is ignored, and data."""
+"""Collect the files to upload for a job: the script's directory without ignored files, and data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from train.agent.protocol.records import Entry, EntryKind
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
 
-_LARGE = 100 * 1024**2  # bytes from which on an upload is announced
+_LARGE = 100 * 1024**2  # size in bytes above which an upload is announced
 _SHOWN = 3  # paths in a note
 _KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
@@ -33,11 +33,11 @@ _LESS = "name another --workdir, or list in .fleetignore what the job does not n
 
 @dataclass(frozen=True)
 class DataSource:
-    """A file or directory that goes along as it is, whatever the ignore files say.
+    """A file or directory that is uploaded completely, regardless of ignore files.
 
     Attributes:
-        source: Where it is on this computer.
-        destination: Where it goes, relative to the task's working directory, with forward slashes.
+        source: Path on this computer.
+        destination: Path relative to the task's working directory, with forward slashes.
     """
 
     source: Path
@@ -45,7 +45,7 @@ class DataSource:
 
 
 class _Streams:
-    """The compressed streams of a bundle, one for each list of wanted contents."""
+    """The compressed streams of a bundle, one for each list of requested contents."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,14 +66,14 @@ class _Streams:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a job takes along.
+    """The files to upload for a job.
 
     Attributes:
-        entries: All paths, ordered.
-        sources: Where the content of each hash is on this computer.
+        entries: All paths, sorted.
+        sources: The path on this computer for each hash of contents.
         total_bytes: Size of all contents, each counted once.
-        digest: Hash of all of it: equal if and only if the entries are.
-        notes: Sentences for the user: what was left out, and what makes it large.
+        digest: Hash of all entries: two bundles have the same digest if and only if they have the same entries.
+        notes: Sentences for the user: files that were left out, and directories that make the bundle large.
     """
 
     entries: list[Entry]
@@ -90,19 +90,19 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
-        """Free the compressed copies."""
+        """Delete the compressed copies."""
         self._streams.close()
 
 
 def compress(bundle: Bundle, wanted: Sequence[str]) -> Stream:
-    """The contents `wanted`, in that order, as one zlib stream; built once for all hosts that want the same.
+    """Return the contents `wanted`, in that order, as one zlib stream, shared by all hosts with the same request.
 
     Args:
-        bundle: Where they are from.
-        wanted: Their hashes.
+        bundle: Source of the contents.
+        wanted: Hashes of the contents.
 
     Raises:
-        KeyError: a hash is not of this bundle.
+        KeyError: a hash is not in this bundle.
     """
     sizes = {entry.sha256: entry.size for entry in bundle.entries}
     contents = [Content(bundle.sources[sha], sha, sizes[sha]) for sha in wanted]
@@ -110,10 +110,10 @@ def compress(bundle: Bundle, wanted: Sequence[str]) -> Stream:
 
 
 def parse_data(text: str) -> DataSource:
-    """The source and destination of ``SRC[:DEST]``; a destination that ends in ``/`` is the directory to put it in.
+    """Return the source and destination of ``SRC[:DEST]``; a destination that ends in ``/`` is the parent directory.
 
     Raises:
-        UsageError: the source is missing, or the destination leaves the working directory.
+        UsageError: the source does not exist, or the destination is outside the working directory.
     """
     source_text, separator, destination = text.rpartition(":")
     if not separator or Path(text).expanduser().exists():
@@ -146,23 +146,23 @@ def scan(
     state: Path | None = None,
     withheld: Collection[Path] = (),
 ) -> Bundle:
-    """Everything in `workdir` that is not ignored, the script in any case, and the data.
+    """Return a bundle of all files in `workdir` that are not ignored, of the script in any case, and of the data.
 
-    Left out are what ``.gitignore`` files name (as git reads them, negations included), what ``.fleetignore``
-    files name (they override the others), the directories of version control, of Python's caches and of virtual
-    environments, and the temporary files of editors. Broken links, sockets, and FIFOs are left out with a note.
-    A link to a file outside takes its content along.
+    Paths in ``.gitignore`` files (as git reads them, including negations) and in ``.fleetignore`` files (which take
+    precedence) are left out, and so are the directories of version control, Python caches, and virtual environments,
+    and the temporary files of editors. Broken links, sockets, and FIFOs are left out with a note. The content of a
+    link to a file outside the directory is uploaded.
 
     Args:
         workdir: The directory that becomes the task's working directory.
-        script: The script in it, where there is one.
-        data: What else goes along.
-        cache: File that remembers hashes from one scan to the next.
-        state: Directory with the keys of fleets; never goes along, wherever it is.
+        script: The script in it, if there is one.
+        data: Additional data to upload.
+        cache: File that stores hashes from one scan to the next.
+        state: Directory with the keys of fleets; never uploaded, wherever it is.
         withheld: Files that must not leave this computer; links to them are left out, too.
 
     Raises:
-        UsageError: too much, a file that cannot be read, or a script elsewhere.
+        UsageError: the files exceed a limit, a file cannot be read, or the script is outside the directory.
     """
     root = _checked(workdir)
     tree = _Tree(root, data, state, withheld)
@@ -181,9 +181,9 @@ def _checked(workdir: Path) -> Path:
     if not root.is_dir():
         raise UsageError(f"the working directory {workdir} is not a directory")
     if root in (Path(root.anchor), Path.home().resolve()):
-        what = "the root directory" if root == Path(root.anchor) else "your home directory"
+        name = "the root directory" if root == Path(root.anchor) else "your home directory"
         raise UsageError(
-            f"the working directory is {what}, and all of it would be sent",
+            f"the working directory is {name}, and all of it would be sent",
             hint="put the script into a directory of its own, or name one with --workdir",
         )
     return root
@@ -206,7 +206,7 @@ _WITHHELD = "it holds values of --secret or --env-file"
 
 
 class _Found(NamedTuple):
-    """A path of the bundle before its content was looked at."""
+    """A path of the bundle before its content was read."""
 
     kind: EntryKind
     source: Path
@@ -215,11 +215,11 @@ class _Found(NamedTuple):
 
 
 class _Tree:
-    """Paths of the bundle, collected.
+    """The collected paths of the bundle.
 
     Attributes:
-        found: What was found, by path relative to the bundle.
-        skipped: Why a path cannot be uploaded, by path relative to the bundle.
+        found: The collected entries, by path relative to the bundle.
+        skipped: The reason why a path cannot be uploaded, by path relative to the bundle.
         results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
     """
 
@@ -242,7 +242,7 @@ class _Tree:
         self._bytes_by_top: dict[str, int] = {}
 
     def walk(self, top: Path, base: str, rules: IgnoreRules | None) -> None:
-        """Collect what is below the directory `top` as below `base`; without rules, all of it."""
+        """Collect the contents of the directory `top` under `base`; without rules, all of them."""
         waiting = [(top, base, rules)]
         while waiting:
             directory, path, above = waiting.pop()
@@ -280,7 +280,7 @@ class _Tree:
         return rules.ignores(path, child.name, is_directory)
 
     def _add(self, child: os.DirEntry[str], path: str, kind: EntryKind) -> bool:
-        """Add a file or link; False for what is neither, such as a socket."""
+        """Add a file or link; return False for others, such as a socket."""
         if child.is_symlink():
             self._links[path] = Path(child.path)
             return True
@@ -308,7 +308,7 @@ class _Tree:
 
     @property
     def size(self) -> int:
-        """Bytes of the working directory that are uploaded, without ``--data``."""
+        """Return the number of bytes of the working directory that are uploaded, without ``--data``."""
         return self._bytes
 
     def largest(self, count: int) -> list[tuple[str, int]]:
@@ -317,7 +317,7 @@ class _Tree:
         return [(name, size) for name, size in sizes if name][:count]
 
     def check_size(self) -> None:
-        """Raise UsageError if the working directory is too large to be sent."""
+        """Raise UsageError if the working directory is too large to be uploaded."""
         if self._bytes > MAX_BYTES:
             raise UsageError(
                 f"the working directory {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
@@ -327,7 +327,7 @@ class _Tree:
             )
 
     def add_script(self, path: str) -> None:
-        """Add the script, ignored or not; its content where it is a link."""
+        """Add the script, even if it is ignored; its content if it is a link."""
         source = self._root / path
         if not source.is_file():
             raise UsageError(f"there is no file {printable(str(source))}")
@@ -335,9 +335,9 @@ class _Tree:
         self.found[path] = _Found(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
 
     def resolve_links(self, top: Path, base: str, kind: EntryKind) -> None:
-        """Decide what becomes of the links found so far: a link within `top`, or the content of a file elsewhere."""
+        """Resolve the collected links: keep a link within `top`, or add the content of a file outside."""
         for path, source in self._links.items():
-            target = Path(os.path.realpath(source))  # Path.resolve raises on a circle of links
+            target = Path(os.path.realpath(source))  # Path.resolve raises for a loop of links
             try:
                 mode = target.stat().st_mode
             except OSError:
@@ -369,7 +369,7 @@ class _Tree:
         return _Found(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
 
     def add_data(self, source: DataSource) -> None:
-        """Add a file or directory of data; it takes the place of what was there."""
+        """Add a file or directory of data; it replaces existing entries."""
         if source.source.is_dir():
             self._directories.clear()
             self.walk(source.source, source.destination, None)
@@ -378,14 +378,14 @@ class _Tree:
             mode = stat.S_IMODE(source.source.stat().st_mode) & 0o777
             self.found[source.destination] = _Found(EntryKind.DATA, source.source, mode)
         for above in PurePosixPath(source.destination).parents:
-            there = self.found.get(str(above))
-            if there is not None and there.kind is not EntryKind.DIRECTORY:
+            existing = self.found.get(str(above))
+            if existing is not None and existing.kind is not EntryKind.DIRECTORY:
                 raise UsageError(f"--data: {source.destination} would lie below the file {above}")
             self.found.pop(str(above), None)
 
 
 def _notes(tree: _Tree) -> tuple[str, ...]:
-    """What the user should know before the upload starts."""
+    """Return the notes for the user before the upload starts."""
     notes = []
     if tree.skipped:
         shown = [f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())[:_SHOWN]]
@@ -429,7 +429,7 @@ def _unreadable(path: Path, error: OSError) -> UsageError:
 
 
 def printable(path: str) -> str:
-    """A path as it can be shown, whatever bytes it consists of."""
+    """Return a printable form of a path, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -437,12 +437,12 @@ def printable(path: str) -> str:
 
 
 def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
-    found = tree.found
+    paths = tree.found
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
     sizes: dict[str, int] = {}
-    for path in sorted(found):
-        item = found[path]
+    for path in sorted(paths):
+        item = paths[path]
         if item.kind in (EntryKind.LINK, EntryKind.DIRECTORY):
             entries.append(Entry(path, item.kind, item.mode, target=item.target))
             continue

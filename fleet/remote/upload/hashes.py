@@ -1,4 +1,4 @@
-"""SHA-256 of files, remembered while a file stays as it is."""
+"""Compute SHA-256 hashes of files, cached while a file does not change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SETTLED_NS = 1_000_000_000  # a file changed more recently may change again wit
 
 
 class HashCache:
-    """Hashes by path, valid as long as size, times and inode of the file are the same.
+    """Hashes by path, valid while size, times and inode of the file are the same.
 
     Args:
-        path: JSON file that keeps them; a missing or broken one is an empty cache.
+        path: JSON file that stores the hashes; a missing or broken file is an empty cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,39 +30,39 @@ class HashCache:
         self._used: dict[str, list[Any]] = {}
 
     def sha256(self, path: str) -> tuple[str, int]:
-        """Hash and size in bytes of a file, read only if it has changed.
+        """Return the hash and the size in bytes of a file, which is only read if it has changed.
 
         Raises:
             OSError: the file cannot be read.
         """
         now = Path(path).stat()
         stamp = [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino]
-        known = self._old.get(path)
-        if known is not None and known[:4] == stamp:
-            self._used[path] = known
-            return str(known[4]), now.st_size
+        cached = self._old.get(path)
+        if cached is not None and cached[:4] == stamp:
+            self._used[path] = cached
+            return str(cached[4]), now.st_size
         digest, size = hash_file(path)
         if size == now.st_size and time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns) > _SETTLED_NS:
             self._used[path] = [*stamp, digest]
         return digest, size
 
     def save(self) -> None:
-        """Write what was used, and what was known before as far as there is room."""
+        """Write the hashes that were used, and older ones up to the limit."""
         kept = dict(self._used)
-        for path, known in self._old.items():
+        for path, cached in self._old.items():
             if len(kept) >= _KEPT:
                 break
-            kept.setdefault(path, known)
+            kept.setdefault(path, cached)
         if kept == self._old:
             return
-        # The next command hashes again where this fails.
+        # If this fails, the next command computes the hashes again.
         with contextlib.suppress(OSError):
             make_directory(self._path.parent)
             write_atomic(self._path, json.dumps(kept, separators=(",", ":")).encode())
 
 
 def hash_file(path: str) -> tuple[str, int]:
-    """SHA-256 in hexadecimal of a file's content, and its size in bytes.
+    """Return the SHA-256 of a file's content in hexadecimal, and its size in bytes.
 
     Raises:
         OSError: the file cannot be read.

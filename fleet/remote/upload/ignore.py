@@ -1,4 +1,4 @@
-"""Which files stay behind: .gitignore as git reads it, .fleetignore above it."""
+"""Decide which files are not uploaded: .gitignore as git reads it, overridden by .fleetignore."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 ALWAYS = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", ".DS_Store", ".ipynb_checkpoints"},
 )
-"""Names that are left out whatever the ignore files say, and those of TEMPORARY."""
+"""Names that are left out regardless of the ignore files, in addition to those of TEMPORARY."""
 
 TEMPORARY = re.compile(r".*\.pyc|\.#.*|#.*#|.*~|\..*\.sw[a-p]|\.nfs[0-9a-f]{8,}", re.DOTALL)
-"""Caches of Python, locks, autosaves, backups and swap files of editors, files that NFS keeps for open ones."""
+"""Python caches, locks, autosaves, backups and swap files of editors, and files that NFS keeps for open files."""
 
 ENVIRONMENTS = frozenset({"pyvenv.cfg", "conda-meta"})
-"""A directory that has one of these is a virtual environment, whatever its name."""
+"""A directory that contains one of these is a virtual environment, regardless of its name."""
 
 _GIT = ".gitignore"
 _FLEET = ".fleetignore"
 
-# Pathspec's patterns match what lies in a matched directory as well, through this group. Git asks for each directory
-# on the way down instead, so that a pattern must match the path itself, and a later one can take it back.
+# Pathspec's patterns also match the contents of a matched directory, through this group. Git checks each directory
+# on the path instead, so that a pattern must match the path itself, and a later one can negate it.
 _BELOW = "(?P<ps_d>/)"
 
 
@@ -34,14 +34,14 @@ class _Rule(NamedTuple):
 
 
 class _RuleFile(NamedTuple):
-    """The rules of one file, for paths relative to the directory that it lies in."""
+    """The rules of one file, for paths relative to the directory of that file."""
 
     rules: tuple[_Rule, ...]
-    cut: int  # characters to cut off a path relative to the bundle
-    prefix: str  # to put before it, where the file lies above the bundle
+    cut: int  # number of characters to remove from a path relative to the bundle
+    prefix: str  # text to put before it, if the directory of the file contains the bundle
 
     def decide(self, path: str, is_directory: bool) -> bool | None:
-        """Whether `path` is ignored; None where no rule matches. The last that matches decides."""
+        """Return whether `path` is ignored, according to the last rule that matches; None if no rule matches."""
         path = self.prefix + path[self.cut :]
         for rule in reversed(self.rules):
             if rule.directories_only and not is_directory:
@@ -52,15 +52,15 @@ class _RuleFile(NamedTuple):
 
 
 class IgnoreRules(NamedTuple):
-    """The ignore files that count in one directory, outermost first."""
+    """The ignore files that apply to one directory, outermost first."""
 
     git: tuple[_RuleFile, ...] = ()
     fleet: tuple[_RuleFile, ...] = ()
 
     def ignores(self, path: str, name: str, is_directory: bool) -> bool:
-        """Whether `path`, relative to the bundle and called `name`, is left out.
+        """Return whether `path`, relative to the bundle and called `name`, is left out.
 
-        A directory that is left out is not entered: nothing below it can be taken back.
+        A directory that is left out is not entered: a rule cannot include a path in it again.
         """
         if name in ALWAYS or TEMPORARY.fullmatch(name):
             return True
@@ -72,12 +72,12 @@ class IgnoreRules(NamedTuple):
         return False
 
     def entering(self, directory: Path, names: Collection[str], path: str) -> IgnoreRules:
-        """The rules within a directory.
+        """Return the rules within a directory.
 
         Args:
-            directory: Where it lies on this computer.
-            names: What is in it.
-            path: Its path relative to the bundle, empty for the bundle's own.
+            directory: Its path on this computer.
+            names: Names of its contents.
+            path: Its path relative to the bundle; empty for the top of the bundle.
         """
         rules = self
         cut = len(path) + 1 if path else 0
@@ -90,28 +90,28 @@ class IgnoreRules(NamedTuple):
 
 def rules_above(directory: Path) -> IgnoreRules:
     """Return the .gitignore files from the top of the git repository of `directory`, if any, down to `directory`."""
-    found: list[_RuleFile] = []
+    files: list[_RuleFile] = []
     prefix = ""
     while not (directory / ".git").exists():
         if directory.parent == directory:
             return IgnoreRules()
         prefix = f"{directory.name}/{prefix}"
         directory = directory.parent
-        found.append(_RuleFile(_read(directory / _GIT), 0, prefix))
-    return IgnoreRules(git=tuple(reversed(found)))
+        files.append(_RuleFile(_read(directory / _GIT), 0, prefix))
+    return IgnoreRules(git=tuple(reversed(files)))
 
 
 def _read(path: Path) -> tuple[_Rule, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").split("\n")
     except OSError:
-        return ()  # as git does with one that is not there or that it cannot read
+        return ()  # as git does for a missing or unreadable file
     return tuple(rule for rule in map(_rule, lines) if rule is not None)
 
 
 @lru_cache(maxsize=4096)
 def _rule(line: str) -> _Rule | None:
-    """The rule of one line; None for a comment, an empty or an invalid one, which git passes over."""
+    """Return the rule of a line; None for a comment, or an empty or invalid line, which git ignores."""
     from pathspec.patterns.gitignore.base import GitIgnorePatternError
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 

@@ -1,4 +1,4 @@
-"""The contents that hosts want, compressed once for all of them while they are being sent."""
+"""Compress the contents that hosts request, once for all hosts, while they are being sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.steps import Again
 
 _BLOCK = 256 * 1024
-_PIECE = 256 * 1024  # largest, compressed
+_PIECE = 256 * 1024  # maximum size of a compressed piece
 _WAIT_S = 60.0
 _CLOSE_S = 5.0
 
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
     Attributes:
         data: The bytes.
-        raw_end: Bytes of contents that the stream holds up to here, before compression.
+        raw_end: Number of bytes of contents up to the end of this piece, before compression.
     """
 
     data: bytes
@@ -48,12 +48,12 @@ class _Mark(NamedTuple):
 
 
 class Stream:
-    """One zlib stream of many contents, written to a temporary file by a thread of its own.
+    """A zlib stream of many contents, written to a temporary file by a background thread.
 
-    Any number of hosts reads it, from the first piece on, while it grows.
+    Any number of hosts can read it, from the first piece on, while it grows.
 
     Args:
-        contents: What it holds, in that order.
+        contents: The contents, in that order.
     """
 
     def __init__(self, contents: Sequence[Content]) -> None:
@@ -68,11 +68,11 @@ class Stream:
         self._thread.start()
 
     def pieces(self) -> Iterator[Piece]:
-        """The stream from its beginning, each piece as soon as it is there.
+        """Yield the pieces of the stream from its beginning, each when it is available.
 
         Raises:
-            UsageError: a file is not any more what it was when it was scanned.
-            NotReadyError: no room for the compressed contents on this computer.
+            UsageError: a file has changed since it was scanned.
+            NotReadyError: this computer has not enough disk space for the compressed contents.
         """
         number = 0
         while (mark := self._mark(number)) is not None:
@@ -80,7 +80,7 @@ class Stream:
             number += 1
 
     def _mark(self, number: int) -> _Mark | None:
-        """Where piece `number` lies, once it does; None after the last."""
+        """Return the position of piece `number` when it is available; None after the last piece."""
         with self._grown:
             if not self._grown.wait_for(lambda: len(self._marks) > number or self._complete, _WAIT_S):
                 raise NotReadyError(f"reading the files to send made no progress for {_WAIT_S:g} s")
@@ -91,7 +91,7 @@ class Stream:
             return None
 
     def close(self) -> None:
-        """Free what the stream takes of the disk."""
+        """Free the disk space of the stream."""
         self._closed = True
         self._thread.join(_CLOSE_S)
         self._file.close()
@@ -141,7 +141,7 @@ def _blocks(content: Content) -> Iterator[bytes]:
     Bytes that were appended later, as to a log, are left out.
 
     Raises:
-        UsageError: The scanned content is no longer in the file.
+        UsageError: the scanned content is no longer in the file.
     """
     digest = hashlib.sha256()
     left = content.size
