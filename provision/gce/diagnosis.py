@@ -1,9 +1,9 @@
-"""What Compute Engine's errors mean: what goes wrong, how far it goes, and what the user can do; pure.
+"""Diagnose errors of Compute Engine: message, scope, and what the user can do.
 
-Every error is looked up in one table, `_RULES`, most decisive first. Of all failures of a call the first rule that
-fits any of them decides, for Compute Engine often puts the least telling one first (VM_MIN_COUNT_NOT_REACHED).
+The table `_RULES` has the most decisive rule first. The first rule that matches any failure of a call decides,
+because Compute Engine often puts the least specific failure first (VM_MIN_COUNT_NOT_REACHED).
 
-The forms of errors are those of https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and
+Source of the forms of errors: https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and
 https://cloud.google.com/apis/design/errors.
 """
 
@@ -23,16 +23,16 @@ from provision.provider import ErrorKind
 
 @dataclass(frozen=True)
 class Failure:
-    """One thing that an answer says went wrong.
+    """One failure that an answer reports.
 
     Attributes:
-        code: Of an operation its code, ``ZONE_RESOURCE_POOL_EXHAUSTED``; of an HTTP error its reason,
-            ``quotaExceeded``; of this program ``UNREACHABLE``, ``DEADLINE`` or ``MISSING``.
-        message: What it says.
-        http: HTTP status that came with it; 0: none did. Of an operation it is that of all its failures together.
-        domain: Who says so, ``usageLimits``.
-        details: What else it says, each as it came.
-        of_operation: An operation ended with it; else a call was refused.
+        code: Code of a failed operation, ``ZONE_RESOURCE_POOL_EXHAUSTED``; reason of an HTTP error,
+            ``quotaExceeded``; ``UNREACHABLE``, ``DEADLINE``, or ``MISSING`` from this program.
+        message: Message of the failure.
+        http: HTTP status; 0: none. All failures of an operation have the same status.
+        domain: Domain of the error, ``usageLimits``.
+        details: Further details, unchanged.
+        of_operation: An operation ended with the failure; otherwise a call was refused.
     """
 
     code: str = ""
@@ -44,7 +44,7 @@ class Failure:
 
 
 class Scope(Enum):
-    """How far a failure goes: where it makes no sense to try again."""
+    """Scope of a failure: where another attempt would fail as well."""
 
     RETRY = "retry"
     ZONE = "zone"
@@ -54,17 +54,17 @@ class Scope(Enum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a failure means.
+    """Explanation of a failure.
 
     Attributes:
         kind: Kind of the ProviderError.
-        scope: Where it makes no sense to try again.
-        message: What happened, for the user.
-        cause: Why, in Compute Engine's words where it has any.
-        hint: What to change, one sentence.
+        scope: Where another attempt would fail as well.
+        message: Description of the failure, for the user.
+        cause: Cause, in the words of Compute Engine if it reports one.
+        hint: Change to make, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
-        again: Options of ``fleet up`` to change before it is repeated; None: no repetition helps.
-        zones: Zones that Compute Engine says have what is asked for.
+        again: Options of ``fleet up`` to change before it is repeated; None: a repetition does not help.
+        zones: Zones that have the requested resources, according to Compute Engine.
     """
 
     kind: ErrorKind
@@ -77,15 +77,15 @@ class Diagnosis:
     zones: tuple[str, ...] = ()
 
 
-# --- what comes from Compute Engine -------------------------------------------------------------------------------
+# --- failures in answers ------------------------------------------------------------------------------------------
 
 
 def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
-    """All that an HTTP error says went wrong; one failure at least.
+    """Return the failures that an HTTP error reports, one or more.
 
     Args:
         status: HTTP status, 400 or more.
-        body: The answer's JSON; None where it is none.
+        body: JSON of the answer; None if it is not JSON.
     """
     error = _mapping(_mapping(body).get("error"))
     message = str(error.get("message", ""))
@@ -104,10 +104,10 @@ def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
 
 
 def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
-    """All that an operation says went wrong; empty where nothing did.
+    """Return the failures that an operation reports; empty if there are none.
 
     Args:
-        operation: The operation in REST's JSON.
+        operation: The operation, as JSON of the REST API.
     """
     status = int(operation.get("httpErrorStatusCode") or 0)
     failures = [
@@ -134,12 +134,12 @@ def _mappings(thing: object) -> tuple[Mapping[str, Any], ...]:
     return tuple(item for item in thing if isinstance(item, Mapping)) if isinstance(thing, Sequence) else ()
 
 
-# --- what the rules look at ---------------------------------------------------------------------------------------
+# --- input of the rules -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A failure, and what was being done where."""
+    """A failure with the project, place, and activity of its call."""
 
     failure: Failure
     project: str
@@ -154,12 +154,12 @@ class _Case:
 
     @property
     def status(self) -> int:
-        """HTTP status of a refused call; 0: an operation failed, or there was no answer."""
+        """Return the HTTP status of a refused call; 0 if an operation failed, or there was no answer."""
         return 0 if self.failure.of_operation else self.failure.http
 
     @property
     def could_not(self) -> str:
-        """``Could not make 2 instances in us-central1-a``."""
+        """Return the start of a message, ``Could not make 2 instances in us-central1-a``."""
         return f"Could not {self.doing}" + (f" in {self.place}" if self.place else "")
 
     @property
@@ -168,11 +168,11 @@ class _Case:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Reasons and codes by all of its names."""
+        """Return the code of the failure and the reasons in its details."""
         return frozenset({self.code, *(str(info.get("reason", "")) for info in self._infos())} - {""})
 
     def metadata(self, *names: str) -> str:
-        """The first of the named data that the failure's details have; empty: none."""
+        """Return the first of the named metadata that the details contain; empty if there is none."""
         for info in self._infos():
             data = _mapping(info.get("metadatas")) or _mapping(info.get("metadata"))
             for name in names:
@@ -182,12 +182,12 @@ class _Case:
 
     @property
     def zones_available(self) -> list[str]:
-        """Zones that have what this one lacks."""
+        """Return the zones that have the resources that this zone lacks."""
         return [zone for zone in re.split(r"[\s,;]+", self.metadata("zonesAvailable")) if zone]
 
     @property
     def localized(self) -> str:
-        """What the details say in sentences; else the message."""
+        """Return the localized message of the details; otherwise the message of the failure."""
         for detail in self.failure.details:
             message = _mapping(detail.get("localizedMessage")).get("message")
             if message:
@@ -195,7 +195,7 @@ class _Case:
         return self.text
 
     def quota(self, name: str) -> str:
-        """An entry of the details about a quota: ``limitName``, ``limit``."""
+        """Return an entry of the details about a quota: ``limitName``, ``limit``."""
         for detail in self.failure.details:
             info = _mapping(detail.get("quotaInfo"))
             if info.get(name) is not None:
@@ -214,13 +214,13 @@ _Rule = Callable[[_Case], "Diagnosis | None"]
 
 
 def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: str) -> Diagnosis:
-    """What `failures` of one call mean together: the most telling of them decides.
+    """Return the diagnosis of all failures of one call; the most specific failure decides.
 
     Args:
-        failures: All that its answer says, one or more.
+        failures: Failures that the answer reports.
         project: Project of the call.
         place: Zone or region of the call; empty: it has none.
-        doing: What was to be done, ``make 2 instances``.
+        doing: Purpose of the call, ``make 2 instances``.
     """
     cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
     zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
@@ -232,18 +232,18 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
     return _unknown(cases[0])
 
 
-# --- who calls ----------------------------------------------------------------------------------------------------
+# --- credentials and permissions ----------------------------------------------------------------------------------
 
 _LOGIN = "gcloud auth application-default login"
 
 
 def _gcloud(*words: str) -> str:
-    """Return a command line of gcloud; what Compute Engine names is quoted."""
+    """Return a gcloud command line with quoted words, because names may come from Compute Engine."""
     return shlex.join(["gcloud", *words])
 
 
 def no_credentials(reason: str = "") -> Diagnosis:
-    """There are no Application Default Credentials."""
+    """Return the diagnosis that there are no Application Default Credentials."""
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
@@ -254,7 +254,7 @@ def no_credentials(reason: str = "") -> Diagnosis:
 
 
 def expired_credentials(reason: str = "") -> Diagnosis:
-    """There are credentials, but Google does not take them any more."""
+    """Return the diagnosis that Google does not accept the credentials any more."""
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
@@ -265,7 +265,7 @@ def expired_credentials(reason: str = "") -> Diagnosis:
 
 
 def no_project() -> Diagnosis:
-    """Nothing says which project pays."""
+    """Return the diagnosis that neither the options nor the credentials name a project."""
     return Diagnosis(
         ErrorKind.USAGE,
         Scope.EVERYTHING,
@@ -277,7 +277,7 @@ def no_project() -> Diagnosis:
 
 
 def wrong_project(project: str, reason: str = "") -> Diagnosis:
-    """There is no such project, or the caller may not see it."""
+    """Return the diagnosis that the project does not exist, or that the caller may not see it."""
     return Diagnosis(
         ErrorKind.USAGE,
         Scope.EVERYTHING,
@@ -375,22 +375,22 @@ _ROLES = (
 
 
 def role_for(permission: str) -> str:
-    """A predefined role that has `permission`, the narrowest that a user of this program is likely to get.
+    """Return the narrowest predefined role with `permission` that a user of this program is likely to get.
 
-    https://cloud.google.com/compute/docs/access/iam
+    Source: https://cloud.google.com/compute/docs/access/iam
     """
     lower = permission.lower()
     return next((role for prefix, role in _ROLES if lower.startswith(prefix.lower())), "roles/compute.admin")
 
 
 def missing_permission(permission: str, project: str, *, doing: str, cause: str = "") -> Diagnosis:
-    """The caller lacks a permission.
+    """Return the diagnosis that the caller lacks a permission.
 
     Args:
         permission: ``compute.instances.create``.
         project: Project of the call.
-        doing: What was to be done, ``make 2 instances``.
-        cause: What the answer says.
+        doing: Purpose of the call, ``make 2 instances``.
+        cause: Message of the answer.
     """
     return Diagnosis(
         ErrorKind.CREDENTIALS,
@@ -407,7 +407,7 @@ _SCOPES = frozenset({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT
 
 
 def _token_scopes(case: _Case) -> Diagnosis | None:
-    """The access token is valid, but not for Compute Engine; the caller's roles are not the reason."""
+    """Diagnose an access token that is valid, but not for Compute Engine; the roles of the caller do not matter."""
     if not case.reasons & _SCOPES and "insufficient authentication scopes" not in case.text:
         return None
     return Diagnosis(
@@ -429,7 +429,7 @@ _SERVICE_ACCOUNT = re.compile(
 
 
 def _service_account(case: _Case) -> Diagnosis | None:
-    """The service account that the instances are to have does not exist."""
+    """Diagnose that the service account for the instances does not exist."""
     if not _SERVICE_ACCOUNT.search(case.text):
         return None
     return Diagnosis(
@@ -493,7 +493,7 @@ def _policy(case: _Case) -> Diagnosis | None:
 
 
 def _unnamed_policy(case: _Case) -> Diagnosis | None:
-    """A policy of the organization that the answer does not name: it applies to the whole project."""
+    """Diagnose a policy of the organization that the answer does not name; it applies to the whole project."""
     unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
     if not unmet or not _POLICY.search(case.text):
         return None
@@ -557,12 +557,12 @@ _GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", 
 
 
 def quota_page(project: str) -> str:
-    """Where more of a quota is asked for."""
+    """Return the URL of the page on which a larger quota is requested."""
     return f"https://console.cloud.google.com/iam-admin/quotas?project={quote(project)}"
 
 
 def quota_hint(metric: str, project: str, region: str = "") -> str:
-    """Say where a larger quota is requested."""
+    """Return a hint how to request a larger quota."""
     where = f" in {region}" if region else ""
     return f"request more {metric}{where} at {quota_page(project)}"
 
@@ -593,13 +593,13 @@ def _quota(case: _Case) -> Diagnosis | None:
 
 
 def _is_global_quota(case: _Case) -> Diagnosis | None:
-    """A quota for all regions decides before one of a region."""
+    """Diagnose a quota for all regions; it decides before a quota of one region."""
     diagnosis = _quota(case)
     return diagnosis if diagnosis is not None and diagnosis.scope is Scope.EVERYTHING else None
 
 
 def _region_name(place: str) -> str:
-    """The region of a zone, a region as it is."""
+    """Return the region of a zone, or a region unchanged."""
     return region_of(place) if is_zone(place) else place
 
 
@@ -610,7 +610,7 @@ def _plain_number(text: str) -> str:
         return text
 
 
-# --- things that are not there ------------------------------------------------------------------------------------
+# --- missing resources --------------------------------------------------------------------------------------------
 
 _RESOURCE = re.compile(
     r"'?(?:https?://\S+/)?projects/([^/']+)/((?:global|zones/[^/']+|regions/[^/']+)/\S+?)/?'?(?=[\s.,')]|\Z)"
@@ -698,7 +698,7 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
 )
 
 
-# --- what is not to be had now ------------------------------------------------------------------------------------
+# --- capacity -----------------------------------------------------------------------------------------------------
 
 _STOCKOUT = frozenset(
     {
@@ -885,7 +885,7 @@ def _unusable(case: _Case) -> Diagnosis | None:
     return Diagnosis(ErrorKind.USAGE, Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
 
 
-# --- what says little ---------------------------------------------------------------------------------------------
+# --- unspecific failures ------------------------------------------------------------------------------------------
 
 _TOO_FEW = frozenset({"VM_MIN_COUNT_NOT_REACHED", "MISSING"})
 
@@ -908,7 +908,7 @@ def _too_few(case: _Case) -> Diagnosis | None:
 
 
 def _unknown(case: _Case) -> Diagnosis:
-    """An error that no rule knows, in its own words."""
+    """Return the diagnosis of a failure that no rule matches, with its own message."""
     cause = case.text or "without saying why"
     label = case.code or (f"HTTP {case.status}" if case.status else "")
     return Diagnosis(
@@ -921,7 +921,7 @@ def _unknown(case: _Case) -> Diagnosis:
 
 
 def _message(text: str) -> str:
-    """The first sentence of a text of several lines."""
+    """Return the first sentence of a text, on one line."""
     return " ".join(text.split()).partition(". ")[0].rstrip(".")
 
 

@@ -19,7 +19,7 @@ _NETWORK = "Network and access on Compute Engine"
 
 
 def _check_endpoint(value: str) -> None:
-    """Raise ValueError for an endpoint to which a file, written by others maybe, must not send credentials."""
+    """Raise ValueError for an endpoint to which a file, maybe of another user, must not send credentials."""
     host = urlsplit(value).hostname or ""
     if not (host == "localhost" or _is_loopback(host) or f".{host}".endswith(".googleapis.com")):
         raise ValueError(f"must be a googleapis.com or loopback URL; set others with {ENDPOINT_VARIABLE}")
@@ -45,10 +45,10 @@ def options_of(spec: FleetSpec) -> GceOptions:
 
 @dataclass(frozen=True)
 class GceOptions(ProviderOptions):
-    """What each instance is, and where it may be.
+    """Options of the instances of a fleet, and the zones they may be in.
 
     Attributes:
-        project: Project that pays; empty: that of the credentials.
+        project: Project that pays; empty: the project of the credentials.
         endpoint: URL of the API, for a private one; empty: the public one.
         zones: Zones (``us-central1-a``) or regions (``us-central1``) in order of preference; empty: by price.
         machine_type: ``n1-standard-4``; empty: the default for the GPU.
@@ -239,7 +239,7 @@ class GceOptions(ProviderOptions):
 
     @property
     def account(self) -> str:
-        """The project."""
+        """Return the project."""
         return self.project
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:

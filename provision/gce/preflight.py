@@ -1,4 +1,4 @@
-"""What is looked at before any money is spent."""
+"""Check quotas, permissions, and settings before anything is rented."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?")
 def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     """Return the permissions in `project` that the calls for fleets like `cloud` need, sorted.
 
-    Those in other projects (of a Shared VPC, of a public image) are left out: the project cannot be asked for them.
+    Permissions in other projects (of a Shared VPC, of a public image) are left out: this project cannot confirm them.
 
     Source: https://cloud.google.com/compute/docs/reference/rest/v1, IAM permissions of each method.
     """
@@ -74,18 +74,18 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     if image is not None and image[1] == project:
         names |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
     if cloud.scopes:
-        # iam.serviceAccounts.actAs, too, but it is often granted on the account and not in the project.
+        # iam.serviceAccounts.actAs is also needed, but it is often granted on the account and not in the project.
         names.add("compute.instances.setServiceAccount")
     return tuple(sorted(names))
 
 
 def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
-    """Places in the order in which they will be tried, each with its price, less those whose quota is too small.
+    """Return zones in the order in which they will be tried, with prices, without regions whose quota is too small.
 
     Raises:
-        ApiError: a call failed; project, network or image are not there, for example.
+        ApiError: a call failed; for example, the project, network, or image does not exist.
         RefusedError: there are no credentials.
-        ProviderError: no place is left.
+        ProviderError: no zone is left.
     """
     count, api = len(names), account.api
     looks: list[Callable[[], Any]] = [
@@ -113,12 +113,12 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         spot=cloud.spot,
         priced_at=PRICED_AT,
         delete_after_s=cloud.max_duration_s,
-        notes=(*dict.fromkeys(resource.message for resource in short), *_access(cloud, sources)),
+        notes=(*dict.fromkeys(problem.message for problem in short), *_access(cloud, sources)),
     )
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
-    """Return the sentence that says who can use SSH."""
+    """Return a sentence with the addresses that can use SSH."""
     if not cloud.firewall:
         return [
             "no firewall rules are made (--no-firewall): existing ones must admit SSH and the traffic of the fleet"
@@ -134,7 +134,7 @@ def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
 
 
 class _Quotas:
-    """Quotas of a project as Compute Engine told them."""
+    """Quotas of a project, as Compute Engine reports them."""
 
     def __init__(self, name: str, project: Json, regions: Sequence[Json]) -> None:
         self._name = name
@@ -142,14 +142,14 @@ class _Quotas:
         self._regions = {str(region["name"]): region.get("quotas", ()) for region in regions}
 
     def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
-        """What is too small for `count` instances in a region."""
+        """Return the quotas that are too small for `count` instances in a region."""
         return problems(cloud, count, self._regions.get(region, ()), self._project, region, self._name)
 
 
 def _within_quota(
     cloud: GceOptions, count: int, regions: Sequence[Region], quotas: _Quotas
 ) -> tuple[list[Region], list[Diagnosis]]:
-    """Regions whose quota is large enough, and what is wrong with the others."""
+    """Return the regions whose quotas are large enough, and the problems of the others."""
     left: list[Region] = []
     short: list[Diagnosis] = []
     for region in regions:
@@ -162,11 +162,11 @@ def _within_quota(
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
-    """Check all that `fleet up` needs, as far as it can be checked; no failure hides what comes after it.
+    """Check all prerequisites of `fleet up` that can be checked; a failed check does not hide later ones.
 
     Args:
-        account: Whose fleets they would be.
-        cloud: What would be rented; resolved.
+        account: The owner of the fleets.
+        cloud: Options of a fleet, resolved.
     """
     findings = [
         _finding(account, "credentials", lambda: _credentials(account)),
@@ -191,14 +191,14 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
 
 
 def _finding(account: Account, subject: str, check: Callable[[], str]) -> Finding:
-    """Return what `check` returns as a finding, or why it could not be done."""
+    """Return the result of `check` as a finding, or the reason why the check failed."""
     try:
         return Finding(subject, True, check())
     except RefusedError as error:
         return _missing(subject, error.diagnosis)
     except ApiError as error:
         diagnosis = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
-        # Credentials that cannot be verified because nothing answers are not bad credentials.
+        # If nothing answers, the credentials are not to blame but the connection.
         return _missing("connection" if subject == "credentials" and not error.status else subject, diagnosis)
     except ProviderError as error:
         message = f"{error.message}: {error.cause}" if error.cause else error.message
@@ -206,7 +206,7 @@ def _finding(account: Account, subject: str, check: Callable[[], str]) -> Findin
 
 
 def _project(account: Account) -> str:
-    """Return the project, or a placeholder if none is known."""
+    """Return the project, or a placeholder if it is unknown."""
     try:
         return account.api.project
     except (ApiError, RefusedError):
@@ -229,10 +229,10 @@ def _network(account: Account, cloud: GceOptions) -> str:
 
 
 def _regional(account: Account, cloud: GceOptions) -> str:
-    """Return in which regions the quotas have room for one instance.
+    """Return the number of regions whose quotas have room for one instance, as a message.
 
     Raises:
-        ProviderError: in none.
+        ProviderError: no region has room.
     """
     project, regions = account.api.together(account.api.get_project, account.api.regions)
     quotas = _Quotas(account.api.project, project, regions)

@@ -1,8 +1,8 @@
-"""Find the public addresses from which this computer calls.
+"""Determine the public addresses of this computer.
 
-Two independent sources are asked at the same time: a name server of Google over UDP, and a web service over HTTPS,
-which also works where outside DNS is blocked or only a proxy leads out. They can disagree: a VPN for part of the
-traffic, a proxy, or several addresses behind one line. Then both addresses are this computer's.
+Two independent sources are queried at the same time: a name server of Google over UDP, and a web service over HTTPS,
+which also works if external DNS is blocked or a proxy is required. They can differ because of a VPN for part of the
+traffic, a proxy, or several addresses of one connection. Then both addresses belong to this computer.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import threading
 from ipaddress import AddressValueError, IPv4Address
 
 URL_VARIABLE = "FLEET_ADDRESS_URL"
-"""Environment variable with the URL of a service to ask instead of the sources below."""
+"""Environment variable with the URL of a service to query instead of the sources below."""
 
-# Answers a question for the name below with the address that asked.
+# Answers a query for the name below with the address of the client.
 _SERVER = "ns1.google.com"
 _NAME = "o-o.myaddr.l.google.com"
-# Answers with the address that asked, as text.
+# Answers with the address of the client, as text.
 _URL = "https://checkip.amazonaws.com"
 _TIMEOUT_S = 4.0
 _LONGEST = 64
 
 
 def public_addresses(*, local: bool = False) -> tuple[str, ...]:
-    """Return the IPv4 addresses that others see of this computer; empty if no source answers.
+    """Return the IPv4 addresses that other computers see as this computer's; empty if no source answers.
 
     Args:
         local: The instances are on this computer, as those of an emulator are.
@@ -73,7 +73,7 @@ def _by_https(url: str) -> str:
             if answer.status_code != requests.codes.ok:
                 return ""
             return next(answer.iter_content(_LONGEST), b"").decode("ascii", "replace").strip()
-    except (OSError, ValueError):  # requests' own errors are OSErrors; ValueError: the URL makes no sense
+    except (OSError, ValueError):  # errors of requests are OSErrors; ValueError: the URL is invalid
         return ""
 
 

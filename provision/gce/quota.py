@@ -1,6 +1,6 @@
-"""Whether a project's quotas have room for what is asked for, before any of it is made; pure.
+"""Check that a project's quotas have room for requested instances, without a call.
 
-Which quota counts what: https://cloud.google.com/compute/resource-usage.
+Source of the quotas and what they count: https://cloud.google.com/compute/resource-usage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provision.gce.options import GceOptions
 from provision.provider import ErrorKind
 
 SHORT_UPTIME_S = 7 * 24 * 3600
-"""An instance that is deleted within so long may use the quota for preemptible ones:
+"""An instance that is deleted within this time may use the quota for preemptible instances:
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
 
 _SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})
@@ -24,12 +24,12 @@ _SSD_TYPES = frozenset({"pd-balanced", "pd-ssd"})
 
 @dataclass(frozen=True)
 class _Need:
-    """So much of one of several quotas; the first that is known has room, or another has.
+    """An amount that one of several quotas must have room for.
 
     Attributes:
-        metrics: Quotas of which any one may be used, the usual one first.
-        amount: How much all instances need together.
-        everywhere: It counts all regions together.
+        metrics: Alternative quotas, the usual one first.
+        amount: Amount that all instances need together.
+        everywhere: The quota counts all regions together.
     """
 
     metrics: tuple[str, ...]
@@ -45,13 +45,13 @@ def problems(
     region: str,
     project: str,
 ) -> list[Diagnosis]:
-    """Quotas that have no room for `count` more instances in `region`.
+    """Return the quotas that have no room for `count` more instances in `region`.
 
-    A quota that Compute Engine does not list is taken to have room: it will say so when it has none.
+    A quota that Compute Engine does not list is assumed to have room; if it has none, the creation fails later.
 
     Args:
-        cloud: What each instance is; resolved.
-        count: How many are to be made.
+        cloud: Options of the instances, resolved.
+        count: Number of instances to create.
         region_quotas: ``quotas`` of the region, in REST's JSON.
         project_quotas: ``quotas`` of the project.
         region: Name of the region.
@@ -67,7 +67,7 @@ def problems(
 
 
 def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
-    """All that `count` instances need, what is most often missing first."""
+    """Yield the needs of `count` instances, starting with the quota that is missing most often."""
     if cloud.gpus:
         yield _Need(("GPUS_ALL_REGIONS",), cloud.gpus * count, everywhere=True)
         yield from _gpus(cloud, count)
@@ -91,7 +91,7 @@ def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
         return
     metrics: tuple[str, ...] = (gpu.quota,)
     if cloud.spot:
-        # A project that never asked for preemptible quota has none, and then uses the other.
+        # A project that never requested preemptible quota has none; then the other quota is used.
         metrics = (gpu.spot_quota, gpu.quota)
     elif 0 < cloud.max_duration_s <= SHORT_UPTIME_S:
         metrics = (gpu.quota, gpu.spot_quota)
@@ -106,7 +106,7 @@ def _cpu_metrics(machine_type: str, spot: bool) -> tuple[str, ...]:
 
 def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:
     listed = [metric for metric in need.metrics if metric in quotas]
-    # One that is not listed, as those of new families are not, has room.
+    # A quota that is not listed, such as those of new machine families, has room.
     if (
         len(listed) < len(need.metrics)
         or not need.amount
@@ -134,7 +134,7 @@ def _free(quota: tuple[float, float]) -> float:
 
 
 def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Limit and usage by the quota's name."""
+    """Return limit and usage by the quota's name."""
     return {
         str(quota["metric"]): (float(quota.get("limit", 0)), float(quota.get("usage", 0)))
         for quota in quotas

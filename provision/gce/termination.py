@@ -1,4 +1,4 @@
-"""What became of instances that are gone or stopped, from Compute Engine's own operations."""
+"""Determine why instances are gone or stopped, from the operations of Compute Engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SYSTEM = "system"
 
 
 def termination_reasons(account: Account, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
-    """Why the instances `names` of a fleet are gone or stopped, each as a clause; those of which it is known.
+    """Return the known reasons why the instances `names` of a fleet are gone or stopped, each as a clause.
 
     Raises:
         ApiError: a call failed.
     """
-    existing = {our_name(operation): operation for operation in account.resources(fleet)}
+    existing = {our_name(resource): resource for resource in account.resources(fleet)}
     lost = [name for name in names if name not in existing or existing[name].get("status") != "RUNNING"]
     if not lost:
         return {}
@@ -42,7 +42,7 @@ def _at(operation: Json) -> float:
 
 
 def clause(operation: Json) -> str:
-    """What an operation did to its instance: ``was preempted at 12:03:10``."""
+    """Return the effect of an operation on its instance as a clause: ``was preempted at 12:03:10``."""
     at = time.strftime("%H:%M:%S", time.localtime(_at(operation)))
     user = operation.get("user", "")
     kind = operation.get("operationType", "")

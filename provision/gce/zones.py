@@ -1,4 +1,4 @@
-"""Where instances may stand: candidate zones in their order, and what is left of them after failures; pure."""
+"""Choose candidate zones and their order, and drop zones after failures, without side effects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Region", "Search", "candidates", "is_region", "is_zone", "region_of"
 
 @dataclass(frozen=True)
 class Region:
-    """Zones of one region, of which any one would do.
+    """Zones of one region, any of which can be used.
 
     Attributes:
-        name: ``us-central1``.
-        zones: In the order of preference. One of several is chosen by Compute Engine.
+        name: Name of the region, ``us-central1``.
+        zones: Zones in the order of preference. If there are several, Compute Engine chooses one.
     """
 
     name: str
@@ -27,16 +27,16 @@ class Region:
 
 
 def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None) -> list[Region]:
-    """Where the instances could stand, the best place first.
+    """Return the zones that can have the instances, grouped by region, the best ones first.
 
-    Places that the user named come in the order in which they were named: a zone alone, a region with all of its
-    zones. Where none was named, the zones of a region stand together, cheapest first, and the regions by their
-    cheapest zone. A zone whose price is not known comes after those whose price is. No zone comes twice.
+    Zones and regions that the user gave are in the given order: a zone alone, a region with all of its zones. If none
+    was given, regions are ordered by their cheapest zone, and the zones of a region by price. A zone with an unknown
+    price comes after those with a known price. No zone is repeated.
 
     Args:
-        cloud: What is to be rented.
-        offered: Zones by region in which Compute Engine says that such machines exist; None: not known, and those
-            with a known price are taken.
+        cloud: Options of the instances.
+        offered: Zones by region in which Compute Engine offers such machines; None: unknown, so that the zones with
+            a known price are used.
     """
     by_region = _by_region(prices.zones()) if offered is None else {name: set(offered[name]) for name in offered}
     if cloud.zones:
@@ -51,7 +51,7 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None)
 
 
 def _requestable(region: Region) -> Iterator[Region]:
-    """Return the parts of a region that one request each can be about: Compute Engine chooses no zone for AI."""
+    """Yield the parts of a region that each need one request, because Compute Engine does not choose zones for AI."""
     chosen = tuple(zone for zone in region.zones if not is_ai_zone(zone))
     if chosen:
         yield Region(region.name, chosen)
@@ -62,30 +62,30 @@ def _requestable(region: Region) -> Iterator[Region]:
 
 @dataclass(frozen=True)
 class Search:
-    """Where it is still worth trying; each failure gives a new one.
+    """Regions and zones that remain to be tried; each failure returns a new search.
 
     Attributes:
-        remaining: What is still to be tried, the best place first.
+        remaining: Regions to try, each with its remaining zones, the best first.
     """
 
     remaining: tuple[Region, ...]
 
     @classmethod
     def over(cls, regions: Iterable[Region]) -> Search:
-        """The search that has tried none of `regions`."""
+        """Return a search that has tried none of `regions`."""
         return cls(tuple(_without_repetition(regions)))
 
     def next(self) -> Region | None:
-        """The place to try now, with the zones that are left of it; None: there is none."""
+        """Return the region to try now, with its remaining zones; None if there is none."""
         return self.remaining[0] if self.remaining else None
 
     def skip(self, place: str | Region, scope: Scope, zones_available: Iterable[str] = ()) -> Search:
-        """What is left after a failure.
+        """Return the search that remains after a failure.
 
         Args:
-            place: Zone or region that was tried; a region stands for all of its zones, a Region for those it lists.
-            scope: How far the failure goes. RETRY leaves everything as it is.
-            zones_available: Zones that Compute Engine says have room: of the zones that are left, these come first.
+            place: Zone or region that was tried; a region name means all of its zones, a Region those that it lists.
+            scope: Scope of the failure. RETRY removes nothing.
+            zones_available: Zones that have room, according to Compute Engine; they are moved to the front.
         """
         if scope is Scope.EVERYTHING:
             return replace(self, remaining=())
@@ -98,12 +98,12 @@ class Search:
         return replace(self, remaining=_preferring(remaining, frozenset(zones_available)))
 
     def one_by_one(self, region: Region, tried: Collection[str], zones_available: Iterable[str] = ()) -> Search:
-        """Return what is left after a request for any zone of `region` failed: one request for each of its zones.
+        """Return the search that remains after a request for any zone of `region` failed: each zone separately.
 
         Args:
-            region: What was tried, the next of this search.
-            tried: Zones that Compute Engine says it tried.
-            zones_available: Zones that Compute Engine says have room; these come first.
+            region: Region that was tried, the next of this search.
+            tried: Zones that Compute Engine tried, according to its report.
+            zones_available: Zones that have room, according to Compute Engine; these come first.
         """
         zones = tuple(Region(region.name, (zone,)) for zone in region.zones if zone not in tried)
         remaining = tuple(other for other in self.remaining if other != region)
@@ -111,7 +111,7 @@ class Search:
 
 
 def _named(cloud: GceOptions, place: str, by_region: Mapping[str, Collection[str]], sure: bool) -> Region:
-    """The place that a user named; without zones where there is no such machine."""
+    """Return the zone or region that a user gave; without zones if it does not offer such a machine."""
     if is_zone(place):
         name = region_of(place)
         return Region(name, (place,) if not sure or place in by_region.get(name, ()) else ())
@@ -136,7 +136,7 @@ def _by_region(zones: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _without_repetition(regions: Iterable[Region]) -> Iterator[Region]:
-    """The same, without zones that came before and without regions that have none left."""
+    """Yield `regions` without repeated zones and without regions that have no zone left."""
     seen: set[str] = set()
     for region in regions:
         zones = tuple(zone for zone in dict.fromkeys(region.zones) if zone not in seen)
@@ -156,7 +156,7 @@ def _without_zones(regions: Iterable[Region], place: str | Region) -> Iterator[R
 
 
 def _preferring(regions: tuple[Region, ...], zones: frozenset[str]) -> tuple[Region, ...]:
-    """Regions with one of `zones` first, and these first among their zones; otherwise in the same order."""
+    """Return `regions` with those that have one of `zones` first, and these zones first within each region."""
     ordered = [
         Region(region.name, tuple(sorted(region.zones, key=lambda zone: zone not in zones))) for region in regions
     ]

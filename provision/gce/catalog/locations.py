@@ -1,4 +1,4 @@
-"""Names of regions and zones: ``us-central1`` is a region, ``us-central1-a`` a zone of it."""
+"""Parse names of regions (``us-central1``) and zones (``us-central1-a``)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _ZONE = re.compile(rf"({_REGION.pattern})-[a-z][a-z0-9]*", re.ASCII)
 
 
 def is_zone(text: str) -> bool:
-    """Whether `text` has the form of a zone's name, whether or not there is one."""
+    """Return whether `text` has the form of a zone's name; the zone need not exist."""
     return _ZONE.fullmatch(text) is not None
 
 
 def is_region(text: str) -> bool:
-    """Whether `text` has the form of a region's name, whether or not there is one."""
+    """Return whether `text` has the form of a region's name; the region need not exist."""
     return _REGION.fullmatch(text) is not None
 
 
 def is_ai_zone(zone: str) -> bool:
-    """Return whether `zone` is a zone for AI, ``us-central1-ai1a``, in which a request to a region makes nothing.
+    """Return whether `zone` is a zone for AI, ``us-central1-ai1a``, which regional requests do not use.
 
     Source: ``LocationPolicy.locations`` in the discovery document of the Compute Engine API.
     """
@@ -29,7 +29,7 @@ def is_ai_zone(zone: str) -> bool:
 
 
 def region_of(zone: str) -> str:
-    """The region in which `zone` lies, ``us-central1`` of ``us-central1-a``.
+    """Return the region of `zone`, ``us-central1`` for ``us-central1-a``.
 
     Raises:
         ValueError: `zone` is not a zone's name.

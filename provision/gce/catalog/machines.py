@@ -1,7 +1,7 @@
-"""Which GPUs and machine types Compute Engine has, what goes together, and what a user's words mean.
+"""Catalog of GPUs and machine types of Compute Engine; resolves and checks the options of a user.
 
-Counts, machine types and vCPU limits are those of https://cloud.google.com/compute/docs/gpus; a type that is not
-listed here can still be rented where a machine type brings it.
+Source of counts, machine types, and vCPU limits: https://cloud.google.com/compute/docs/gpus. A GPU type that is not
+listed here can still be rented if a machine type comes with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
 MAX_DURATION_MIN_S = 30
 MAX_DURATION_MAX_S = 120 * 24 * 3600
-"""What Compute Engine takes as maxRunDuration."""
+"""Largest maxRunDuration that Compute Engine accepts."""
 
 _MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", re.ASCII)
 _CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-9][0-9]*)(?:-ext)?", re.ASCII)
@@ -42,7 +42,7 @@ _SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
 _HYPERDISK_ONLY = re.compile(r"a4x?-|g4-|a3-ultragpu-")
 _PERSISTENT_DISK, _HYPERDISK = "pd-balanced", "hyperdisk-balanced"
 _ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
-"""The families of Compute Engine's machine types that come with GPUs, those to come included."""
+"""Families of machine types that come with GPUs, including future ones."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
 _SHARED_CORE = MappingProxyType({"f1-micro": 1, "g1-small": 1, "e2-micro": 2, "e2-small": 2, "e2-medium": 2})
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
@@ -53,14 +53,14 @@ class Gpu:
     """A type of GPU.
 
     Attributes:
-        short: What people call it, ``t4``.
-        accelerator: Compute Engine's name of it, ``nvidia-tesla-t4``.
-        counts: How many one instance may have.
-        machine_types: For each of these counts, the machine type unless another is asked for.
-        built_in: It comes with its machine types, and with no others; else it is attached to N1.
+        short: Short name, ``t4``.
+        accelerator: Name on Compute Engine, ``nvidia-tesla-t4``.
+        counts: Numbers of GPUs that one instance may have.
+        machine_types: Default machine type for each of these numbers.
+        built_in: It comes with its own machine types only; otherwise it is attached to N1.
         quota: Name of the regional quota for it.
         spot_quota: Name of the regional quota for it on spot instances.
-        cpus: For each count, the most vCPUs that the instance may have; empty: the machine type says.
+        cpus: Largest number of vCPUs for each number of GPUs; empty: the machine type decides.
     """
 
     short: str
@@ -74,7 +74,7 @@ class Gpu:
 
 
 def _attached(short: str, machine_sizes: Mapping[int, int], cpus: Mapping[int, int]) -> Gpu:
-    """A type that is attached to N1."""
+    """Return a GPU type that is attached to N1."""
     metric = f"NVIDIA_{short.upper()}_GPUS"
     return Gpu(
         short=short,
@@ -89,7 +89,7 @@ def _attached(short: str, machine_sizes: Mapping[int, int], cpus: Mapping[int, i
 
 
 def _built_in(short: str, accelerator: str, machine_types: Mapping[int, str]) -> Gpu:
-    """A type that comes with its machine types."""
+    """Return a GPU type that comes with its machine types."""
     metric = f"NVIDIA_{short.upper().replace('-', '_')}_GPUS"
     return Gpu(
         short=short,
@@ -135,10 +135,10 @@ _G2_GPUS = MappingProxyType({4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 
 
 
 def find_gpu(text: str) -> tuple[Gpu, int]:
-    """The type and number of GPUs that a user means by ``t4``, ``t4:2`` or ``nvidia-tesla-t4:4``.
+    """Return the type and number of GPUs that ``t4``, ``t4:2``, or ``nvidia-tesla-t4:4`` denotes.
 
     Raises:
-        ValueError: there is no such type, or an instance cannot have so many; a sentence for the user.
+        ValueError: the type is unknown, or an instance cannot have this number; the text is for the user.
     """
     name, colon, number = text.strip().lower().partition(":")
     gpu = next((candidate for candidate in GPUS.values() if name in {candidate.short, candidate.accelerator}), None)
@@ -156,17 +156,17 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
 
 
 def gpu_of(cloud: GceOptions) -> Gpu | None:
-    """The type of the GPUs of `cloud`; None where it has none, or one that is not listed here."""
+    """Return the type of the GPUs of `cloud`; None if it has none, or a type that is not listed here."""
     return next((gpu for gpu in GPUS.values() if cloud.gpu in {gpu.short, gpu.accelerator}), None)
 
 
 def resolved(cloud: GceOptions) -> GceOptions:
-    """`cloud` with the defaults that Compute Engine does not have: GPUs by their full name, machine type, image.
+    """Return `cloud` with the full name of its GPUs, and with default machine type, disk type, and image.
 
-    A spec that is resolved stays as it is.
+    Options that are resolved already are returned unchanged.
 
     Raises:
-        ValueError: it asks for what does not exist or does not go together; a sentence for the user.
+        ValueError: a value is invalid, or values contradict each other; the text is for the user.
     """
     _check_words(cloud)
     _check_numbers(cloud)
@@ -183,13 +183,13 @@ def resolved(cloud: GceOptions) -> GceOptions:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something that exists cannot be rented as it is asked for.
+    """Reason why valid options cannot be rented as requested.
 
     Attributes:
-        message: What is wrong.
-        hint: What to change.
+        message: Description of the problem.
+        hint: Change to make.
         next_step: Commands that help, one a line.
-        again: Options of ``fleet up`` to change; None: no repetition helps.
+        again: Options of ``fleet up`` to change; None: a repetition does not help.
     """
 
     message: str
@@ -199,7 +199,7 @@ class Refusal:
 
 
 def refusal(cloud: GceOptions) -> Refusal | None:
-    """Return why instances like `cloud`, which is resolved, are not sold or cannot work; None if they can."""
+    """Return the reason why instances with the resolved options `cloud` are not sold or cannot work; None if none."""
     gpu = gpu_of(cloud)
     if _TPU.match(cloud.machine_type):
         return Refusal(
@@ -237,11 +237,11 @@ def may_bring_gpus(cloud: GceOptions) -> bool:
 
 
 def with_accelerators(cloud: GceOptions, accelerators: Sequence[Mapping[str, Any]]) -> GceOptions:
-    """Return `cloud` with the GPUs that Compute Engine says its machine type comes with.
+    """Return `cloud` with the GPUs that its machine type comes with, according to Compute Engine.
 
     Args:
-        cloud: Resolved.
-        accelerators: ``accelerators`` of the machine type in REST's JSON.
+        cloud: Options, resolved.
+        accelerators: ``accelerators`` of the machine type, as JSON of the REST API.
     """
     if not accelerators:
         return cloud
@@ -252,15 +252,15 @@ def with_accelerators(cloud: GceOptions, accelerators: Sequence[Mapping[str, Any
 
 
 def has_gpus(cloud: GceOptions) -> bool:
-    """Whether the instances have GPUs, by the spec or by their machine type, listed here or not."""
+    """Return whether the instances have GPUs, by their options or by their machine type, listed here or not."""
     return cloud.gpus > 0 or _family(cloud.machine_type) in _GPU_FAMILIES
 
 
 def cpus(machine_type: str) -> int | None:
-    """Number of vCPUs of a machine type by its name; None where the name does not tell.
+    """Return the number of vCPUs of a machine type from its name; None if the name does not contain it.
 
-    A custom one names them first (``n2-custom-4-8192``); one with GPUs built in may be named by these,
-    ``a2-highgpu-1g``.
+    The name of a custom type has the vCPUs first (``n2-custom-4-8192``); the name of a type with built-in GPUs may
+    have the number of GPUs instead (``a2-highgpu-1g``).
     """
     if machine_type in _SHARED_CORE:
         return _SHARED_CORE[machine_type]
@@ -275,19 +275,19 @@ def cpus(machine_type: str) -> int | None:
 
 
 def describe(cloud: GceOptions) -> str:
-    """What an instance is in Compute Engine's own words, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
+    """Return machine type and GPUs with Compute Engine's names, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     return f"{machine_type} + {cloud.gpus} {cloud.gpu}" if cloud.gpus else machine_type
 
 
 def _with_gpus(cloud: GceOptions) -> GceOptions:
-    """`cloud` with its GPUs by their full name, and a machine type that goes with them."""
+    """Return `cloud` with the full name of its GPUs, and with a machine type that supports them."""
     if not cloud.gpu:
         if cloud.gpus:
             raise ValueError(f"{cloud.gpus} GPUs are asked for, but not of which type; known are {', '.join(GPUS)}")
         return _with_built_in(cloud)
     if cloud.gpus and cloud.machine_type and gpu_of(cloud) is None and _ACCELERATED.match(cloud.machine_type):
-        return cloud  # as Compute Engine said
+        return cloud  # as Compute Engine reported
     gpu, count = find_gpu(f"{cloud.gpu}:{cloud.gpus}" if cloud.gpus else cloud.gpu)
     brought = _brought(cloud.machine_type)
     if not cloud.gpus and brought is not None and brought[0] is gpu:
@@ -303,7 +303,7 @@ def _with_gpus(cloud: GceOptions) -> GceOptions:
 
 
 def _with_built_in(cloud: GceOptions) -> GceOptions:
-    """`cloud` with the GPUs that its machine type brings."""
+    """Return `cloud` with the GPUs that its machine type comes with."""
     brought = _brought(cloud.machine_type)
     if brought is None:
         return cloud
@@ -311,7 +311,7 @@ def _with_built_in(cloud: GceOptions) -> GceOptions:
 
 
 def _brought(machine_type: str) -> tuple[Gpu, int] | None:
-    """Type and number of the GPUs that come with `machine_type`, where it is listed here."""
+    """Return type and number of the GPUs that come with `machine_type`; None if it is not listed here."""
     if machine_type.startswith("g2-standard-"):
         count = _G2_GPUS.get(cpus(machine_type) or 0)
         return (GPUS["l4"], count) if count else None
@@ -354,7 +354,7 @@ def _check_attached(cloud: GceOptions, gpu: Gpu) -> None:
 
 
 def _check_words(cloud: GceOptions) -> None:
-    """Names that are sent as parts of URLs and requests."""
+    """Check names that are sent as parts of URLs and requests."""
     for place in cloud.zones:
         if not is_zone(place) and not is_region(place):
             raise ValueError(
@@ -401,7 +401,7 @@ def _check_numbers(cloud: GceOptions) -> None:
 
 
 def _network(text: str) -> str:
-    """`text` in CIDR notation as Compute Engine writes it, ``203.0.113.7/32``."""
+    """Return `text` in the CIDR notation of Compute Engine, ``203.0.113.7/32``."""
     try:
         return str(ipaddress.IPv4Network(text))
     except ValueError as error:
@@ -411,7 +411,7 @@ def _network(text: str) -> str:
 
 
 def _accelerator_size(machine_type: str) -> int | None:
-    """Number of vCPUs of a machine type that is named by its GPUs, where that is known."""
+    """Return the number of vCPUs of a machine type that is named by its GPUs; None if it is unknown."""
     cpus_per_gpu = {"a2-highgpu": 12, "a2-ultragpu": 12, "a2-megagpu": 6, "a3-highgpu": 26, "a3-megagpu": 26}
     cpus_per_gpu |= {"a3-ultragpu": 28, "a4-highgpu": 28}
     series, _, size = machine_type.rpartition("-")
@@ -425,6 +425,6 @@ def _family(machine_type: str) -> str:
 
 
 def _listed(items: Iterable[object]) -> str:
-    """``1, 2 or 4``."""
+    """Return the items as text, ``1, 2 or 4``."""
     words = [str(item) for item in items]
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

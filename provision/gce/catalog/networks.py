@@ -1,6 +1,6 @@
-"""Names, paths, and URLs of networks and subnetworks; pure.
+"""Parse and format names, paths, and URLs of networks and subnetworks.
 
-A Shared VPC belongs to another project than the instances: the host project, which also has its firewall rules.
+A Shared VPC belongs to the host project, not to the project of the instances. Its firewall rules are there, too.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def subnetwork_path(text: str, region: str, host: str = "") -> str:
     """Return a subnetwork as requests name it.
 
     Args:
-        text: As the user names it.
-        region: Where the instances are; needed unless `text` names a region.
-        host: Project of the network, in which a subnetwork without a project is; empty: the one that pays.
+        text: Name, path, or URL that the user gave.
+        region: Region of the instances; required unless `text` names a region.
+        host: Project of the network, which contains a subnetwork without a project; empty: the project that pays.
 
     Raises:
-        ValueError: nothing says in which region it is.
+        ValueError: the region of the subnetwork is unknown.
     """
     subnetwork = subnetwork_of(text)
     if not (subnetwork.region or region):

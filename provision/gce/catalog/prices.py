@@ -1,6 +1,6 @@
-"""What instances cost by the hour, estimated from a dated table that is part of this program.
+"""Estimate prices of instances per hour from a dated table that is part of this program.
 
-Boot disk, external address and traffic are extra. Where the table has no rate, the price is not known.
+Boot disk, external address, and traffic are not included. If the table has no rate, the price is unknown.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.options import GceOptions
 
 PRICED_AT = "2026-11-21"
-"""Day on which the table was made; what it was made from may be some weeks older."""
+"""Date of the table; its sources may be some weeks older."""
 
 _TABLE = Path(__file__).with_name("prices.csv")
 
 
 class _Rate(NamedTuple):
-    """US dollars an hour of one unit."""
+    """Price of one unit in US dollars an hour."""
 
     on_demand: float
     spot: float
 
 
 def price(cloud: GceOptions, zone: str) -> float | None:
-    """Estimated price of one instance in US dollars an hour, on demand or spot; None: not known.
+    """Return the estimated price of one instance in US dollars an hour, on demand or spot; None: unknown.
 
     Args:
-        cloud: What the instance is; resolved.
-        zone: Where it stands.
+        cloud: Options of the instance, resolved.
+        zone: Zone of the instance.
     """
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     machine = _usd_h(machine_type.rpartition("-")[0], zone, cloud.spot)
@@ -47,7 +47,7 @@ def price(cloud: GceOptions, zone: str) -> float | None:
 
 
 def zones() -> tuple[str, ...]:
-    """All zones for which the table has a rate, in alphabetical order."""
+    """Return the zones for which the table has a rate, in alphabetical order."""
     return tuple(sorted({zone for _, zone in _rates()}))
 
 
@@ -60,7 +60,7 @@ def _usd_h(item: str, zone: str, spot: bool) -> float | None:
 
 @lru_cache(maxsize=1)
 def _rates() -> Mapping[tuple[str, str], _Rate]:
-    """The rates by what is sold and the zone: a vCPU of a series of machine types, or a GPU."""
+    """Return the rates by item (a vCPU of a machine series, or a GPU) and zone."""
     with _TABLE.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     return {

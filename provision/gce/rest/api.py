@@ -1,4 +1,4 @@
-"""The edge to Compute Engine: the only module that knows Google's client. What comes and goes is REST's own JSON.
+"""Client of Compute Engine, the only module that uses Google's library; resources are JSON of the REST API.
 
 Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discovery document of that API.
 """
@@ -47,10 +47,10 @@ _PROJECT = re.compile(r"/projects/([^/]+)/")
 
 
 class ApiError(Exception):
-    """A call failed for good.
+    """A call failed permanently.
 
     Attributes:
-        failures: All that the answer says about it.
+        failures: Failures that the answer reports.
     """
 
     def __init__(self, failures: Sequence[Failure]) -> None:
@@ -59,7 +59,7 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """HTTP status; 0 where there was no answer."""
+        """Return the HTTP status; 0 if there was no answer."""
         return max((failure.http for failure in self.failures), default=0)
 
 
@@ -67,7 +67,7 @@ class RefusedError(Exception):
     """No call can be made: credentials or project are missing.
 
     Attributes:
-        diagnosis: What the user reads.
+        diagnosis: Error message for the user.
     """
 
     def __init__(self, diagnosis: Diagnosis) -> None:
@@ -77,18 +77,18 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """How long to wait for what, in seconds.
+    """Timeouts and intervals in seconds.
 
     Attributes:
-        first_poll_s: Before the second look at something; each further pause is half as long again.
-        longest_poll_s: Between two looks.
-        retry_s: Calls that fail for the moment are repeated for so long.
-        contact_s: As long as no call was ever answered, calls are repeated for so long only.
-        operation_s: An operation may take so long.
-        boot_s: From the start of an instance until it has published its host key.
-        settle_s: So long after a call it is still possible that Compute Engine does not know it.
-        confirm_s: From a change of an instance's metadata until the instance has confirmed it.
-        again_s: What is still there so long after its deletion was asked for is asked for again.
+        first_poll_s: Interval between the first two polls; each further interval is 1.5 times as long.
+        longest_poll_s: Longest interval between two polls.
+        retry_s: Time for which calls with transient failures are repeated.
+        contact_s: Such time while no call has been answered yet.
+        operation_s: Longest duration of an operation.
+        boot_s: Longest time from the start of an instance until it has published its host key.
+        settle_s: Time after a call during which Compute Engine may not list its operation yet.
+        confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
+        again_s: Time after which the deletion of a resource that still exists is requested again.
     """
 
     first_poll_s: float = 0.25
@@ -102,7 +102,7 @@ class Timing:
     confirm_s: float = 45.0
 
     def pauses(self) -> Iterator[float]:
-        """The pauses between looks, without end."""
+        """Yield the intervals between polls, without end."""
         pause = self.first_poll_s
         while True:
             yield pause
@@ -110,7 +110,7 @@ class Timing:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether the API at this URL is on this computer."""
+    """Return whether the API at this URL is on this computer."""
     name = urlsplit(endpoint).hostname or ""
     if name == "localhost":
         return True
@@ -123,13 +123,13 @@ def is_loopback(endpoint: str) -> bool:
 class Api:
     """Calls to Compute Engine in one project; constructing it makes none.
 
-    Calls that fail for the moment (429, 5xx, a connection that breaks) are repeated. Each call that changes something
-    carries a request id, so that its repetition is the same request.
+    Calls with transient failures (429, 5xx, a broken connection) are repeated. Each call that changes a resource
+    has a request ID, so that its repetition is the same request.
 
     Args:
-        project: The project; empty: the one of the credentials.
+        project: The project; empty: the project of the credentials.
         endpoint: URL of a private API, without a path; empty: the public one.
-        timing: How long to wait for what.
+        timing: Timeouts and intervals.
     """
 
     def __init__(self, project: str, endpoint: str, timing: Timing) -> None:
@@ -140,11 +140,11 @@ class Api:
         self._answered = False
         self._loading = threading.Lock()
 
-    # --- who calls --------------------------------------------------------------------------------------------
+    # --- credentials ------------------------------------------------------------------------------------------
 
     @cached_property
     def _credentials(self) -> tuple[Any, str]:
-        """Credentials, fresh so that expired ones show before anything is made, and their project."""
+        """Return refreshed credentials, so that expired ones fail early, and their project."""
         from google.auth import default
         from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import DefaultCredentialsError
@@ -165,14 +165,14 @@ class Api:
         """Obtain credentials, if that was not done before.
 
         Raises:
-            RefusedError: there are none, or they are not accepted.
-            ApiError: nobody answers.
+            RefusedError: there are no credentials, or they are not accepted.
+            ApiError: the server does not answer.
         """
         _ = self._credentials
 
     @cached_property
     def project(self) -> str:
-        """The project of all calls.
+        """Return the project of all calls.
 
         Raises:
             RefusedError: there are no credentials, or neither they nor the settings name a project.
@@ -199,14 +199,14 @@ class Api:
 
         return AuthorizedSession(self._credentials[0])  # type: ignore[no-untyped-call]
 
-    # --- how a call is made -----------------------------------------------------------------------------------
+    # --- making calls -----------------------------------------------------------------------------------------
 
     def _call(self, action: Callable[[], T]) -> T:
-        """What `action` returns, repeated while it fails for the moment.
+        """Return the result of `action`, which is repeated after transient failures.
 
         Raises:
-            ApiError: it failed for good, or for too long.
-            RefusedError: the credentials are of no use.
+            ApiError: it failed permanently, or for too long.
+            RefusedError: the credentials are not accepted.
         """
         begun = time.monotonic()
         for pause in self.timing.pauses():
@@ -233,7 +233,7 @@ class Api:
         return to_json(message)
 
     def _list(self, client: str, **fields: Any) -> list[Json]:
-        """All resources of one list, all pages of it."""
+        """Return the resources of one list, from all of its pages."""
 
         def action() -> list[Json]:
             request = {"project": self.project, "max_results": _PAGE, **fields}
@@ -243,7 +243,7 @@ class Api:
         return self._call(action)
 
     def _aggregated(self, client: str, field: str, **fields: Any) -> list[Json]:
-        """All resources of all zones and regions, one call a page."""
+        """Return the resources of all zones and regions, with one call per page."""
 
         def action() -> list[Json]:
             request = {"project": self.project, "max_results": _PAGE, **fields}
@@ -253,11 +253,11 @@ class Api:
         return self._call(action)
 
     def together(self, *calls: Callable[[], Any]) -> list[Any]:
-        """What several calls return, made at the same time; of their errors the first one is raised.
+        """Make several calls at the same time, and return their results; raise the first error in their order.
 
         Raises:
-            ApiError: one failed.
-            RefusedError: the credentials are of no use.
+            ApiError: a call failed.
+            RefusedError: the credentials are not accepted.
         """
         with _translated():
             self._prepare()
@@ -269,7 +269,7 @@ class Api:
             except BaseException as error:  # noqa: BLE001 - raised again below
                 ended[number] = (None, error)
 
-        # Not a pool: at Ctrl-C nobody waits for its threads.
+        # Daemon threads instead of a pool: after Ctrl-C, the program does not wait for them.
         threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(len(calls))]
         for thread in threads:
             thread.start()
@@ -282,16 +282,16 @@ class Api:
         return [ended[number][0] for number in range(len(calls))]
 
     def _prepare(self) -> None:
-        """Find out and import on one thread what every call needs."""
+        """Determine the project and credentials, and import shared modules, in one thread before others start."""
         import encodings.idna  # noqa: F401 - of getaddrinfo
 
         _ = self.project, self._credentials
         types()
 
-    # --- what is there ----------------------------------------------------------------------------------------
+    # --- reading resources ------------------------------------------------------------------------------------
 
     def get_project(self) -> Json:
-        """The project, with its quotas."""
+        """Return the project, with its quotas."""
         return self._call(
             lambda: to_json(
                 self._client("ProjectsClient").get(project=self.project, retry=None, timeout=CALL_TIMEOUT_S)
@@ -299,24 +299,24 @@ class Api:
         )
 
     def regions(self) -> list[Json]:
-        """All regions, with their quotas and zones."""
+        """Return the regions, with their quotas and zones."""
         return self._list("RegionsClient")
 
     def accelerator_zones(self, name: str) -> list[str]:
-        """Zones that have accelerators of this type."""
+        """Return the zones that have accelerators of this type."""
         accelerators = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
         return [last(item["zone"]) for item in accelerators if item.get("zone")]
 
     def machine_types(self, name: str) -> list[Json]:
-        """The machine type of this name, once for each zone that has it."""
+        """Return the machine type of this name, once for each zone that has it."""
         return self._aggregated("MachineTypesClient", "machine_types", filter=f"name={name}")
 
     def machine_zones(self, name: str) -> list[str]:
-        """Zones that have machines of this type."""
+        """Return the zones that have machines of this type."""
         return [last(item["zone"]) for item in self.machine_types(name) if item.get("zone")]
 
     def image(self, path: str) -> Json:
-        """The image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
+        """Return the image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
         words = path.removeprefix("https://www.googleapis.com/compute/v1/").split("/")
         client, project = self._client("ImagesClient"), words[1]
         if words[-2] == "family":
@@ -330,34 +330,34 @@ class Api:
         )
 
     def network(self, path: str) -> Json:
-        """A VPC network, of this project or of a host project."""
+        """Return a VPC network, of this project or of a host project."""
         project, name = network_of(path)
         return self._get("NetworksClient", "get", project=project or self.project, network=name)
 
     def instances(self, query: str) -> list[Json]:
-        """Instances of all zones, in one call a page."""
+        """Return the instances of all zones, with one call per page."""
         return self._aggregated("InstancesClient", "instances", filter=query)
 
     def disks(self, query: str) -> list[Json]:
-        """Disks of all zones."""
+        """Return the disks of all zones."""
         return self._aggregated("DisksClient", "disks", filter=query)
 
     def addresses(self, query: str) -> list[Json]:
-        """Reserved addresses of all regions."""
+        """Return the reserved addresses of all regions."""
         return self._aggregated("AddressesClient", "addresses", filter=query)
 
     def firewalls(self, project: str = "") -> list[Json]:
-        """All firewall rules of the project, or of another one."""
+        """Return the firewall rules of this project, or of another one."""
         return self._list("FirewallsClient", project=project or self.project)
 
     def operations(self, query: str = "", project: str = "") -> list[Json]:
-        """Operations of the last days, of all zones and regions."""
+        """Return the operations of the last days, of all zones and regions."""
         return self._aggregated("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
 
-    # --- what changes something -------------------------------------------------------------------------------
+    # --- changing resources -----------------------------------------------------------------------------------
 
     def bulk_insert(self, place: str, body: Json, request_id: str, *, regional: bool) -> Json:
-        """Make instances in one zone, or in one zone of a region; the operation, not yet done.
+        """Create instances in one zone, or in one zone of a region; return the operation, which is not done yet.
 
         Source: instances.bulkInsert and regionInstances.bulkInsert.
         """
@@ -376,7 +376,7 @@ class Api:
         )
 
     def insert_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
-        """Make a firewall rule; the operation."""
+        """Create a firewall rule; return the operation."""
         messages = types()
         request = messages.InsertFirewallRequest(
             project=project or self.project,
@@ -387,7 +387,7 @@ class Api:
         return self._call(lambda: to_json(client.insert_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
 
     def patch_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
-        """Change a firewall rule to `body`; the operation."""
+        """Change a firewall rule to `body`; return the operation."""
         messages = types()
         request = messages.PatchFirewallRequest(
             project=project or self.project,
@@ -401,10 +401,10 @@ class Api:
     # --- operations -------------------------------------------------------------------------------------------
 
     def wait(self, operation: Json, activity: str) -> Json:
-        """The operation once it is done, whether it failed or not.
+        """Wait for an operation, and return it when it is done, even if it failed.
 
         Raises:
-            ApiError: it takes longer than `timing.operation_s`; `what` names it.
+            ApiError: it takes longer than `timing.operation_s`; `activity` names it in the message.
         """
         deadline = time.monotonic() + self.timing.operation_s
         pauses = self.timing.pauses()
@@ -447,12 +447,12 @@ class Api:
     # --- many calls in one request ----------------------------------------------------------------------------
 
     def path(self, *words: str, project: str = "", **query: str) -> str:
-        """Path of a resource in the project, or in another one, for a call in a batch."""
+        """Return the path of a resource in the project, or in another one, for a call in a batch."""
         asked = f"?{urlencode(query)}" if query else ""
         return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{asked}"
 
     def batch(self, calls: Sequence[Call]) -> list[Answer]:
-        """The answers to many calls, in their order, those that failed for the moment repeated.
+        """Return the answers to many calls, in their order; calls with transient failures are repeated.
 
         Source: https://cloud.google.com/compute/docs/api/how-tos/batch
 
@@ -484,15 +484,15 @@ class Api:
             raise ApiError(from_http(answer.status_code, _body(answer)))
         return decode(answer.headers["Content-Type"], answer.content)
 
-    # --- who may do what --------------------------------------------------------------------------------------
+    # --- permissions ------------------------------------------------------------------------------------------
 
     def permitted(self, permissions: Sequence[str]) -> set[str]:
-        """Those of `permissions` that the caller has in the project.
+        """Return those of `permissions` that the caller has in the project.
 
         Source: cloudresourcemanager.projects.testIamPermissions.
 
         Raises:
-            ApiError: nobody can tell, as where that API is disabled.
+            ApiError: the call failed, for example because that API is disabled.
         """
         base = self.endpoint if is_loopback(self.endpoint) else RESOURCE_MANAGER
 
@@ -510,7 +510,7 @@ class Api:
 
 
 def to_json(message: Any) -> Json:
-    """A message of the client as REST's JSON, without fields that are not set."""
+    """Return a message of the library as JSON of the REST API, without unset fields."""
     text = type(message).to_json(
         message,
         use_integers_for_enums=False,
@@ -523,13 +523,13 @@ def to_json(message: Any) -> Json:
 
 
 def answer_failures(answer: Answer) -> list[Failure]:
-    """What a call in a batch says went wrong; empty where nothing did."""
+    """Return the failures that the answer to a call in a batch reports; empty if it succeeded."""
     return [] if answer.status < 400 else from_http(answer.status, answer.body)
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise what Google's client and its transport raise as ApiError or RefusedError."""
+    """Convert errors of Google's library and its transport to ApiError or RefusedError."""
     import requests
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError

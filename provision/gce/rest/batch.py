@@ -1,7 +1,7 @@
-"""Many calls in one request, in the form that Compute Engine's batch endpoint takes and answers.
+"""Encode many calls as one request to Compute Engine's batch endpoint, and decode the response.
 
-https://cloud.google.com/compute/docs/api/how-tos/batch: multipart/mixed, each part an HTTP request of its own with a
-Content-ID, answered by a part whose Content-ID is that with ``response-`` before it; in any order.
+Source: https://cloud.google.com/compute/docs/api/how-tos/batch. The body is multipart/mixed; each part is an HTTP
+request with a Content-ID. The response has one part for each, with ``response-`` before the Content-ID, in any order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from email.message import Message
 from typing import Any
 
 CALLS_MAX = 1000
-"""Compute Engine takes no more in one request."""
+"""Largest number of calls that Compute Engine accepts in one request."""
 
 _STATUS_LINE = re.compile(rb"HTTP/[0-9.]+ ([0-9]{3})[^\r\n]*\r?\n")
 _CONTENT_ID = re.compile(r"<response-([0-9]+)>")
@@ -27,9 +27,9 @@ class Call:
     """One call of a batch.
 
     Attributes:
-        method: ``DELETE``.
-        path_and_query: ``/compute/v1/projects/p/zones/z/instances/i?requestId=…``.
-        body: What it sends as JSON; None: nothing.
+        method: HTTP method, ``DELETE``.
+        path_and_query: Path and query, ``/compute/v1/projects/p/zones/z/instances/i?requestId=…``.
+        body: Body that is sent as JSON; None: no body.
     """
 
     method: str
@@ -39,20 +39,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call of a batch was answered."""
+    """The answer to one call of a batch."""
 
     status: int
     body: dict[str, Any]
 
 
 def encode(calls: Sequence[Call]) -> tuple[str, bytes]:
-    """The request that makes all of `calls`, at most CALLS_MAX of them.
+    """Return the request that makes all of `calls`, at most CALLS_MAX of them.
 
     Returns:
-        Its Content-Type and its body.
+        The Content-Type and the body of the request.
 
     Raises:
-        ValueError: there are none, or too many.
+        ValueError: there are no calls, or too many.
     """
     if not 1 <= len(calls) <= CALLS_MAX:
         raise ValueError(f"a batch has 1 to {CALLS_MAX} calls, not {len(calls)}")
@@ -62,10 +62,10 @@ def encode(calls: Sequence[Call]) -> tuple[str, bytes]:
 
 
 def decode(content_type: str, body: bytes) -> list[Answer]:
-    """The answers in the response to a batch, in the order of its calls.
+    """Return the answers in the response to a batch, in the order of its calls.
 
     Raises:
-        ValueError: it is no such response, or an answer is missing.
+        ValueError: the response is not one to a batch, or an answer is missing.
     """
     head = f"MIME-Version: 1.0\r\nContent-Type: {content_type}\r\n\r\n".encode()
     message = email.parser.BytesParser().parsebytes(head + body)

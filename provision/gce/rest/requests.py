@@ -1,4 +1,4 @@
-"""Bodies of the requests that make a fleet, in REST's own JSON; pure.
+"""Build the bodies of requests that create the resources of a fleet, as JSON of the REST API.
 
 Fields are those of https://cloud.google.com/compute/docs/reference/rest/v1/instances/bulkInsert and
 https://cloud.google.com/compute/docs/reference/rest/v1/firewalls.
@@ -18,7 +18,7 @@ from provision.gce.options import GceOptions, options_of
 from provision.model import FleetSpec
 
 IAP_RANGE = "35.235.240.0/20"
-"""From where Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
+"""Addresses from which Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
 
 STOP_AT = "fleet-stop-at"
 """Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
@@ -30,35 +30,35 @@ _NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]+", re.ASCII)
 
 
 def stem(fleet: str, owner: str) -> str:
-    """Network tag of a fleet, and the beginning of the names of all that is made for it."""
+    """Return the network tag of a fleet, with which the names of its resources begin."""
     return f"{fleet}-{owner}"
 
 
 def instance_name(fleet: str, owner: str, name: str) -> str:
-    """What Compute Engine calls the instance that the fleet calls `name`."""
+    """Return the name on Compute Engine of the instance with the name `name` within the fleet."""
     return f"{stem(fleet, owner)}-{name}"
 
 
 def label_value(text: str) -> str:
-    """`text` with the characters that a label may have: lower case, digits, hyphens and underscores, at most 63."""
+    """Return `text` as a valid label value: at most 63 lower-case letters, digits, hyphens, and underscores."""
     return _NOT_IN_LABELS.sub("-", text.lower()).strip("-")[:_LABEL_LENGTH_MAX].rstrip("-")
 
 
 def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[str, str]:
-    """Labels of an instance and its disk, by which a fleet is found again.
+    """Return the labels of an instance and its disk, by which the resources of a fleet are listed.
 
     Args:
         fleet: Name of the fleet.
-        owner: Who keeps the fleet's state, 8 characters.
+        owner: ID of the state directory, 8 characters.
         user: Login and computer of the user, in any form.
-        index: Of the instance; None: of all instances of a bulk request, which gives each the same labels.
+        index: Index of the instance; None: for all instances of a bulk request, which have the same labels.
     """
     pairs = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
     return pairs if index is None else {**pairs, "fleet-index": str(index)}
 
 
 def ssh_keys(user: str, public_key: str) -> str:
-    """The value of the metadata ``ssh-keys`` that lets the owner of `public_key` log in as `user`."""
+    """Return the value of the metadata ``ssh-keys`` that lets the owner of `public_key` log in as `user`."""
     return f"{user}:{' '.join(public_key.split())}"
 
 
@@ -72,19 +72,19 @@ def bulk_insert(
     others: Sequence[str] = (),
     region: str = "",
 ) -> dict[str, Any]:
-    """Body of the one request that makes all of `names`, or none.
+    """Return the body of the one request that creates all of `names`, or none.
 
     Args:
-        spec: The fleet; its cloud is resolved.
-        names: Our names of the instances, and what Compute Engine is to call them.
-        owner: Who keeps the fleet's state.
+        spec: The fleet; its options are resolved.
+        names: Names on Compute Engine by the names within the fleet.
+        owner: ID of the state directory.
         user: Login and computer of the user.
-        zones: For a region's bulkInsert: zones from which Compute Engine chooses one; None: for that of a zone.
-        others: For a region's bulkInsert: the other zones of the region, which Compute Engine must not choose.
-        region: Where they will stand; needed for that of a zone where the spec names a subnetwork.
+        zones: For bulkInsert in a region: zones from which Compute Engine chooses one; None: bulkInsert in a zone.
+        others: For bulkInsert in a region: the other zones of the region, which Compute Engine must not choose.
+        region: Region of the instances; required for bulkInsert in a zone if the spec names a subnetwork.
 
     Raises:
-        ValueError: the spec has no cloud, or names a subnetwork and nobody says of which region.
+        ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
     """
     cloud = options_of(spec)
     marks = labels(spec.name, owner, user)
@@ -117,26 +117,26 @@ def bulk_insert(
 
 
 def mark(fleet: str, owner: str, user: str) -> str:
-    """Description of what a fleet has; firewall rules have no labels, and are found again by it."""
+    """Return the description of a fleet's resources; it identifies firewall rules, which have no labels."""
     return f"made by fleet for {fleet}, owner {owner}, user {label_value(user)}"
 
 
 def marked(description: str) -> tuple[str, str, str] | None:
-    """Fleet, owner and user of what has this description; None: no fleet made it."""
+    """Return the fleet, owner, and user in a description; None if the resource belongs to no fleet."""
     match = _MARK.fullmatch(description)
     return (match[1], match[2], match[3]) if match else None
 
 
 def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str]) -> list[dict[str, Any]]:
-    """Bodies of the two rules of a fleet: who may use SSH, and that its instances reach each other.
+    """Return the bodies of the two rules of a fleet: for SSH, and for the traffic among its instances.
 
     Args:
         fleet: Name of the fleet.
-        owner: Who keeps the fleet's state.
+        owner: ID of the state directory.
         user: Login and computer of the user, in any form.
-        cloud: What it rents.
-        ssh_from: Addresses that may use SSH, in CIDR notation; without external addresses it is Identity-Aware Proxy
-            instead.
+        cloud: Options of the fleet.
+        ssh_from: Addresses that may use SSH, in CIDR notation; without external addresses, those of Identity-Aware
+            Proxy are used instead.
     """
     tag = stem(fleet, owner)
     common = {
@@ -181,7 +181,7 @@ def _interface(cloud: GceOptions, region: str) -> dict[str, Any]:
 
 
 def _metadata(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
-    """Only the fleet's own key logs in, and the guest agent publishes the host keys."""
+    """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys."""
     items = {
         "ssh-keys": ssh_keys(cloud.ssh_user, public_key),
         "block-project-ssh-keys": "true",
@@ -194,7 +194,7 @@ def _metadata(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
 
 
 def _scheduling(cloud: GceOptions) -> dict[str, Any]:
-    """An instance with GPUs, or one on spot, cannot move to another computer: it is stopped."""
+    """Return the scheduling; instances with GPUs and Spot VMs cannot migrate, so maintenance stops them."""
     stays = has_gpus(cloud) or cloud.spot
     scheduling: dict[str, Any] = {
         "provisioningModel": "SPOT" if cloud.spot else "STANDARD",
@@ -209,7 +209,7 @@ def _scheduling(cloud: GceOptions) -> dict[str, Any]:
 
 
 def _accelerators(cloud: GceOptions) -> dict[str, Any]:
-    """Only those that are attached: the others come with the machine type."""
+    """Return the attached GPUs; built-in GPUs come with the machine type and are not listed."""
     gpu = gpu_of(cloud)
     if not cloud.gpus or gpu is None or gpu.built_in:
         return {}

@@ -1,4 +1,4 @@
-"""What Compute Engine tells of its instances, in the words of provisioning; pure."""
+"""Convert resources of Compute Engine's REST API to the data classes of provisioning."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HOST_KEY = "ssh-ed25519"
 
 
 def last(url: str) -> str:
-    """The last part of a URL or path: the resource's name."""
+    """Return the last part of a URL or path, the resource's name."""
     return url.rsplit("/", 1)[-1]
 
 
 def zone_of(resource: Mapping[str, Any]) -> str:
-    """Name of the zone that a resource is in."""
+    """Return the name of the zone that a resource is in."""
     return last(str(resource.get("zone", "")))
 
 
 def seconds(text: str) -> float:
-    """Seconds since the epoch of a time in RFC 3339, as the API writes it; 0 where there is none."""
+    """Return a time in RFC 3339 format as seconds since the epoch; 0 if it is empty or invalid."""
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
     except ValueError:
@@ -47,19 +47,19 @@ def seconds(text: str) -> float:
 
 
 def owned(resources: Iterable[Json], owner: str) -> list[Json]:
-    """Those of `resources` that this owner made."""
+    """Return those of `resources` that this owner created."""
     return [resource for resource in resources if resource.get("labels", {}).get("fleet-owner") == owner]
 
 
 def our_name(resource: Mapping[str, Any]) -> str:
-    """Name of an instance within its fleet, ``worker-0``; all of its own where it is none of ours."""
+    """Return the name of an instance within its fleet, ``worker-0``; its full name if it belongs to no fleet."""
     labels = resource.get("labels", {})
     base = stem(str(labels.get("fleet", "")), str(labels.get("fleet-owner", "")))
     return str(resource.get("name", "")).removeprefix(f"{base}-")
 
 
 def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
-    """Return the zones in which a bulkInsert reports to have tried to make instances.
+    """Return the zones in which a bulkInsert reports that it tried to create instances.
 
     Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
     """
@@ -68,7 +68,7 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
 
 
 def cloud_of(resource: Mapping[str, Any]) -> GceOptions:
-    """What an instance is, as far as its price asks."""
+    """Return those options of an instance that determine its price."""
     gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
     return GceOptions(
         machine_type=last(str(resource.get("machineType", ""))),
@@ -79,7 +79,7 @@ def cloud_of(resource: Mapping[str, Any]) -> GceOptions:
 
 
 def instance(resource: Mapping[str, Any]) -> Instance:
-    """An instance of the API as one of ours."""
+    """Return an instance of the API as an Instance."""
     zone = zone_of(resource)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
     return Instance(
@@ -95,7 +95,7 @@ def instance(resource: Mapping[str, Any]) -> Instance:
 
 
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
-    """By fleet and index; one whose name has no index comes last."""
+    """Return instances sorted by fleet and index; an instance without an index in its name comes last."""
 
     def place(worker: Instance) -> tuple[str, int, str]:
         try:
@@ -107,16 +107,16 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
 
 
 def addresses(resource: Mapping[str, Any]) -> tuple[str, str]:
-    """Internal and external address of an instance; empty where it has none."""
+    """Return the internal and the external address of an instance; empty if it has none."""
     card = (resource.get("networkInterfaces") or [{}])[0]
     outside = [config.get("natIP", "") for config in card.get("accessConfigs", ())]
     return str(card.get("networkIP", "")), str(next(filter(None, outside), ""))
 
 
 def host_key(answer: Mapping[str, Any]) -> str:
-    """The host key among guest attributes of the name space ``hostkeys``, as OpenSSH writes it; empty: none yet.
+    """Return the host key in guest attributes of the namespace ``hostkeys``, in OpenSSH format; empty: none yet.
 
-    The guest agent of Google's images puts it there: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes
+    The guest agent of Google's images publishes it: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes
     """
     for item in answer.get("queryValue", {}).get("items", ()):
         words = str(item.get("value", "")).split()
