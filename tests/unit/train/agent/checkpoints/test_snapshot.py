@@ -1,4 +1,4 @@
-"""When a checkpoint directory is complete, when that counts, and what a snapshot consists of."""
+"""Complete states of checkpoint directories, the time at which they count, and the contents of snapshots."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_names_with_a_path_are_found_within_the_directory() -> None:
     assert seen(found, named("/elsewhere/ckpt-2")) is not None  # nothing of ours
 
 
-def test_keras_files_count_once_nobody_writes_to_them() -> None:
+def test_keras_files_count_once_no_process_writes_to_them() -> None:
     found = files("latest.weights.h5", "training_metadata.json", mtime_ns=NOW)
     assert seen(found, writing=["latest.weights.h5"]) is None
     assert paths(seen(found)) == {"latest.weights.h5", "training_metadata.json"}
@@ -198,7 +198,7 @@ NONE: frozenset[str] = frozenset()
 ASLEEP = {1: Thread("S", 0)}
 
 
-def test_a_state_counts_when_it_has_stood_for_a_moment() -> None:
+def test_a_state_counts_after_it_was_unchanged_for_a_time() -> None:
     one = state(*files("a.h5"))
     observer = Observer({})
     assert not observer.is_due(one, NONE, 1.0, ASLEEP)
@@ -400,7 +400,7 @@ def test_a_snapshot_travels_as_a_list() -> None:
             read_snapshot(bad)
 
 
-def test_the_digest_tells_contents_and_not_times() -> None:
+def test_the_digest_depends_on_contents_and_not_on_times() -> None:
     assert digest_of(ITEMS) == digest_of([item._replace(mtime_ns=1) for item in ITEMS])
     assert digest_of(ITEMS) != digest_of([ITEMS[0]._replace(content="x"), *ITEMS[1:]])
 

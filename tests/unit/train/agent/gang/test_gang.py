@@ -1,4 +1,4 @@
-"""The rule of the gang: attempts begin together, end together, and begin again as the policy wants."""
+"""The rule of the gang: attempts begin together, end together, and begin again as the policy requires."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(count: int) -> list[str]:
 
 
 class Play:
-    """A gang, and what its slots tell; time goes by only when told to."""
+    """A gang and the statuses of its slots, with a clock that only `wait` advances."""
 
     def __init__(
         self, count: int, policy: Policy = ONCE, spares: int = 0, tasks: tuple[str, ...] = (), **terms: float
@@ -74,7 +74,7 @@ class Play:
         self.gang = scheduling.mark_lost(self.gang, name, reason, self.now)
 
     def start(self) -> Play:
-        """As far as the order to go."""
+        """Bring the gang to the stage `GO`."""
         for name in self.names:
             self.send_record(name)
         if self.gang.stage is Stage.RESERVE:
@@ -94,7 +94,7 @@ class Play:
         self.send_record(name, exit=ended, reason=reason)
 
     def close(self, *but: str) -> None:
-        """All that run end, as they were told to."""
+        """End all running tasks except those in `but`."""
         for name in self.playing:
             if name not in but:
                 self.send_record(name, exit=self.statuses[name].exit or KILLED, closed=True)
@@ -200,7 +200,7 @@ def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
 
 
 def test_peers_of_a_host_that_is_gone_only_follow_from_it() -> None:
-    """TensorFlow notices after eight seconds, and its exit comes before the silence of the agent counts."""
+    """Check an exit that precedes the loss of the host: TensorFlow notices after eight seconds."""
     play = Play(2, Policy()).start()
     play.exit("worker-0", Exit(code=1))
     play.send_record("worker-0", closed=True)
@@ -449,7 +449,7 @@ EVENTS = st.lists(
 
 
 def promises(before: Gang, after: Gang) -> None:
-    """What holds of each step."""
+    """Check the invariants of one step."""
     assert after.attempt >= before.attempt
     assert after.restarts <= after.terms.policy.restarts
     if after.stage is Stage.GO and before.stage is not Stage.GO and before.attempt == after.attempt:
@@ -478,9 +478,9 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         elif change == "next":
             play.send_record(name, attempt=play.gang.attempt)
         elif isinstance(change, dict):
-            told = play.statuses[name].exit
+            reported_exit = play.statuses[name].exit
             play.send_record(
-                name, **change if told is None else {**change, "exit": told}
+                name, **change if reported_exit is None else {**change, "exit": reported_exit}
             )  # a slot never unsays an exit
         promises(before, play.gang)
         if before.result is not None:

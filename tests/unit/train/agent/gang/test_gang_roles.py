@@ -47,7 +47,7 @@ def test_with_all_workers_parameter_servers_are_not_waited_for() -> None:
 
 @pytest.mark.parametrize(("slot", "task"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
 def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, task: str) -> None:
-    """TensorFlow's coordinator goes on without a worker, but its process does not end while one is missing."""
+    """Check that the attempt ends: the coordinator continues, but does not exit while a worker is missing."""
     play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
     play.exit(slot, KILLED)
     assert scheduling.desired_state(play.gang).reason == f"{task} was killed by SIGKILL"
@@ -118,11 +118,11 @@ def test_training_goes_on_without_an_evaluator(how: str) -> None:
         play.send_record("worker-2", preempted=True)
         play.exit("worker-2", KILLED)
     assert play.at(Stage.GO)
-    told = scheduling.desired_state(play.gang).notices[-1]
-    assert told.startswith("evaluator-0 ")
-    assert told.endswith("training continues without it")
+    notice = scheduling.desired_state(play.gang).notices[-1]
+    assert notice.startswith("evaluator-0 ")
+    assert notice.endswith("training continues without it")
     play.wait(1.0)
-    assert scheduling.desired_state(play.gang).notices[-1] == told
+    assert scheduling.desired_state(play.gang).notices[-1] == notice
     play.exit("worker-0", DONE)
     play.exit("worker-1", DONE)
     play.close("worker-2" if how == "lost" else "")
@@ -138,7 +138,7 @@ def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
 
 
 def trained() -> Play:
-    """As far as the end of the training, of which the last checkpoint is on its way."""
+    """Return a gang at the end of the training, before its last checkpoint arrives."""
     play = evaluated()
     play.send_record("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
     for slot in ("worker-0", "worker-1"):

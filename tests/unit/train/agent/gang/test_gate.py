@@ -1,4 +1,4 @@
-"""What the gate says of hosts and of the ways between them."""
+"""The verdict of the gate on hosts and on the connections between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def members(count: int) -> list[Member]:
 def judged(
     count: int, broken: dict[tuple[int, int], str] | None = None, changed: dict[int, Facts] | None = None
 ) -> Verdict:
-    """The verdict on `count` hosts, of which some pairs are broken and some facts changed."""
+    """Return the verdict on `count` hosts, with broken pairs and changed facts."""
     pairs = {(f"worker-{a}", f"worker-{b}"): (broken or {}).get((a, b), "") for a, b in permutations(range(count), 2)}
     facts = {f"worker-{n}": (changed or {}).get(n, FACTS) for n in range(count)}
     return verdict(members(count), facts, pairs)
@@ -134,9 +134,9 @@ def test_hosts_that_are_alike_and_reach_each_other_may_start() -> None:
 def test_who_cannot_reach_whom(
     count: int, broken: dict[tuple[int, int], str], sentences: list[str], first: str
 ) -> None:
-    found = judged(count, broken)
-    assert list(found.problems) == sentences
-    assert found.first_failed_task == first
+    result = judged(count, broken)
+    assert list(result.problems) == sentences
+    assert result.first_failed_task == first
 
 
 @pytest.mark.parametrize("clause", [UNKNOWN_NAME, SILENT, "worker-0 answers there", "permission denied"])
@@ -153,9 +153,9 @@ def test_a_long_list_is_cut() -> None:
 def test_what_nobody_told_is_not_taken_for_granted() -> None:
     pairs = {("worker-0", "worker-1"): ""}
     facts = {"worker-0": FACTS}
-    found = verdict(members(2), facts, pairs)
-    assert [text.partition(" (")[0] for text in found.problems] == ["worker-1", "worker-1"]
-    assert found.first_failed_task == "worker-1"
+    result = verdict(members(2), facts, pairs)
+    assert [text.partition(" (")[0] for text in result.problems] == ["worker-1", "worker-1"]
+    assert result.first_failed_task == "worker-1"
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,10 @@ def test_what_nobody_told_is_not_taken_for_granted() -> None:
     ],
 )
 def test_hosts_that_do_not_fit_together(changed: dict[int, Facts], message: str, first: str) -> None:
-    found = judged(3, changed=changed)
-    (problem,) = found.problems
+    result = judged(3, changed=changed)
+    (problem,) = result.problems
     assert problem.startswith(message)
-    assert found.first_failed_task == first
+    assert result.first_failed_task == first
 
 
 def test_of_two_that_differ_neither_is_blamed() -> None:
@@ -197,9 +197,9 @@ def test_of_two_that_differ_neither_is_blamed() -> None:
 
 
 def test_all_problems_are_told_and_nobody_is_blamed_for_those_of_another() -> None:
-    found = judged(3, {(0, 1): TIMED_OUT}, {2: FACTS._replace(disk_free=0)})
-    assert len(found.problems) == 2
-    assert found.first_failed_task == ""
+    result = judged(3, {(0, 1): TIMED_OUT}, {2: FACTS._replace(disk_free=0)})
+    assert len(result.problems) == 2
+    assert result.first_failed_task == ""
 
 
 def test_patches_and_nightlies_of_one_release_fit_together() -> None:
@@ -235,24 +235,24 @@ def test_gpus_of_a_parameter_server_do_not_count() -> None:
     ],
 )
 def test_what_is_only_worth_knowing(changed: dict[int, Facts], warning: str) -> None:
-    found = judged(2, changed=changed)
-    assert found.problems == ()
-    (told,) = found.warnings
-    assert told.startswith(warning)
+    result = judged(2, changed=changed)
+    assert result.problems == ()
+    (message,) = result.warnings
+    assert message.startswith(warning)
 
 
 def test_a_nearly_full_disk_is_a_warning_with_the_command_that_frees_it() -> None:
-    found = judged(3, changed={1: FACTS._replace(disk_free=1 << 30)})
-    assert not found.problems
-    assert found.warnings == (
+    result = judged(3, changed={1: FACTS._replace(disk_free=1 << 30)})
+    assert not result.problems
+    assert result.warnings == (
         "disk space is low: 1.0 GiB on worker-1 (10.0.0.3); list ended jobs with fleet jobs, delete them with "
         "--prune",
     )
 
 
 def test_hosts_of_two_architectures_are_named() -> None:
-    found = judged(2, changed={0: FACTS._replace(machine="x86_64"), 1: FACTS._replace(machine="aarch64")})
-    assert found.problems == (
+    result = judged(2, changed={0: FACTS._replace(machine="x86_64"), 1: FACTS._replace(machine="aarch64")})
+    assert result.problems == (
         "the hosts have different architectures: x86_64 on worker-0 (10.0.0.2), aarch64 on worker-1 (10.0.0.3); "
         "use hosts of one architecture",
     )

@@ -1,4 +1,4 @@
-"""What is read out of pip's output, as recorded from pip 23 and 24, one file each."""
+"""Parsing of pip's output, as recorded from pip 23 and 24, one file each."""
 
 from __future__ import annotations
 

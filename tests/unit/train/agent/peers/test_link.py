@@ -17,7 +17,7 @@ NONCES = b"c" * 16, b"p" * 16
 def meet(
     chief_secret: bytes = SECRET, peer_secret: bytes = SECRET, *, job: str = "job", attempt: int = 1
 ) -> tuple[Session, Session]:
-    """The chief's and the peer's session."""
+    """Return the sessions of the chief and of the peer."""
     chief = ChiefGreeting(chief_secret, "job", 1, NONCES[0])
     peer = PeerGreeting(peer_secret, job, attempt, "worker-1", NONCES[1])
     answer, nothing = chief.take(peer.first().rstrip())
