@@ -130,7 +130,7 @@ class Supervisor:
             ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
             OpenGate: lambda action: self._attempt_for(action.attempt).open_gate(),
             Notify: self._notify,
-            InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspect),
+            InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
             EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
             ReportAttemptEnd: self._record_attempt_end,
             Finish: lambda action: self._finish(action.result),
