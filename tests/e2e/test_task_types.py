@@ -63,7 +63,7 @@ def test_the_tutorial_on_parameter_servers_runs_unchanged(program: Program) -> N
     assert len(accuracies) == 3
     assert accuracies[-1] > 0.9
     assert any(line.startswith("Final loss is") for line in lines)
-    assert "ps-0: was killed by SIGTERM" in ran.err
+    assert "ps-0 on worker-2: was killed by SIGTERM" in ran.err
     assert re.search(r"job \S+ succeeded", ran.err)
     assert not program.tasks()
 
