@@ -34,7 +34,7 @@ class UpRequest:
         given: Settings of the command line.
         defaults: Settings of the environment and fleet.toml, for a new fleet.
         dry_run: Show the plan and the price; create nothing.
-        retry_until_up: If there is no capacity, wait and try again.
+        retry_until_up: If capacity is missing, wait and try again.
         accept_new: Accept the host keys of unknown hosts.
     """
 

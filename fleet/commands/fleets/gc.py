@@ -181,7 +181,7 @@ class _Search:
 def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
     """Return a search for each account: the given one, or those of existing fleets and of the settings.
 
-    A provider without accounts has one search; the default account is searched if there is no other.
+    A provider without accounts has one search; if no other account is known, the default account is searched.
     """
     searches = []
     recorded = [] if request.only else _recorded(ports)

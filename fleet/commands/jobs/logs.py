@@ -44,7 +44,7 @@ class LogsRequest:
 
 
 def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list[str]:
-    """Return the slot that has the task `name`, or that has this name itself; all slots if there is no name."""
+    """Return the slot with the task `name`, or with this name itself; all slots if `name` is empty."""
     slots = [host.name for host in record.places]
     tasks = {member.task: member.slot for member in members if member.task}
     if name and name not in tasks and name not in slots:
@@ -63,7 +63,7 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     """Show the output of a job; with `follow`, continue until it ends.
 
     Raises:
-        NotFoundError: there is no such fleet, worker or job.
+        NotFoundError: The fleet, worker, or job does not exist.
         FleetError: no host, or not the requested host, can be reached.
         JobFailedError: the job failed.
         JobNotFinished: the job keeps running.
