@@ -121,11 +121,13 @@ class FaultHost:
             if str(Path(f"/proc/{self._init}/ns/pid").readlink()) == self._space:
                 os.kill(self._init, signal.SIGKILL)
         self._running.wait(20)
-        self._running = None
+        self._running, self._init, self._space = None, 0, ""
 
     def processes(self) -> dict[int, psutil.Process]:
         """Return its processes by their number on the host, except the first one, sessions of SSH, and zombies."""
-        running = {}
+        running: dict[int, psutil.Process] = {}
+        if not self._space:  # the kernel gives the number of the namespace of a host that is off to another
+            return running
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid == self._init or str(Path(f"/proc/{process.pid}/ns/pid").readlink()) != self._space:
