@@ -1,7 +1,7 @@
 """Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
-Reports of the agents are passed on unchanged: TaskState, AttemptEnded, Stalled, Progress, Usage and JobResult of
-train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.model.
+Reports of the agents are passed on unchanged: TaskState, AttemptEnded, HangInspection, Progress, Usage and JobResult
+of train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from provision.model import Offer
-from train.agent.protocol.records import AttemptEnded, JobResult, Member, Progress, Stalled, TaskState, Usage
+from train.agent.protocol.records import AttemptEnded, HangInspection, JobResult, Member, Progress, TaskState, Usage
 from train.lint.model import Finding
 
 
@@ -414,7 +414,7 @@ Event = (
     | Finding
     | TaskState
     | AttemptEnded
-    | Stalled
+    | HangInspection
     | Progress
     | Usage
     | JobResult

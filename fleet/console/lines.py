@@ -7,10 +7,10 @@ from typing import BinaryIO, TextIO
 
 from fleet.console.colors import paint, task_color
 from fleet.console.log_lines import LogText
-from fleet.console.messages import Teller, stalled_text
+from fleet.console.messages import Teller, inspection_text
 from fleet.console.reports import report_text
 from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
-from train.agent.protocol.records import JobResult, Outcome, Phase, Stalled, TaskState
+from train.agent.protocol.records import HangInspection, JobResult, Outcome, Phase, TaskState
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
@@ -79,7 +79,7 @@ class LinesSink:
             self._pushed.add(event.host)
         text = self._teller.message(event)
         if text and not _is_reported_as_error(event):
-            details = "\n" + stalled_text(event).rstrip("\n") if isinstance(event, Stalled) else ""
+            details = "\n" + inspection_text(event).rstrip("\n") if isinstance(event, HangInspection) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ from fleet.events import (
 )
 from fleet.steps import Step
 from provision.quantities import counted
-from train.agent.protocol.records import AttemptEnded, Stalled
+from train.agent.protocol.records import AttemptEnded, HangInspection
 
 _REFRESH_S = 0.1
 _AT_ONCE = 0.0  # in place of a time
@@ -51,7 +51,7 @@ _SAID = (
     ZoneTried,
     JobStarted,
     AttemptEnded,
-    Stalled,
+    HangInspection,
     JobDiagnosed,
     ConnectionLost,
     ConnectionRestored,
@@ -191,7 +191,7 @@ class LiveSink:
             message = self._teller.message(event)
             if not message:
                 return
-            if isinstance(event, Stalled) and (event.stack or event.sockets):
+            if isinstance(event, HangInspection) and (event.stack or event.sockets):
                 message += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
             lines = message.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)

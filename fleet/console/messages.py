@@ -31,7 +31,7 @@ from fleet.events import (
 )
 from fleet.folding import fold
 from provision.quantities import counted
-from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Stalled, TaskState
+from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 
 _SPARE = "none: a spare gets no task until another host is lost"
 
@@ -84,7 +84,7 @@ def plan_text(plan: TaskPlanned) -> str:
     return "".join(clean(line) + "\n" for line in lines)
 
 
-def stalled_text(event: Stalled) -> str:
+def inspection_text(event: HangInspection) -> str:
     """Return the stack and the connections of a task that hangs, each with a heading."""
     lines = []
     parts = (
@@ -235,7 +235,7 @@ def _attempt_ended(event: AttemptEnded) -> str:
     return f"attempt {event.attempt} failed{_because(reason)}; attempt {event.attempt + 1} starts {wait}{most}"
 
 
-def _stalled(event: Stalled) -> str:
+def _hang_inspection(event: HangInspection) -> str:
     from train.agent.gang.hang import describe
 
     return f"no progress: {describe(event)}" + (f" (state {event.state})" if event.state else "")
@@ -293,7 +293,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ResultsPulled: _results_pulled,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
-    Stalled: _stalled,
+    HangInspection: _hang_inspection,
     JobDiagnosed: _job_diagnosed,
     JobResult: result_message,
 }

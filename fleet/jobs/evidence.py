@@ -13,13 +13,13 @@ from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
     Follow,
+    HangInspection,
     JobResult,
     Log,
     Member,
     Outcome,
     Phase,
     Record,
-    Stalled,
     TaskState,
     build,
     to_dict,
@@ -44,7 +44,7 @@ class _Task:
     listened: bool | None = None
     reason: str = ""
     stopped: bool = False
-    stalled: Stalled | None = None
+    inspection: HangInspection | None = None
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
 
@@ -72,7 +72,7 @@ class _Task:
             "listened": self.listened,
             "reason": self.reason,
             "stopped": self.stopped,
-            "stalled": to_dict(self.stalled),
+            "inspection": to_dict(self.inspection),
             "head": base64.b64encode(self.head).decode() if log else "",
             "tail": base64.b64encode(self.tail[-LARGEST_TAIL:]).decode() if log else "",
         }
@@ -82,7 +82,7 @@ class _Task:
         """Return the evidence that `to_json` returned."""
         loaded = {**values}
         loaded["exit"] = build(Exit, loaded["exit"]) if loaded["exit"] else None
-        loaded["stalled"] = build(Stalled, loaded["stalled"]) if loaded["stalled"] else None
+        loaded["inspection"] = build(HangInspection, loaded["inspection"]) if loaded["inspection"] else None
         loaded["head"], loaded["tail"] = (bytearray(base64.b64decode(loaded[name])) for name in ("head", "tail"))
         return cls(**loaded)
 
@@ -104,7 +104,9 @@ class Evidence:
 
     def add(self, record: object, payload: bytes) -> None:
         """Add a record, and the bytes that followed it."""
-        if not isinstance(record, (Log, TaskState, Stalled)) or record.attempt < self._judged.get(record.slot, 0):
+        if not isinstance(record, (Log, TaskState, HangInspection)) or record.attempt < self._judged.get(
+            record.slot, 0
+        ):
             return
         task = self._entry(record.attempt, record.slot)
         task.task = self._tasks[record.slot] = record.task
@@ -113,7 +115,7 @@ class Evidence:
         elif isinstance(record, TaskState):
             task.add_state(record)
         else:
-            task.stalled = record
+            task.inspection = record
 
     def _entry(self, attempt: int, slot: str) -> _Task:
         slots = self._attempts.setdefault(attempt, {})
@@ -199,7 +201,7 @@ class Evidence:
             exited_at=entry.exited_at,
             reason=entry.reason,
             stopped_by_us=entry.stopped,
-            stalled=entry.stalled,
+            inspection=entry.inspection,
             log_tail=bytes(entry.tail[-LARGEST_TAIL:]),
             log_head=bytes(entry.head),
         )

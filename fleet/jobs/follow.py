@@ -21,6 +21,7 @@ from provision.quantities import counted
 from train.agent.protocol.records import (
     AttemptEnded,
     Follow,
+    HangInspection,
     JobResult,
     Log,
     Member,
@@ -29,7 +30,6 @@ from train.agent.protocol.records import (
     Phase,
     Progress,
     Record,
-    Stalled,
     TaskState,
     Usage,
 )
@@ -270,7 +270,7 @@ class _Telling:
             self._tasks[host] = record.task
         if isinstance(record, Log):
             self._sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
-        elif isinstance(record, (TaskState, Stalled, Progress, Usage, Note)):
+        elif isinstance(record, (TaskState, HangInspection, Progress, Usage, Note)):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
             if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each retry

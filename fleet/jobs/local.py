@@ -20,6 +20,7 @@ from train.agent.protocol.records import (
     Committed,
     End,
     Follow,
+    HangInspection,
     JobResult,
     Log,
     Notice,
@@ -27,7 +28,6 @@ from train.agent.protocol.records import (
     Prepared,
     Record,
     Refused,
-    Stalled,
     Stop,
     Stopped,
     Want,
@@ -161,7 +161,7 @@ class Slot:
             sink.emit(note)
         if isinstance(record, Log):
             sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
-        elif isinstance(record, Stalled) or (leads and isinstance(record, AttemptEnded)):
+        elif isinstance(record, HangInspection) or (leads and isinstance(record, AttemptEnded)):
             sink.emit(record)
         elif leads and isinstance(record, Notice):
             sink.emit(Note(record.text, Level.WARNING))

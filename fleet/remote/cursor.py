@@ -8,12 +8,12 @@ from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
     Follow,
+    HangInspection,
     JobResult,
     Log,
     Notice,
     Progress,
     Record,
-    Stalled,
     TaskState,
     Usage,
 )
@@ -24,7 +24,7 @@ MOST_RECORDS = 100_000
 MOST_BYTES = 64 << 20
 """Maximum total size of these records, approximately; a stack of each task in each of 1000 attempts is smaller."""
 
-_KEPT = (TaskState, AttemptEnded, Stalled, Notice, JobResult)
+_KEPT = (TaskState, AttemptEnded, HangInspection, Notice, JobResult)
 
 
 class TooManyRecordsError(Exception):

@@ -169,7 +169,7 @@ def test_a_worker_that_is_stopped_for_a_while_is_reported_with_all_stacks(two: F
     wait_for("the report", lambda: "no progress for" in play.out.read_text(errors="replace"), 30)
     task.resume()
     report = over(play)
-    reports = {event["task"]: event for event in report.of("stalled")}
+    reports = {event["task"]: event for event in report.of("hang_inspection")}
     assert set(reports) == {"worker-0", "worker-1"}
     assert reports["worker-1"]["state"] == "T"
     assert "task.py" in reports["worker-0"]["stack"]

@@ -69,7 +69,7 @@ meeting.close()
 _EVENTS = (
     records.TaskState,
     records.AttemptEnded,
-    records.Stalled,
+    records.HangInspection,
     records.Notice,
     records.Progress,
     records.Usage,

@@ -86,7 +86,7 @@ def sample_records() -> list[records.Record]:
                           done, result, progress, usage),
         records.TaskState("worker-1", "worker-1", 1, records.Phase.EXITED, 1.0, 5, done),
         records.AttemptEnded("worker-1", 1, 1.0, "worker-1", "x", {"worker-1": done}, 1.0),
-        records.Stalled("worker-1", "worker-1", 1, 1.0, "S", "stack", ["socket"]),
+        records.HangInspection("worker-1", "worker-1", 1, 1.0, "S", "stack", ["socket"]),
         records.Notice("worker-1", 1, 1.0, "text"),
         progress, usage, result,
         records.Log("worker-1", "worker-1", 1, 0, 5),

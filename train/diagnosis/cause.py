@@ -158,9 +158,9 @@ class _Case:
             message = f"{stuck.name} raised {raised}, but its process did not end, and the others waited for it"
             return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
         looked = {
-            reading.task: reading.evidence.stalled
+            reading.task: reading.evidence.inspection
             for reading in self._readings
-            if reading.evidence.stalled is not None
+            if reading.evidence.inspection is not None
         }
         doings = {name: find_activity(seen) for name, seen in looked.items()}
         awaited = [name for name, activity in doings.items() if activity.does]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from train.agent.protocol.records import Exit, Stalled
+from train.agent.protocol.records import Exit, HangInspection
 
 LARGEST_TAIL = 256 * 1024
 LARGEST_HEAD = 16 * 1024
@@ -56,7 +56,7 @@ class TaskEvidence:
         exited_at: Seconds since the epoch by its host's clock; None or 0 if unknown.
         reason: The reason that its agent reported; empty if none.
         stopped_by_us: True if its agent sent SIGTERM or SIGKILL before it ended.
-        stalled: What it was doing when the tasks made no progress; None if it was not inspected.
+        inspection: What it was doing when the tasks made no progress; None if it was not inspected.
         port: Port of its TensorFlow server in TF_CONFIG; 0 if unknown.
         log_tail: The end of its output; at most the last LARGEST_TAIL bytes are read.
         log_head: The start of its output; at most the first LARGEST_HEAD bytes are read.
@@ -70,7 +70,7 @@ class TaskEvidence:
     stopped_by_us: bool = False
     log_tail: bytes = b""
     log_head: bytes = b""
-    stalled: Stalled | None = None
+    inspection: HangInspection | None = None
     port: int = 0
 
 

@@ -10,7 +10,7 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.protocol.cluster import endpoint
-from train.agent.protocol.records import Member, Stalled
+from train.agent.protocol.records import HangInspection, Member
 
 MOST_STACK = 32 << 10  # characters
 _HEAD = "(most recent call first):"
@@ -143,7 +143,7 @@ _CLAUSES = {
 }
 
 
-def find_activity(inspection: Stalled) -> Activity:
+def find_activity(inspection: HangInspection) -> Activity:
     """Return what a task is doing, from its state and its stacks."""
     if inspection.state in ("", "Z", "X", "x"):
         return Activity(does="ended")
@@ -222,33 +222,35 @@ def _callback_activity(stacks: List[Stack]) -> Optional[Activity]:
     return None
 
 
-def describe_hang(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+def describe_hang(inspections: Mapping[str, HangInspection], members: Sequence[Member]) -> str:
     """Return a sentence without a period on which tasks wait for which one.
 
     Args:
-        stalled: Inspection of each task, by its name in `members`.
-        members: All tasks of the attempt; a task that is not in `stalled` did not answer.
+        inspections: Inspection of each task, by its name in `members`.
+        members: All tasks of the attempt; a task that is not in `inspections` did not answer.
     """
-    waiting, others = _split_by_waiting(stalled, members)
+    waiting, others = _split_by_waiting(inspections, members)
     if waiting and others:
         return f"{_describe_others(others)}, and {_describe_waiting(waiting, 'it' if len(others) == 1 else 'them')}"
     if waiting:
-        return _describe_all_waiting(waiting, _stuck(stalled, members))
+        return _describe_all_waiting(waiting, _stuck(inspections, members))
     return f"{_describe_others(others)}; no task waits for another" if others else "no task waits for another"
 
 
-def blocking_task(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+def blocking_task(inspections: Mapping[str, HangInspection], members: Sequence[Member]) -> str:
     """Return the one task that others wait for; empty if there is none or more than one."""
-    waiting, others = _split_by_waiting(stalled, members)
+    waiting, others = _split_by_waiting(inspections, members)
     return next(iter(others)) if waiting and len(others) == 1 else ""
 
 
 def _split_by_waiting(
-    stalled: Mapping[str, Stalled], members: Sequence[Member]
+    inspections: Mapping[str, HangInspection], members: Sequence[Member]
 ) -> Tuple[Dict[str, Activity], Dict[str, Activity]]:
     """Return the tasks that wait for peers, and those that do something else."""
     activities = {
-        member.task: find_activity(stalled[member.task]) if member.task in stalled else Activity(does="silent")
+        member.task: find_activity(inspections[member.task])
+        if member.task in inspections
+        else Activity(does="silent")
         for member in members
     }
     others = {task: member for task, member in activities.items() if member.does}
@@ -261,13 +263,13 @@ def _split_by_waiting(
     return waiting, others
 
 
-def is_serving(inspection: Stalled) -> bool:
+def is_serving(inspection: HangInspection) -> bool:
     """Return True if a task waits in TensorFlow's ``Server.join`` for work from a chief."""
     stacks = [_frames(lines) for _, lines in threads_of(inspection.stack)]
     return bool(stacks) and any(_SERVES.search(str(frame)) for frame in stacks[0])
 
 
-def describe(inspection: Stalled) -> str:
+def describe(inspection: HangInspection) -> str:
     """Return what one task does as a sentence without a period: ``worker-1 is in user code (task.py:31 in load)``."""
     activity = find_activity(inspection)
     if activity.waits:
@@ -317,9 +319,9 @@ def _parenthesize(location: str) -> str:
     return f" ({location})" if location else ""
 
 
-def _stuck(stalled: Mapping[str, Stalled], members: Sequence[Member]) -> str:
+def _stuck(inspections: Mapping[str, HangInspection], members: Sequence[Member]) -> str:
     """Return a clause on a pair whose connection is stuck; empty if there is none."""
-    ends = {task: [read_connection(text) for text in inspection.sockets] for task, inspection in stalled.items()}
+    ends = {task: [read_connection(text) for text in inspection.sockets] for task, inspection in inspections.items()}
     owners = {connection.local: task for task, task_connections in ends.items() for connection in task_connections}
     owners.update({endpoint(connection.address, connection.port): connection.task for connection in members})
     for task, task_connections in ends.items():

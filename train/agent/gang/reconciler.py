@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Member, Stalled
+from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Member
 
 
 class Reserved(NamedTuple):
@@ -74,7 +74,7 @@ class TaskInspected(NamedTuple):
 
     attempt: int
     inspection: int
-    hang: Optional[Stalled]
+    hang: Optional[HangInspection]
 
 
 class CheckpointHeld(NamedTuple):
@@ -212,7 +212,7 @@ class Slot(NamedTuple):
     inspecting: int = 0
     activity: Optional[TaskActivity] = None
     inspected: int = 0
-    hang: Optional[Stalled] = None
+    hang: Optional[HangInspection] = None
     facts: Optional[Facts] = None
     address: str = ""
     link_port: int = 0

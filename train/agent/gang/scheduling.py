@@ -18,13 +18,13 @@ from train.agent.protocol.records import (
     JOIN_TIMEOUT_S,
     LINK_TIMEOUT_S,
     Exit,
+    HangInspection,
     JobResult,
     Member,
     OnHang,
     Outcome,
     Policy,
     RestartPolicy,
-    Stalled,
     SuccessPolicy,
 )
 
@@ -833,7 +833,9 @@ def _evaluate_inspection(gang: Gang, now: float) -> Gang:
     gang = gang._replace(inspection_deadline=None, hang_reported=True)
     hangs = {report.slot: report.hang for report in inspected if report.hang is not None}
     ended = [slot for slot in inspected_slots if _has_ended(gang, slot)]
-    hangs.update({slot: Stalled(slot, _display_name(gang, slot), gang.attempt, 0.0, "", "", []) for slot in ended})
+    hangs.update(
+        {slot: HangInspection(slot, _display_name(gang, slot), gang.attempt, 0.0, "", "", []) for slot in ended}
+    )
     hangs_by_name = {_display_name(gang, slot): report for slot, report in hangs.items()}
     members = [member for member in gang.members if member.slot in inspected_slots]
     message, first_failed_slot = (

@@ -11,9 +11,9 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang.readiness import Facts
 from train.agent.protocol.records import (
     Exit,
+    HangInspection,
     JobResult,
     Member,
-    Stalled,
     build,
     to_dict,
 )
@@ -106,7 +106,7 @@ class SlotStatus(NamedTuple):
     idle_s: float = 0.0  # since its processes last used the CPU
     stepped: bool = False  # it reported a training step
     inspected: int = 0
-    hang: Optional[Stalled] = None
+    hang: Optional[HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
     term: int = 0  # of the leader that the sender follows
 

@@ -12,7 +12,7 @@ One exec of the agent on a host is one conversation:
                                                           nothing where nothing is wanted)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
-    client  → Follow             agent → TaskState | AttemptEnded | Stalled | Notice | Progress | Usage | Log |
+    client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
                                          JobResult | Beat …, then End
     client  → Invite             agent → Invitation      (what another host needs to take a lost one's place)
     client  → Give               agent → Chunk* Chunk(0)
@@ -604,7 +604,7 @@ class AttemptEnded(NamedTuple):
     first_failed_slot: str = ""  # of that task
 
 
-class Stalled(NamedTuple):
+class HangInspection(NamedTuple):
     """Inspection of a task in a job that makes no progress."""
 
     slot: str
@@ -703,7 +703,7 @@ Record = Union[
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
     Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, Tried,
-    TaskState, AttemptEnded, Stalled, Notice, Progress, Usage, Log, JobResult, Beat, End,
+    TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
@@ -711,7 +711,7 @@ _NAMES: Dict[str, Type[Any]] = {
     "stop": Stop, "inspect": Inspect, "leave": Leave, "left": Left, "invitation": Invitation,
     "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
     "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
-    "attempt_ended": AttemptEnded, "stalled": Stalled, "notice": Notice, "progress": Progress,
+    "attempt_ended": AttemptEnded, "hang_inspection": HangInspection, "notice": Notice, "progress": Progress,
     "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
     "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
     "need_pip": NeedPip, "pip_wheel": PipWheel,

@@ -32,7 +32,17 @@ from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 from train.agent.peers.connections import JobCredentials
 from train.agent.peers.probes import PortProbes, ProbeListener
-from train.agent.protocol.records import Commit, Exit, Member, Phase, Progress, Record, Stalled, TaskState, Usage
+from train.agent.protocol.records import (
+    Commit,
+    Exit,
+    HangInspection,
+    Member,
+    Phase,
+    Progress,
+    Record,
+    TaskState,
+    Usage,
+)
 from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.progress import ProgressParser
@@ -221,12 +231,12 @@ class Attempt:
     def inspect(self, number: int) -> None:
         """Inspect what the task is doing, and report it to the gang and all followers."""
 
-        def seen(stalled: Stalled) -> None:
-            self.record(stalled)
+        def seen(inspection: HangInspection) -> None:
+            self.record(inspection)
             self._control.wake()
-            self._report_event(TaskInspected(self.number, number, stalled))
+            self._report_event(TaskInspected(self.number, number, inspection))
 
-        self.task.inspect(Stalled(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
+        self.task.inspect(HangInspection(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
 
     def give_up(self, reason: str) -> None:
         """End the task because of a failure of this host."""

@@ -13,7 +13,7 @@ from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
 from train.agent.host.processes import descendants, list_processes, read_stat
 from train.agent.protocol.cluster import endpoint
-from train.agent.protocol.records import Stalled
+from train.agent.protocol.records import HangInspection
 
 MOST_SOCKETS = 64
 _STATES = {
@@ -94,7 +94,9 @@ class InspectTask:
         on_done: Called once with the filled record; without a state if the process has ended.
     """
 
-    def __init__(self, pid: int, dump: Dump, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
+    def __init__(
+        self, pid: int, dump: Dump, empty: HangInspection, on_done: Callable[[HangInspection], None]
+    ) -> None:
         self._pid = pid
         self._empty = empty
         self._on_done = on_done

@@ -16,7 +16,7 @@ from train.agent.host.processes import (
 )
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
-from train.agent.protocol.records import Exit, Stalled
+from train.agent.protocol.records import Exit, HangInspection
 from train.agent.supervisor.inspection import InspectTask
 from train.agent.supervisor.oom import OomWatch
 
@@ -142,7 +142,7 @@ class TaskProcess:
         """Return True if the process was killed before its gate was opened: no user code ran."""
         return self.killed and not self.released
 
-    def inspect(self, empty: Stalled, on_done: Callable[[Stalled], None]) -> None:
+    def inspect(self, empty: HangInspection, on_done: Callable[[HangInspection], None]) -> None:
         """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
 
         Args:

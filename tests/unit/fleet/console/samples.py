@@ -42,12 +42,12 @@ from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
     GpuUse,
+    HangInspection,
     JobResult,
     Member,
     Outcome,
     Phase,
     Progress,
-    Stalled,
     TaskState,
     Usage,
 )
@@ -64,7 +64,7 @@ Thread 0x00007f0a12345700 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
   File "/usr/lib/python3.11/queue.py", line 180 in get
 """
-STALLED = Stalled(
+HANG_INSPECTION = HangInspection(
     "worker-1", "worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"]
 )
 ENDED = AttemptEnded(
@@ -169,7 +169,7 @@ ONE_OF_EACH: list[Event] = [
     FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
     TaskState("worker-0", "worker-0", 1, Phase.RUNNING, START, 12),
     ENDED,
-    STALLED,
+    HANG_INSPECTION,
     Progress("worker-0", "worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
     Usage("worker-0", "worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
     JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),

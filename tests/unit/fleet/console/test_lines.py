@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleet.console.lines import LinesSink
 from fleet.console.reports import report_text
 from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
-from tests.unit.fleet.console.samples import ONE_OF_EACH, STALLED, exited
+from tests.unit.fleet.console.samples import HANG_INSPECTION, ONE_OF_EACH, exited
 from train.agent.protocol.records import Phase, TaskState
 
 
@@ -146,17 +146,17 @@ def test_events_are_reported_next_to_the_log() -> None:
 
 def test_a_stack_is_printed_in_full_below_its_message() -> None:
     reader = Reader()
-    reader.sink.emit(STALLED._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
+    reader.sink.emit(HANG_INSPECTION._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
     assert reader.err.getvalue().splitlines() == [
         "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
         "worker-1, its stack:",
-        *(f"  {line}" for line in STALLED.stack.splitlines()),
+        *(f"  {line}" for line in HANG_INSPECTION.stack.splitlines()),
         "worker-1, its connections:",
         "  10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread",
         "worker-1, its process:",
         "  now 0 % of a core, in tcp_recvmsg",
     ]
-    reader.sink.emit(STALLED._replace(stack="", sockets=[], kernel=""))
+    reader.sink.emit(HANG_INSPECTION._replace(stack="", sockets=[], kernel=""))
     assert reader.err.getvalue().endswith("\nno progress: worker-1 shows no stack (state S)\n")
 
 

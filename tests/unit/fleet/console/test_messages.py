@@ -21,7 +21,7 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
 )
-from tests.unit.fleet.console.samples import ENDED, STALLED
+from tests.unit.fleet.console.samples import ENDED, HANG_INSPECTION
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
@@ -93,10 +93,10 @@ MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 
             "attempt 1 failed: no way; no disk; attempt 2 starts at once (of at most 4)",
         ),
         (
-            STALLED,
+            HANG_INSPECTION,
             "no progress: worker-1 is in user code (data.py:31 in fetch, inside readinto of socket.py) (state S)",
         ),
-        (STALLED._replace(state="", stack=""), "no progress: worker-1 has ended"),
+        (HANG_INSPECTION._replace(state="", stack=""), "no progress: worker-1 has ended"),
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
         (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
         (JobDiagnosed("j", "worker-1", "unknown", "not known", final=False), ""),

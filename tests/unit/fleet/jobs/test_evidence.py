@@ -6,12 +6,12 @@ from fleet.jobs.evidence import MOST_ATTEMPTS, Evidence
 from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
+    HangInspection,
     JobResult,
     Log,
     Member,
     Outcome,
     Phase,
-    Stalled,
     TaskState,
 )
 from train.diagnosis import Kind
@@ -155,7 +155,7 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
 def test_the_stack_of_a_stalled_task_is_kept() -> None:
     evidence = Evidence(TWO)
     stack = 'Main thread (most recent call first):\n  File "/job/task.py", line 7 in load'
-    evidence.add(Stalled("worker-1", "worker-1", 1, 3.0, "S", stack, []), b"")
+    evidence.add(HangInspection("worker-1", "worker-1", 1, 3.0, "S", stack, []), b"")
     for task in ("worker-0", "worker-1"):
         end(evidence, task, Exit(signal=15), ours=True)
     verdict = evidence.verdict(result(reason="no progress for 60 s: worker-0 waits for worker-1"))

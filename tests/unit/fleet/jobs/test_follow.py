@@ -20,13 +20,13 @@ from provision.model import FleetSpec
 from train.agent.protocol.records import (
     AttemptEnded,
     Exit,
+    HangInspection,
     JobResult,
     Log,
     Member,
     Notice,
     Outcome,
     Phase,
-    Stalled,
     TaskState,
 )
 from train.diagnosis import Kind, Verdict
@@ -173,10 +173,10 @@ def test_without_all_logs_the_hosts_are_asked_for_the_evidence(
 
 def test_records_of_all_hosts_are_reported_once_and_those_of_each_host_all(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item(host, Notice(host, 1, 1.0, "attempt 2: worker-2 is worker-1")) for host in ("worker-0", "worker-1")]
-    items += [Item(host, Stalled(host, host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
+    items += [Item(host, HangInspection(host, host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
     hosts, ended = run(monkeypatch, items)
     assert len(hosts.of(Note)) == 1
-    assert len(hosts.of(Stalled)) == 2
+    assert len(hosts.of(HangInspection)) == 2
     assert ended == Ended(None)
 
 

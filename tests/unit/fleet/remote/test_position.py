@@ -10,13 +10,13 @@ from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
     Follow,
+    HangInspection,
     JobResult,
     Log,
     Outcome,
     Phase,
     Progress,
     Record,
-    Stalled,
     TaskState,
     Usage,
 )
@@ -195,11 +195,11 @@ def test_a_beat_before_the_first_attempt_does_not_change_the_position() -> None:
 def test_states_and_results_pass_once() -> None:
     position = Position(ASK)
     first, second = state(1.0), state(2.0, Phase.EXITED)
-    stalled = Stalled("worker-0", "worker-0", 1, 2.5, "S", "stack", [])
+    inspection = HangInspection("worker-0", "worker-0", 1, 2.5, "S", "stack", [])
     result = JobResult("job", 1, Outcome.SUCCEEDED, 3.0)
-    for record in (first, second, stalled, result):
+    for record in (first, second, inspection, result):
         assert position.passed(record, b"") == (record, b"")
-    for record in (first, second, stalled, result):
+    for record in (first, second, inspection, result):
         assert position.passed(record, b"") is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from train.agent.protocol.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, HangInspection, Outcome
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, KILLED, DONE = Exit(1), Exit(None, 9), Exit(0)
@@ -476,7 +476,7 @@ def test_hang_shows_where_the_task_was() -> None:
             KILLED,
             "step 1\n",
             stopped_by_us=True,
-            stalled=Stalled(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []),
+            inspection=HangInspection(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []),
         )
         for i, stack in enumerate(stacks)
     ]
@@ -537,11 +537,11 @@ EVIDENCE = st.lists(
         stopped_by_us=st.booleans(),
         log_tail=LOGS,
         log_head=LOGS,
-        stalled=st.sampled_from(
+        inspection=st.sampled_from(
             [
                 None,
-                Stalled("worker-0", "worker-0", 1, 1.0, "T", "", [], "x"),
-                Stalled(
+                HangInspection("worker-0", "worker-0", 1, 1.0, "T", "", [], "x"),
+                HangInspection(
                     "worker-1",
                     "worker-1",
                     1,

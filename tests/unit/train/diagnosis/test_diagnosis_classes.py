@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.agent.protocol.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, HangInspection, Outcome
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, ABORTED = Exit(1), Exit(None, 6)
@@ -296,7 +296,7 @@ def test_servers_without_a_chief_are_reported() -> None:
         'server_lib.py", line 185 in join\n  File "/home/ubuntu/job/task.py", line 9 in <module>\n'
     )
     tasks = [
-        TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, stalled=Stalled(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []))
+        TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, inspection=HangInspection(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []))
         for i in (0, 1)
     ]  # fmt: skip
     verdict = diagnosed(*tasks, reason="no first step within 60 s: no task waits for another")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.protocol.records import Exit, Outcome, Stalled
+from train.agent.protocol.records import Exit, HangInspection, Outcome
 from train.diagnosis import Kind, TaskEvidence, diagnose
 
 LOGS = Path(__file__).with_name("logs")
@@ -152,7 +152,7 @@ def evidence(case: str) -> list[TaskEvidence]:
                 end["ours"],
                 log,
                 log[:16384],
-                Stalled(**{"slot": task, **end["stalled"]}) if "stalled" in end else None,
+                HangInspection(**{"slot": task, **end["inspection"]}) if "inspection" in end else None,
                 end.get("port", 0),
             )
         )

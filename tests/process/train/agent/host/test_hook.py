@@ -17,7 +17,7 @@ from tests.program import PYTHON
 from train.agent.host.inventory import Probe
 from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Exit, Stalled
+from train.agent.protocol.records import Exit, HangInspection
 from train.agent.supervisor import task as task_module
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
@@ -313,8 +313,8 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         one.task.dump_stacks(told.append)
         one.until(lambda: told, 5.0)
         assert " in main\n" in told[0]
-        seen: list[Stalled] = []
-        one.task.inspect(Stalled("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
+        seen: list[HangInspection] = []
+        one.task.inspect(HangInspection("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
         one.until(lambda: seen, 5.0)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 

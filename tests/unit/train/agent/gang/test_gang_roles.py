@@ -10,7 +10,7 @@ from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
 from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
 from train.agent.gang.states import Source, Stage, from_line, to_line
-from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, Stalled, SuccessPolicy
+from train.agent.protocol.records import Exit, HangInspection, OnHang, Outcome, Policy, SuccessPolicy
 
 COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
 EVALUATED = ("chief-0", "worker-0", "evaluator-0")
@@ -235,8 +235,8 @@ def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
     play = evaluated(WATCHED)
     for slot in ("worker-0", "worker-1"):
         play.send_record(slot, quiet_s=90.0, idle_s=90.0)
-    stopped = Stalled("worker-1", "worker-1", 1, 0.0, "T", "", [])
-    waits = Stalled("worker-0", "worker-0", 1, 0.0, "T", "", [])
+    stopped = HangInspection("worker-1", "worker-1", 1, 0.0, "T", "", [])
+    waits = HangInspection("worker-0", "worker-0", 1, 0.0, "T", "", [])
     play.send_record("worker-0", inspected=1, hang=waits)
     play.send_record("worker-1", inspected=1, hang=stopped)
     assert scheduling.desired_state(play.gang).notices == [

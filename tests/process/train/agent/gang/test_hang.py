@@ -13,18 +13,18 @@ import pytest
 
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
 from train.agent.gang.hang import MOST_STACK, Connection, describe_hang, main_first, read_connection, threads_of
-from train.agent.protocol.records import Member, Stalled
+from train.agent.protocol.records import HangInspection, Member
 from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
-STALLS = Path(__file__).parent / "stalls"
-Gang = tuple[dict[str, Stalled], list[Member]]
+HANGS = Path(__file__).parent / "hangs"
+Gang = tuple[dict[str, HangInspection], list[Member]]
 
 
 def recorded(name: str) -> Gang:
     """Return what each task of a gang did when it hung, and the members of the gang."""
-    data = json.loads((STALLS / f"{name}.json").read_text())
-    stalled = {task: Stalled(slot=task, **values) for task, values in data["stalled"].items()}
-    return stalled, [Member(values[0], *values) for values in data["members"]]
+    data = json.loads((HANGS / f"{name}.json").read_text())
+    inspections = {task: HangInspection(slot=task, **values) for task, values in data["inspections"].items()}
+    return inspections, [Member(values[0], *values) for values in data["members"]]
 
 
 def edited(gang: Gang, task: str, **values: object) -> Gang:
@@ -74,9 +74,9 @@ def test_real_gangs(name: str, message: str) -> None:
 
 
 def test_a_task_that_did_not_answer() -> None:
-    stalled, members = recorded("ctl-load")
-    del stalled["worker-1"]
-    describe = describe_hang(stalled, members)
+    inspections, members = recorded("ctl-load")
+    del inspections["worker-1"]
+    describe = describe_hang(inspections, members)
     assert describe == "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"
 
 
@@ -94,21 +94,23 @@ def test_a_task_without_stacks_tells_what_the_kernel_knows() -> None:
 
 def test_several_in_the_same_place_are_told_of_together() -> None:
     gang = recorded("ctl-load")
-    stalled = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
-    assert describe_hang(stalled, gang[1]) == (
+    inspections = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
+    assert describe_hang(inspections, gang[1]) == (
         "worker-1 and worker-2 are in user code (task.py:12 in load), "
         "and worker-0 waits for them in a collective operation"
     )
-    stalled["worker-0"] = gang[0]["worker-1"]
-    assert describe_hang(stalled, gang[1]) == (
+    inspections["worker-0"] = gang[0]["worker-1"]
+    assert describe_hang(inspections, gang[1]) == (
         "worker-0, worker-1 and worker-2 are in user code (task.py:12 in load); no task waits for another"
     )
 
 
 def all_in_a_collective() -> Gang:
-    stalled, members = recorded("ctl-load")
-    stalled["worker-1"] = stalled["worker-2"]._replace(task="worker-1", sockets=stalled["worker-1"].sockets)
-    return stalled, members
+    inspections, members = recorded("ctl-load")
+    inspections["worker-1"] = inspections["worker-2"]._replace(
+        task="worker-1", sockets=inspections["worker-1"].sockets
+    )
+    return inspections, members
 
 
 def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
@@ -126,9 +128,9 @@ def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
     ],
 )
 def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
-    stalled, members = all_in_a_collective()
-    by_server = [one.replace("ESTABLISHED 0 unsent", change) for one in stalled["worker-1"].sockets]
-    describe = describe_hang(*edited((stalled, members), "worker-1", sockets=[by_server[1]]))
+    inspections, members = all_in_a_collective()
+    by_server = [one.replace("ESTABLISHED 0 unsent", change) for one in inspections["worker-1"].sockets]
+    describe = describe_hang(*edited((inspections, members), "worker-1", sockets=[by_server[1]]))
     assert describe == (
         f"nothing that worker-1 sends reaches worker-2 ({how}), and all tasks wait for each other "
         "in a collective operation"
@@ -136,8 +138,8 @@ def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
 
 
 def test_a_stuck_connection_to_a_task_that_tells_nothing_of_its_own_is_known_by_its_address() -> None:
-    stalled, members = all_in_a_collective()
-    silent = {task: seen._replace(sockets=[]) for task, seen in stalled.items()}
+    inspections, members = all_in_a_collective()
+    silent = {task: seen._replace(sockets=[]) for task, seen in inspections.items()}
     stuck = f"10.9.9.9:40000 > {members[0].address}:{members[0].port} SYN_SENT 1 unsent 0 unread"
     silent["worker-2"] = silent["worker-2"]._replace(sockets=[stuck])
     assert describe_hang(silent, members).startswith("nothing that worker-2 sends reaches worker-0 (no answer")
@@ -239,9 +241,9 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 # --- live tasks -----------------------------------------------------------------------------------------------------
 
 
-def looked_at(one: HeldProcess) -> Stalled:
-    found: list[Stalled] = []
-    one.task.inspect(Stalled("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
+def looked_at(one: HeldProcess) -> HangInspection:
+    found: list[HangInspection] = []
+    one.task.inspect(HangInspection("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
     one.until(lambda: found, 5.0)
     return found[0]
 
