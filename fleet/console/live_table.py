@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.console import formatting
-from fleet.console.colors import task_color
 from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
 from fleet.console.log_lines import clean
-from fleet.console.messages import called, exit_words, result_message
-from fleet.console.view import STOPPED, Row, Stage, View, stragglers
-from provision.quantities import counted
+from fleet.console.messages import result_message
+from fleet.console.rows import STOPPED, Row, row_columns, state_word
+from fleet.console.view import Stage, View, stragglers
 from train.agent.protocol.records import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns
-
-_TONE = {
-    "waiting": "dim",
-    "running": "green",
-    "done": "green",
-    "stopping": "yellow",
-    "slow": "yellow",
-    "no answer": "yellow",
-}
 
 
 @dataclass(frozen=True)
@@ -85,17 +75,6 @@ def bar(done: float, total: float, width: int, glyphs: Glyphs) -> str:
     return glyphs.full * full + glyphs.rest * (width - full)
 
 
-def state_word(row: Row, slow: frozenset[str]) -> str:
-    """Describe the state of a row in a few words."""
-    if row.phase is None:
-        return "no answer" if row.lost else row.step_text
-    if row.phase is Phase.EXITED:
-        return row.step_text or exit_words(row.exit)
-    if row.lost:
-        return "no answer"
-    return "slow" if row.name in slow else row.phase.value
-
-
 def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     """Return the rule between log and table with the fleet and its cost, then the job."""
     facts = []
@@ -142,9 +121,9 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     ready = sum(row.ready for row in view.rows)
     done, total = float(ready), float(len(view.rows))
     text = f"{ready} of {len(view.rows)}"
-    pushed = sum(max(0, row.total) for row in view.rows)
-    if view.stage in (Stage.PUSH, Stage.PULL) and pushed:
-        done, total = float(sum(max(0, row.sent) for row in view.rows)), float(pushed)
+    transferred = sum(row.whole for row in view.rows)
+    if view.stage in (Stage.PUSH, Stage.PULL) and transferred:
+        done, total = float(sum(row.part for row in view.rows)), float(transferred)
         text = f"{formatting.size(done)} of {formatting.size(total)}"
     word = view.stage.value if view.stage else ""
     drawn = bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)), glyphs)
@@ -175,7 +154,7 @@ def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
 def _columns(
     view: View, rows: list[Row], slow: frozenset[str], bars: Mapping[str, str], width: int, glyphs: Glyphs
 ) -> list[Column]:
-    columns = choose([*_fixed_columns(view, rows, slow), *_metric_columns(rows), *_usage_columns(rows)], width)
+    columns = choose(row_columns(rows, "TASK" if view.stage is Stage.JOB else "HOST", slow), width)
     room = width - table_width(columns) - GAP
     if room < _BAR_MIN:
         return columns
@@ -183,83 +162,15 @@ def _columns(
     return columns + choose([Column("", cells, limit=room)], room)
 
 
-def _fixed_columns(view: View, rows: list[Row], slow: frozenset[str]) -> list[Column]:
-    words = [state_word(row, slow) for row in rows]
-    title = "TASK" if view.stage is Stage.JOB else "HOST"
-    epochs = [formatting.of(row.epoch, row.epochs) for row in rows]
-    steps = [formatting.of(row.step, row.steps) for row in rows]
-    rates = [formatting.rate(row.steps_per_s) if row.steps_per_s >= 0 else "" for row in rows]
-    return [
-        Column(title, tuple(Span(called(row.name, row.slot), task_color(row.name)) for row in rows), limit=24),
-        Column("STATE", tuple(map(_state_span, rows, words)), limit=30),
-        Column("ADDRESS", _plain(row.endpoint or row.address for row in rows), rank=9, limit=28),
-        Column("EPOCH", _plain(epochs), rank=1, right=True),
-        Column("STEP", _plain(steps), rank=2, right=True),
-        Column("STEPS/S", _plain(rates), rank=4, right=True),
-    ]
-
-
-def _state_span(row: Row, word: str) -> Span:
-    failed = row.phase is Phase.EXITED and word not in ("done", STOPPED)
-    if row.phase is None and row.ready:
-        return Span(clean(word), "green")
-    return Span(clean(word), "red" if failed else _TONE.get(word, ""))
-
-
-def _metric_columns(rows: list[Row]) -> list[Column]:
-    names = dict.fromkeys(name for row in rows for name in row.metrics)
-    ranked = sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))
-    return [
-        Column(
-            formatting.metric_title(clean(name)),
-            _plain(formatting.metric(row.metrics[name]) if name in row.metrics else "" for row in rows),
-            rank=3 if number == 0 else 5 + 2 * number,  # memory comes after the first metric
-            right=True,
-            limit=12,
-        )
-        for number, name in enumerate(ranked[:4])
-    ]
-
-
-def _usage_columns(rows: list[Row]) -> list[Column]:
-    def percent(value: float) -> str:
-        return f"{value:.0f}%" if value >= 0 else ""
-
-    def memory(value: float) -> str:
-        return formatting.size_short(value) if value >= 0 else ""
-
-    gpu = any(row.gpu_percent >= 0 for row in rows)
-    gpu_memory = [memory(row.gpu_memory_mib * 2**20 if row.gpu_memory_mib >= 0 else -1) for row in rows]
-    return [
-        Column("GPU", _plain(percent(row.gpu_percent) for row in rows), rank=5, right=True),
-        Column("GPU MEM", _plain(gpu_memory), rank=8, right=True),
-        Column("CPU", _plain(percent(row.cpu_percent) for row in rows), rank=10 if gpu else 6, right=True),
-        Column("MEM", _plain(memory(row.memory_bytes) for row in rows), rank=11 if gpu else 8, right=True),
-    ]
-
-
-def _plain(texts: Iterable[str]) -> tuple[Span, ...]:
-    return tuple(Span(text) for text in texts)
-
-
 def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> Span:
     """Return the last cell of a row: the reason, the upload, or the progress of the epoch."""
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:
-        return Span(_push_text(row, glyphs) if row.total > 0 else _detail_text(row, glyphs))
+        text = clean(row.detail)
+        return Span(f"{bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.part < row.whole else text)
     if not row.running:
         return Span("")
     if row.step >= 0 and row.steps > 0:
         return Span(bar(row.step, row.steps, min(room, _BAR_MAX), glyphs), "dim")
     return Span(bars.get(row.name, ""), "dim")
-
-
-def _detail_text(row: Row, glyphs: Glyphs) -> str:
-    text = clean(row.detail)
-    return f"{bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.whole > 0 else text
-
-
-def _push_text(row: Row, glyphs: Glyphs) -> str:
-    text = f"{formatting.size(row.sent)} of {formatting.size(row.total)}, {counted(row.files, 'file')}"
-    return text if row.sent >= row.total else f"{bar(row.sent, row.total, _BAR_MIN, glyphs)}  {text}"

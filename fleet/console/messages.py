@@ -32,6 +32,7 @@ from fleet.events import (
 from fleet.folding import fold
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
+from train.agent.protocol.wording import signal_name
 
 _SPARE = "none: a spare gets no task until another host is lost"
 
@@ -113,16 +114,6 @@ def exit_words(end: Exit | None) -> str:
     if end.signal is not None:
         return signal_name(end.signal)
     return f"exit {end.code}" if end.code else "done"
-
-
-def signal_name(number: int) -> str:
-    """Return ``SIGKILL`` for 9; ``signal 99`` for a number that this system does not define."""
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def result_message(result: JobResult) -> str:

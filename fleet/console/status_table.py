@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from fleet.console import formatting
-from fleet.console.colors import task_color, wants_color
-from fleet.console.columns import Column, Line, Span, choose, crop, justify, render, table
+from fleet.console.colors import wants_color
+from fleet.console.columns import Line, Span, choose, crop, justify, render, table
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
-from fleet.console.messages import called, exit_words
+from fleet.console.rows import STOPPED, Row, row_columns
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import counted
@@ -23,7 +23,6 @@ from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import Outcome, Phase
 
 _INDENT = "  "
-_METRICS = 2  # shown of each task
 _CAUSE_LINES = 12
 _LARGEST = 2  # jobs shown
 
@@ -62,14 +61,13 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
 
 def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     lines = [_head(fleet, now, width)]
-    lines += _indented(choose(_host_columns(fleet.hosts), width - len(_INDENT)), width) if fleet.hosts else []
+    lines += _table([_host_row(host) for host in fleet.hosts], "HOST", width)
     lines += [(Span(_INDENT + _why(host), "yellow"),) for host in fleet.hosts if not host.reachable and host.reason]
     lines += _storage(fleet)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
-    if fleet.job.tasks:
-        lines += _indented(choose(_task_columns(fleet.job), width - len(_INDENT)), width)
+    lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width)
     return [*lines, *_cause(fleet.job, width)]
 
 
@@ -146,74 +144,48 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
     return "unknown", "yellow"
 
 
-def _indented(columns: list[Column], width: int) -> list[Line]:
-    return [(Span(_INDENT), *line) for line in table(columns, width - len(_INDENT))]
+def _table(rows: Sequence[Row], title: str, width: int) -> list[Line]:
+    room = width - len(_INDENT)
+    lines = table(choose(row_columns(rows, title), room), room) if rows else []
+    return [(Span(_INDENT), *line) for line in lines]
 
 
-def _host_columns(hosts: Sequence[HostStatus]) -> list[Column]:
-    states = [Span("ready", "green") if host.reachable else Span("no answer", "yellow") for host in hosts]
-    return [
-        Column("HOST", tuple(Span(host.name, task_color(host.name)) for host in hosts), limit=24),
-        Column("STATE", tuple(states)),
-        Column("SSH", tuple(Span(endpoint(host.address, host.port)) for host in hosts), rank=1),
-        Column("GPU", tuple(Span(_percent(host.gpu_percent)) for host in hosts), rank=2, right=True),
-        Column("CPU", tuple(Span(_percent(host.cpu_percent)) for host in hosts), rank=3, right=True),
-        Column("MEM", tuple(Span(_memory(host.memory_bytes)) for host in hosts), rank=4, right=True),
-    ]
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0f}%" if value >= 0 else ""
-
-
-def _memory(value: int) -> str:
-    return formatting.size_short(value) if value >= 0 else ""
-
-
-def _task_columns(job: JobStatus) -> list[Column]:
-    tasks = job.tasks
-    rates = [formatting.rate(task.steps_per_s) if task.steps_per_s >= 0 else "" for task in tasks]
-    return [
-        Column(
-            "TASK",
-            tuple(Span(called(task.task, task.slot), task_color(task.task or task.slot)) for task in tasks),
-            limit=24,
-        ),
-        Column("STATE", tuple(_task_span(task, job) for task in tasks)),
-        Column("EPOCH", tuple(Span(formatting.of(task.epoch, task.epochs)) for task in tasks), rank=1, right=True),
-        Column("STEP", tuple(Span(formatting.of(task.step, task.steps)) for task in tasks), rank=2, right=True),
-        *_metric_columns(tasks),
-        Column("STEPS/S", tuple(map(Span, rates)), rank=4, right=True),
-    ]
-
-
-def _task_span(task: TaskStatus, job: JobStatus) -> Span:
-    if not task.task:
-        return Span("spare") if task.alive else Span("spare", "dim")
-    if task.phase is Phase.EXITED:
-        word = exit_words(task.exit)
-        if job.outcome is Outcome.SUCCEEDED and task.exit is not None and task.exit.signal:
-            return Span("stopped")  # it was not needed any more
-        return Span(word, "green" if word == "done" else "red")
-    if task.phase is None:
-        return Span("unknown", "yellow")
-    if not task.alive:
-        return Span("lost", "red")
-    return Span(task.phase.value, "green" if task.phase is Phase.RUNNING else "")
-
-
-def _metric_columns(tasks: Sequence[TaskStatus]) -> list[Column]:
-    names = sorted(
-        dict.fromkeys(name for task in tasks for name in task.metrics),
-        key=lambda name: (name != "loss", name.startswith("val_")),
+def _host_row(host: HostStatus) -> Row:
+    return Row(
+        host.name,
+        slot=host.name,
+        address=endpoint(host.address, host.port),
+        step_text="ready" if host.reachable else "no answer",
+        ready=host.reachable,
+        gpu_percent=host.gpu_percent,
+        cpu_percent=host.cpu_percent,
+        memory_bytes=host.memory_bytes,
     )
-    return [
-        Column(
-            formatting.metric_title(clean(name)),
-            tuple(Span(formatting.metric(task.metrics[name]) if name in task.metrics else "") for task in tasks),
-            rank=3 + 2 * number,
-            right=True,
-            limit=12,
-        )
-        for number, name in enumerate(names[:_METRICS])
-    ]
+
+
+def _task_row(task: TaskStatus, job: JobStatus) -> Row:
+    word = _task_word(task, job)
+    return Row(
+        task.task or task.slot,
+        slot=task.slot,
+        step_text=word,
+        phase=task.phase if not word or word == STOPPED else None,
+        exit=task.exit,
+        epoch=task.epoch,
+        epochs=task.epochs,
+        step=task.step,
+        steps=task.steps,
+        metrics=task.metrics,
+        steps_per_s=task.steps_per_s,
+    )
+
+
+def _task_word(task: TaskStatus, job: JobStatus) -> str:
+    """Return the state of a task if its phase does not describe it."""
+    if not task.task:
+        return "spare"
+    if task.phase is Phase.EXITED:  # after a success, a task that a signal ended was not needed any more
+        return STOPPED if job.outcome is Outcome.SUCCEEDED and task.exit and task.exit.signal else ""
+    if task.phase is None:
+        return "unknown"
+    return "" if task.alive else "lost"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import median
 from typing import Any
 
+from fleet.console.formatting import size
 from fleet.console.messages import NEVER_STARTED
+from fleet.console.rows import STOPPED, Row
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -24,10 +26,10 @@ from fleet.events import (
     TaskPrepared,
 )
 from fleet.folding import order
+from provision.quantities import counted
 from train.agent.protocol.cluster import endpoint
-from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Outcome, Phase, Progress, TaskState, Usage
+from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 
-STOPPED = "stopped"
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed
 _BEHIND_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
@@ -43,81 +45,6 @@ class Stage(Enum):
     PULL = "pulling"
     JOB = "training"
     DOWN = "deleting"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A host until the job starts, then a task; -1 stands for unknown.
-
-    Attributes:
-        name: ``worker-0``.
-        slot: Its slot in the fleet.
-        address: Address of that host.
-        step_text: Current step of the host, while it has no task.
-        ready: The host's part of the present stage is done.
-        endpoint: Address and port of the task's server.
-        sent: Bytes pushed.
-        total: Bytes to push.
-        files: Files to push.
-        detail: Object of `step_text`.
-        part: Progress of `detail`, up to `whole`.
-        whole: Bytes or packages; 0: unknown.
-        attempt: Attempt to which the following fields apply.
-        phase: None until the task exists.
-        exit: How the task ended.
-        reason: Why it is in this phase, if reported.
-        epoch: Current epoch, counted from 1.
-        epochs: Number of epochs.
-        step: Current step in the epoch.
-        steps: Steps of an epoch.
-        metrics: Latest values, by name.
-        steps_per_s: Speed.
-        cpu_percent: CPU use in percent of one core.
-        memory_bytes: Memory of the task's processes.
-        gpu_percent: Mean of the host's GPUs.
-        gpu_memory_mib: Sum of the host's GPUs.
-        lost: Why the host does not answer; empty: it does.
-    """
-
-    name: str
-    slot: str = ""
-    address: str = ""
-    step_text: str = ""
-    ready: bool = False
-    endpoint: str = ""
-    sent: int = -1
-    total: int = -1
-    files: int = -1
-    detail: str = ""
-    part: int = 0
-    whole: int = 0
-    attempt: int = 0
-    phase: Phase | None = None
-    exit: Exit | None = None
-    reason: str = ""
-    epoch: int = -1
-    epochs: int = -1
-    step: int = -1
-    steps: int = -1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    steps_per_s: float = -1.0
-    cpu_percent: float = -1.0
-    memory_bytes: int = -1
-    gpu_percent: float = -1.0
-    gpu_memory_mib: int = -1
-    lost: str = ""
-
-    @property
-    def position(self) -> int:
-        """Return the steps since the beginning, from the task's output; -1: unknown."""
-        if self.step >= 0 and self.steps > 0 and self.epoch > 0:
-            return (self.epoch - 1) * self.steps + self.step
-        return self.step if self.epoch < 0 else -1
-
-    @property
-    def running(self) -> bool:
-        """True while user code runs."""
-        return self.phase is Phase.RUNNING
 
 
 @dataclass(frozen=True)
@@ -265,29 +192,17 @@ def _bootstrap_progress(view: View, event: BootstrapProgress) -> View:
 
 def _push_progress(view: View, event: PushProgress) -> View:
     done = event.sent >= event.total
-    return _with(
-        _stage(view, Stage.PUSH),
-        event.host,
-        step_text="pushed" if done else "pushing",
-        detail="",
-        ready=done,
-        sent=event.sent,
-        total=event.total,
-        files=event.files,
-    )
+    return _transferred(_stage(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
+
+
+def _transferred(view: View, event: PushProgress | PullProgress, step: str, part: int, *, done: bool) -> View:
+    text = f"{size(part)} of {size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
+    return _with(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
 
 
 def _pull_progress(view: View, event: PullProgress) -> View:
-    return _with(
-        _stage(view, Stage.PULL),
-        event.host,
-        step_text="pulled" if event.done else "pulling" if event.total else "listing",
-        detail="",
-        sent=event.received,
-        total=event.total,
-        files=event.files,
-        ready=event.done,
-    )
+    step = "pulled" if event.done else "pulling" if event.total else "listing"
+    return _transferred(_stage(view, Stage.PULL), event, step, event.received, done=event.done)
 
 
 def _task_prepared(view: View, event: TaskPrepared) -> View:

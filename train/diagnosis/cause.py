@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import Outcome
+from train.agent.protocol.wording import join_names, signal_name
 from train.diagnosis.messages import (
     CLAUSES,
     CRASH_HINT,
@@ -264,7 +265,7 @@ class _Case:
                 f"{where} and {others[0].name} lost each other: the network between them broke, or one was frozen"
             )
             return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
-        names = _listed([other.task for other in others])
+        names = join_names([other.task for other in others])
         message = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
         return self._verdict(leader, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
 
@@ -326,7 +327,7 @@ class _Case:
             if reading.code == 0 or not (reading.awaited or deserted or absent):
                 continue
             missing = [task for task in reading.awaited if task] or absent or ([self._leader] if deserted else [])
-            names = _listed([self._called(task) for task in missing]) or "some of its peers"
+            names = join_names([self._called(task) for task in missing]) or "some of its peers"
             lines = tuple(
                 shortened(line) for line in reading.lines if "waiting for" in line.lower() or "/task:" in line
             )
@@ -345,7 +346,7 @@ class _Case:
             barrier, missing = witness.barrier
             if missing:
                 suspect = self._by_task.get(missing[0]) if len(missing) == 1 else None
-                names = _listed([self._called(task) for task in missing])
+                names = join_names([self._called(task) for task in missing])
                 message = f"{names} did not come to the barrier '{barrier}', at which {witness.task} waited"
                 return self._verdict(suspect, Kind.HANG, message, _about_peers(witness))
         return None
@@ -375,7 +376,9 @@ class _Case:
             others = [reading for reading in self._readings if reading not in victims and reading.code is None]
             suspect = others[0] if len(others) == 1 else None
             stuck = suspect.name if suspect else "one of the workers"
-            message = f"{stuck} made no progress: the collectives of {_listed([v.task for v in victims])} timed out"
+            message = (
+                f"{stuck} made no progress: the collectives of {join_names([v.task for v in victims])} timed out"
+            )
             return self._verdict(suspect, Kind.HANG, message, _about_peers(victims[0]))
         for victim in victims:
             rule = rule_of(victim.fatal) if victim.fatal else None
@@ -453,7 +456,7 @@ class _Case:
             message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
             return self._verdict(None, kind, message, lines, fatal.place, hint=rule.hint)
         alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
-        too = f"; so did {_listed(alike)}" if alike else ""
+        too = f"; so did {join_names(alike)}" if alike else ""
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
             if fatal.place and text.endswith(".") and not text.endswith(".."):
@@ -500,10 +503,7 @@ class _Case:
         return self._verdict(reading, kind, message, ending(reading.lines))
 
     def _of_signal(self, reading: Reading, failed: list[str]) -> Verdict:
-        try:
-            name = signal.Signals(reading.signal).name
-        except ValueError:
-            name = f"signal {reading.signal}"
+        name = signal_name(reading.signal)
         message, hint = f"{reading.name} was killed by {name}", ""
         if reading.signal == signal.SIGINT:
             where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
@@ -612,7 +612,3 @@ def _about_peers(reading: Reading) -> tuple[str, ...]:
         return excerpt(reading.lines, reading.fatal)
     lines = [shortened(line) for line in reading.last_words if mentions_peers(line) or "/task:" in line]
     return tuple(lines[:MOST_LINES]) or ending(reading.lines)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""

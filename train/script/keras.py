@@ -19,6 +19,7 @@ from enum import Enum
 
 from train.agent.host import adaptations
 from train.agent.protocol.records import Prepared
+from train.agent.protocol.wording import join_names
 from train.errors import KerasError, ScriptError
 from train.script.dotted import Use, uses
 from train.script.source import parse
@@ -381,7 +382,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
     if missing:
         pins = {_pip_tensorflow(version) for version in present.values()}
         raise KerasError(
-            f"TensorFlow is not installed on {_listed(missing)}",
+            f"TensorFlow is not installed on {join_names(missing)}",
             cause="the script imports it",
             hint=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
         )
@@ -390,7 +391,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
         by_minor.setdefault(_minor(version), []).append(task)
     newest = max(present.values(), key=_minor)
     if len(by_minor) > 1:
-        groups = (f"{'.'.join(map(str, minor))} on {_listed(tasks)}" for minor, tasks in sorted(by_minor.items()))
+        groups = (f"{'.'.join(map(str, minor))} on {join_names(tasks)}" for minor, tasks in sorted(by_minor.items()))
         raise KerasError(
             f"the hosts have different versions of TensorFlow: {'; '.join(groups)}",
             cause="workers of different versions fail together, or disagree in silence",
@@ -403,7 +404,7 @@ def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> N
     missing = _without(versions_by_task, "tf_keras")
     if missing:
         raise KerasError(
-            f"the script needs legacy Keras, and tf-keras is not installed on {_listed(missing)}",
+            f"the script needs legacy Keras, and tf-keras is not installed on {join_names(missing)}",
             cause=cause,
             hint=f"install it there: {_pip_tf_keras(tensorflow)}",
         )
@@ -469,7 +470,3 @@ def _pip_tensorflow(version: str) -> str:
 
 def _pip_tf_keras(tensorflow: str) -> str:
     return f"pip install tf-keras~={_release(tensorflow)}"
-
-
-def _listed(tasks: Sequence[str]) -> str:
-    return tasks[0] if len(tasks) == 1 else f"{', '.join(tasks[:-1])} and {tasks[-1]}"

@@ -16,6 +16,7 @@ from fleet.events import Note, Sink
 from fleet.steps import Again
 from fleet.translation import translated
 from provision.quantities import counted
+from train.agent.protocol.wording import join_names
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.script.source import check_script, imports
@@ -108,5 +109,4 @@ def _text(path: Path) -> str:
 def _counted(findings: Sequence[Finding]) -> str:
     """Return ``2 errors, 1 warning and 3 hints``."""
     counts = Counter(finding.severity for finding in findings)
-    words = [counted(counts[kind], kind.value) for kind in Severity if counts[kind]]
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return join_names([counted(counts[kind], kind.value) for kind in Severity if counts[kind]])

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import HangInspection, Member
+from train.agent.protocol.wording import join_names
 
 MOST_STACK = 32 << 10  # characters
 _HEAD = "(most recent call first):"
@@ -341,8 +342,3 @@ def _only_task_at(end: str, members: Sequence[Member]) -> str:
     address = end.rpartition(":")[0].strip("[]")
     tasks = [member.task for member in members if member.address == address]
     return tasks[0] if len(tasks) == 1 else ""
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Join names: ``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

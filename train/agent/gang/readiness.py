@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.protocol.cluster import endpoint, parse_task
 from train.agent.protocol.records import Member
+from train.agent.protocol.wording import join_names
 
 CLOCKS_APART_S = 5.0
 _NAMED = 4  # names in a message before the rest is counted
@@ -111,7 +112,7 @@ def _label(member: Member) -> str:
 def _join_names(names: Sequence[str]) -> str:
     """Join names: ``a``, ``a and b``, ``a, b, c and 9 more``."""
     shown = list(names) if len(names) <= _NAMED else [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more"]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+    return join_names(shown)
 
 
 # --- reachability --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Distributed TensorFlow hangs if a peer is missing, so there is no partial operat
 again together, with new ports, from the newest complete checkpoint.
 """
 
-import signal
 from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
@@ -27,6 +26,7 @@ from train.agent.protocol.records import (
     RestartPolicy,
     SuccessPolicy,
 )
+from train.agent.protocol.wording import signal_name
 
 # Added to the grace period, for SIGKILL to take effect and the status to arrive.
 STOP_MARGIN_S = 10.0
@@ -267,11 +267,7 @@ def describe_exit(task: str, ended: Exit) -> str:
     """Return ``worker-1 was killed by SIGKILL``, or ``worker-1 exited with code 1``."""
     if ended.signal is None:
         return f"{task} exited with code {ended.code}"
-    try:
-        name = signal.Signals(ended.signal).name
-    except ValueError:
-        name = f"signal {ended.signal}"
-    return f"{task} was killed by {name}"
+    return f"{task} was killed by {signal_name(ended.signal)}"
 
 
 # --- state of the slots --------------------------------------------------------------------------------------------

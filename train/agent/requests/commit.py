@@ -15,6 +15,7 @@ from train.agent.host import control
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Refusal, to_dict
+from train.agent.protocol.wording import signal_name
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
 from train.agent.supervisor.host_environment import create_host_environment
@@ -176,6 +177,6 @@ def start_failure(status: int, log: str, *, in_time: bool) -> str:
     if not in_time:
         return f"it did not report within {_START_DEADLINE_S:.0f} s"
     if os.WIFSIGNALED(status):
-        return f"its watchdog was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"its watchdog was killed by {signal_name(os.WTERMSIG(status))}"
     lines = log.strip().splitlines()
     return lines[-1] if lines else f"its watchdog exited with code {os.WEXITSTATUS(status)}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 
 from fleet.console.lines import LinesSink
-from fleet.console.live_table import frame, state_word
+from fleet.console.live_table import frame
 from fleet.console.messages import message
+from fleet.console.rows import state_word
 from fleet.console.status_table import render_status
 from fleet.console.view import View, apply
 from fleet.events import ConnectionLost, Event, FleetOpened, JobStarted, LogChunk

@@ -26,14 +26,14 @@ FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
 def test_a_fleet_at_work() -> None:
     assert render_status([FLEET], now=NOW).splitlines() == [
         "demo  gce, 2 hosts           up 1 h 6 min  $0.70/h, $0.78 so far  deleted in 1 h",
-        "  HOST      STATE      SSH               CPU   MEM",
+        "  HOST      STATE      ADDRESS           CPU   MEM",
         "  worker-0  ready      127.0.0.2:22001  180%  1.1G",
         "  worker-1  no answer  127.0.0.3:22002",
         "  worker-1: timed out",
         "",
         "job 20260102-101112-ab3d  running  task.py                                  8:20",
-        "  TASK      STATE    EPOCH    STEP    LOSS  ACCURACY  STEPS/S",
-        "  worker-0  running    2/5  84/120  0.8500    0.9000     12.3",
+        "  TASK      STATE    EPOCH    STEP  STEPS/S    LOSS  ACCURACY",
+        "  worker-0  running    2/5  84/120     12.3  0.8500    0.9000",
         "  worker-1  unknown",
     ]
 

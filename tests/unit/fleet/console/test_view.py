@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.view import Row, Stage, View, apply, stragglers
+from fleet.console.rows import Row
+from fleet.console.view import Stage, View, apply, stragglers
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -70,13 +71,16 @@ def test_hosts_get_ready_step_by_step() -> None:
         ("downloading packages", "a.whl", 10, 20, False),
         ("ready", "Python 3.12.3", 0, 0, True),
     ]
-    assert row(after(BootstrapProgress("w", "ready", "x"), PushProgress("w", 1, 2, 1)), "w").detail == ""
+    assert (
+        row(after(BootstrapProgress("w", "ready", "x"), PushProgress("w", 1, 2, 1)), "w").detail
+        == "1 B of 2 B, 1 file"
+    )
 
 
 def test_push_makes_ready_when_all_is_sent() -> None:
     view = after(opened(2), PushProgress("worker-0", 5, 10, 3), PushProgress("worker-1", 10, 10, 3))
     assert view.stage is Stage.PUSH
-    assert [(row.sent, row.total, row.ready) for row in view.rows] == [(5, 10, False), (10, 10, True)]
+    assert [(row.part, row.whole, row.ready) for row in view.rows] == [(5, 10, False), (10, 10, True)]
 
 
 def test_a_new_stage_makes_no_host_ready() -> None:
