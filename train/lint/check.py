@@ -14,11 +14,10 @@ import tokenize
 from collections.abc import Iterator, Mapping
 
 from train.errors import ScriptError
-from train.lint.interpreter.values import Place
 from train.lint.interpreter.walk import walk
 from train.lint.model import Finding, Severity
 from train.lint.rules import RULES, UNREADABLE
-from train.lint.subject import Subject, Violation
+from train.lint.subject import Subject
 from train.lint.tf1 import uses_of_tf1
 from train.script.keras import needs_legacy
 from train.script.source import parse
@@ -62,16 +61,11 @@ def lint(
         subject = Subject(
             trace, workers, gpus, versions, needs_legacy(ordered), adapt, servers, tuple(uses_of_tf1(trees))
         )
-        result += {_finding(name, item) for name, rule in RULES.items() for item in rule(subject)}
+        result += {item for rule in RULES.values() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
-
-
-def _finding(name: str, item: Violation) -> Finding:
-    place = item.place
-    return Finding(name, place.file, place.line, place.column, item.severity, item.message, item.reason, item.fix)
 
 
 def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
@@ -79,9 +73,7 @@ def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
     line, message = (int(place[1]), place[2]) if place else (1, error.message)
     level = Severity.ERROR if name == entry else Severity.WARNING
-    return _finding(
-        UNREADABLE, Violation(Place(name, line, 1), level, message, error.cause, error.hint or error.next_step)
-    )
+    return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint or error.next_step)
 
 
 def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:

@@ -99,10 +99,10 @@ class Chain:
         depends = any(value.marks & (Mark.ROLE | Mark.HOST) for call in every for value in call.everything())
         return depends or self.step("shard") is not None or not self.transparent
 
-    def batch(self) -> Value | None:
-        """Return the size of its batches; None if it has none or it is unknown."""
+    def batch(self) -> tuple[Call | None, Value | None]:
+        """Return the call that makes batches and their size; None: there is none, or it is unknown."""
         call = self.step("batch") or self.step("padded_batch")
-        return None if call is None or call.starred else call.argument("batch_size", 0)
+        return call, None if call is None or call.starred else call.argument("batch_size", 0)
 
 
 def chains(value: Value | None) -> list[Chain]:

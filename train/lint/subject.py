@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from train.lint.interpreter.names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
 from train.lint.interpreter.trace import Trace
-from train.lint.interpreter.values import Call, Either, Instance, Items, Made, Place, Table, Value, options
-from train.lint.model import Severity
+from train.lint.interpreter.values import Call, Either, Instance, Items, Made, Place, Table, Value, options, text
 from train.script.keras import FIRST_WITH_KERAS_3, Need
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -21,18 +21,25 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "evaluate": ("x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"),
     "predict": ("x", "batch_size", "verbose", "steps", "callbacks"),
 }  # fmt: skip
+_SETS = ("os.environ.__setitem__", "os.environ.setdefault", "os.putenv")
+_REMOVES = ("os.environ.pop", "os.unsetenv")
 TRAINING = ("fit", "fit_generator", "train_on_batch")
 
 
-@dataclass(frozen=True)
-class Violation:
-    """A finding of a rule, without the rule's name."""
+class Setting(NamedTuple):
+    """An environment variable that a call sets or removes.
 
-    place: Place
-    severity: Severity
-    message: str
-    reason: str
-    fix: str
+    Attributes:
+        call: The call.
+        name: The variable.
+        value: Its new value; None: it is removed.
+        default: True if the call sets it only if it is unset.
+    """
+
+    call: Call
+    name: str
+    value: Value | None
+    default: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,18 @@ class Subject:
         """The calls of `fit` on models that all workers share."""
         return [call for call in self.of(Kind.MODEL, "fit") if self.shared(call.receiver)]
 
+    def settings(self) -> Iterator[Setting]:
+        """Yield the environment variables that the script sets or removes, in order."""
+        for call in self.calls():
+            if call.name in _SETS and len(call.args) == 2:
+                yield Setting(call, text(call.args[0]) or "", call.args[1], call.method == "setdefault")
+            elif call.name in _REMOVES and call.args:
+                yield Setting(call, text(call.args[0]) or "", None)
+            elif call.name == "os.environ.update":
+                tables = [item.items for item in call.args if isinstance(item, Table)]
+                for items in (*tables, call.keywords):
+                    yield from (Setting(call, name, value) for name, value in items.items())
+
 
 def argument(call: Call, name: str) -> Value | None:
     """Return an argument of `fit`, `evaluate`, or `predict`; None if it is not given."""
@@ -151,11 +170,6 @@ def inner(value: Value | None, depth: int = 4) -> Iterator[Value]:
         parts = tuple(value.items.values())
     for part in parts if depth else ():
         yield from inner(part, depth - 1)
-
-
-def severity(call: Call, level: Severity) -> Severity:
-    """Return the severity of an error: a warning if it is under an unknown condition."""
-    return Severity.WARNING if level is Severity.ERROR and not call.sure else level
 
 
 def shown(name: str) -> str:

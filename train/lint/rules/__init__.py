@@ -1,19 +1,11 @@
-"""Rules by their stable names."""
+"""Rules of the linter; the import of this package registers all of them in train.lint.rule.RULES."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
+from train.lint.rule import RULES
 from train.lint.rules import data, program, saving, scope, strategy, together, versions
-from train.lint.subject import Subject, Violation
 
-Rule = Callable[[Subject], Iterator[Violation]]
+__all__ = ["RULES", "data", "program", "saving", "scope", "strategy", "together", "versions"]
 
 UNREADABLE = "MW001"
 """Name of the finding for a file that does not compile; it has no rule function."""
-
-RULES: dict[str, Rule] = {
-    name: rule
-    for topic in (strategy, scope, data, saving, together, versions, program)
-    for name, rule in topic.RULES.items()
-}

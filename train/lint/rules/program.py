@@ -2,69 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from train.lint.interpreter.values import Call, Const, Made, Value, text
-from train.lint.model import Severity
-from train.lint.subject import Subject, Violation, severity, shown
+from train.lint.rule import ERROR, WARNING, Violation, rule
+from train.lint.subject import Subject, shown
 
 _STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
 _ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
 
 
+@rule(
+    "MW701",
+    ERROR,
+    reason="a task has no terminal: the call fails with an EOFError, or waits forever",
+    fix="use an argument (fleet train task.py -- --name value) or a variable (fleet train --env)",
+)
 def _asks(subject: Subject) -> Iterator[Violation]:
-    """Check for MW701."""
     for call in subject.trace.calls:
         if call.name in _ASKS and not _caught(call, "EOFError"):
-            yield Violation(
-                call.place,
-                severity(call, Severity.ERROR),
-                f"the script asks the user ({shown(call.name)})",
-                "a task has no terminal: the call fails with an EOFError, or waits forever",
-                "use an argument (fleet train task.py -- --name value) or a variable (fleet train --env)",
-            )
+            yield Violation(call, f"the script asks the user ({shown(call.name)})")
         elif call.name in _STDIN:
             yield Violation(
-                call.place,
-                Severity.WARNING,
+                call,
                 f"the script reads standard input ({shown(call.name)})",
+                WARNING,
                 "the standard input of a task is empty: the script reads no data",
                 "read it from a file next to the script, which fleet train uploads, or from --data FILE",
             )
 
 
+@rule(
+    "MW702",
+    ERROR,
+    reason="a task runs without IPython: the line fails with a NameError",
+    fix="delete the line; install packages with requirements.txt",
+)
 def _notebook(subject: Subject) -> Iterator[Violation]:
-    """Check for MW702."""
-    for call in subject.trace.calls if not subject.trace.without_ipython else ():
+    for call in subject.calls("get_ipython") if not subject.trace.without_ipython else ():
         if call.name == "builtins.get_ipython":
-            yield Violation(
-                call.place,
-                severity(call, Severity.ERROR),
-                "the script has a notebook command (get_ipython)",
-                "a task runs without IPython: the line fails with a NameError",
-                "delete the line; install packages with requirements.txt",
-            )
+            yield Violation(call, "the script has a notebook command (get_ipython)")
 
 
 def _caught(call: Call, exception: str) -> bool:
     return any(guard.kind == "try" and {exception, "*"} & set(guard.caught) for guard in call.guards)
 
 
+@rule(
+    "MW703",
+    ERROR,
+    reason="each process starts further ones before it is ready: RuntimeError: An attempt has been made to "
+    "start a new process before the current process has finished its bootstrapping phase",
+    fix='if __name__ == "__main__": main()',
+)
 def _spawn(subject: Subject) -> Iterator[Violation]:
-    """Check for MW703."""
-    for call in subject.trace.calls:
-        if call.name.partition(".")[0] != "multiprocessing" or call.method not in ("Process", "Pool"):
-            continue
-        if call.main_only or not _starts_interpreter(subject, call):
-            continue
-        yield Violation(
-            call.place,
-            severity(call, Severity.ERROR),
-            f"{call.method} runs whenever the script is imported, and its processes import the script",
-            "each process starts further ones before it is ready: RuntimeError: An attempt has been made to "
-            "start a new process before the current process has finished its bootstrapping phase",
-            'if __name__ == "__main__": main()',
-        )
+    for call in subject.calls("Process", "Pool"):
+        of_package = call.name.partition(".")[0] == "multiprocessing"
+        if of_package and not call.main_only and _starts_interpreter(subject, call):
+            message = f"{call.method} runs whenever the script is imported, and its processes import the script"
+            yield Violation(call, message)
 
 
 def _starts_interpreter(subject: Subject, call: Call) -> bool:
@@ -78,34 +74,16 @@ def _starts_interpreter(subject: Subject, call: Call) -> bool:
     return text(method) in ("spawn", "forkserver")
 
 
+@rule(
+    "MW704",
+    WARNING,
+    reason="`fleet` adds the workers' addresses to it: without them the workers cannot connect through a proxy, "
+    "and wait forever without a message",
+)
 def _proxy(subject: Subject) -> Iterator[Violation]:
-    """Check for MW704."""
     first = min((call.order for call in [*subject.multi, *subject.parameter_server]), default=0)
-    for call in subject.trace.calls if subject.workers > 1 else ():
-        name, value = _written(call)
-        if name.lower() == "no_proxy" and call.order < first and isinstance(value, Const) and value.value != "*":
-            yield Violation(
-                call.place,
-                severity(call, Severity.WARNING),
-                f"the script overwrites {name}",
-                "`fleet` adds the workers' addresses to it: without them the workers cannot connect through a proxy, "
-                "and wait forever without a message",
-                f'add to it: os.environ["{name}"] += ",…"',
-            )
-
-
-def _written(call: Call) -> tuple[str, Value | None]:
-    """Return the environment variable that a call sets or deletes, and its new value."""
-    if call.name in ("os.environ.__setitem__", "os.putenv") and len(call.args) == 2:
-        return text(call.args[0]) or "", call.args[1]
-    if call.name == "os.environ.pop" and call.args:
-        return text(call.args[0]) or "", Const()
-    return "", None
-
-
-RULES: dict[str, Callable[[Subject], Iterator[Violation]]] = {
-    "MW701": _asks,
-    "MW702": _notebook,
-    "MW703": _spawn,
-    "MW704": _proxy,
-}
+    for item in subject.settings() if subject.workers > 1 else ():
+        known = item.value is None or (isinstance(item.value, Const) and item.value.value != "*")
+        if item.name.lower() == "no_proxy" and known and not item.default and item.call.order < first:
+            fix = f'add to it: os.environ["{item.name}"] += ",…"'
+            yield Violation(item.call, f"the script overwrites {item.name}", fix=fix)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from train.lint.interpreter.names import Kind, kind_of
 from train.lint.interpreter.trace import Leave
 from train.lint.interpreter.values import Call, Const, Guard, Instance, Made, Mark, Value
-from train.lint.model import Severity
-from train.lint.subject import Subject, Violation, inner, severity
+from train.lint.rule import ERROR, WARNING, Violation, rule
+from train.lint.subject import Subject, inner
 
 GROUPS = {
     **dict.fromkeys(("fit", "fit_generator", "train_on_batch"), "fit"),
@@ -28,22 +28,21 @@ _WORDS = {
     Mark.HOST: "the host or the process",
     Mark.LOCAL: "a result of one worker alone",
 }
+_WORKERS = {"chief": "only the chief", "not_chief": "every worker but the chief"}
 
 
 def taking_part(subject: Subject) -> list[Call]:
-    """Yield the calls in which all workers must take part."""
+    """Return the calls in which all workers must take part."""
     return [call for call in subject.trace.calls if subject.together and _collective(subject, call)]
 
 
 def only_some(subject: Subject) -> list[tuple[Call, Guard]]:
-    """Yield the collective calls that only some workers reach, with the condition, unless the others do the same."""
+    """Return the collective calls that only some workers reach, with the condition, unless the others do the same."""
     calls = taking_part(subject)
     result = []
     for call in calls:
-        for guard in call.guards:
-            if guard.marks & Mark.ROLE and guard.meaning not in _NO_GANG and not _elsewhere(call, guard, calls):
-                result.append((call, guard))
-                break
+        asks = (guard for guard in call.guards if guard.marks & Mark.ROLE and guard.meaning not in _NO_GANG)
+        result += [(call, guard) for guard in asks if not _elsewhere(call, guard, calls)][:1]
     return result
 
 
@@ -62,15 +61,14 @@ def _collective(subject: Subject, call: Call) -> bool:
 
 def _holds_shared(subject: Subject, call: Call, depth: int = 2) -> bool:
     """Return whether a checkpoint or its manager contains a value that all workers share."""
-    for item in call.everything():
-        for value in inner(item):
-            made = value.call if isinstance(value, Made | Instance) else None
-            if made is None:
-                continue
-            if made.name in _SAVERS and depth and _holds_shared(subject, made, depth - 1):
-                return True
-            if kind_of(value) is Kind.MODEL and subject.inside(made):
-                return True
+    for value in (value for item in call.everything() for value in inner(item)):
+        made = value.call if isinstance(value, Made | Instance) else None
+        if made is None:
+            continue
+        if made.name in _SAVERS and depth and _holds_shared(subject, made, depth - 1):
+            return True
+        if kind_of(value) is Kind.MODEL and subject.inside(made):
+            return True
     return False
 
 
@@ -83,90 +81,77 @@ def _elsewhere(call: Call, guard: Guard, calls: list[Call]) -> bool:
     )
 
 
+@rule("MW501", ERROR)
 def _some(subject: Subject) -> Iterator[Violation]:
-    """Check for MW501."""
     for call, guard in only_some(subject):
-        if GROUPS[call.method] == "save":
-            continue
-        workers = {"chief": "only the chief", "not_chief": "every worker but the chief"}.get(
-            guard.meaning, "not every worker"
-        )
-        where = guard.place.seen_from(call.place)
-        yield Violation(
-            call.place,
-            Severity.ERROR,
-            f"{workers} reaches {call.method} (the condition in {where} depends on the task)",
-            "it is a collective operation: the workers that reach it wait forever for the others, or fail when "
-            "they exit",
-            "run it on every worker; keep only local operations such as print under the condition",
-        )
+        if GROUPS[call.method] != "save":
+            workers = _WORKERS.get(guard.meaning, "not every worker")
+            where = guard.place.seen_from(call.place)
+            yield Violation(
+                call.place,
+                f"{workers} reaches {call.method} (the condition in {where} depends on the task)",
+                reason="it is a collective operation: the workers that reach it wait forever for the others, or "
+                "fail when they exit",
+                fix="run it on every worker; keep only local operations such as print under the condition",
+            )
     for leave, guard, call in _leaves(subject, Mark.ROLE):
         if guard.meaning not in _NO_GANG and leave.loops:
             where = call.place.seen_from(guard.place)
             yield Violation(
                 guard.place,
-                Severity.ERROR,
                 f"some workers leave the loop around {call.method} ({where}) before the others",
-                "the remaining workers wait for them forever, or fail when they exit",
-                "leave the loop at the same step on all workers",
+                reason="the remaining workers wait for them forever, or fail when they exit",
+                fix="leave the loop at the same step on all workers",
             )
 
 
+@rule(
+    "MW502",
+    WARNING,
+    reason="sooner or later the workers decide differently, and the remaining workers wait forever for the others",
+    fix="use a value that is the same on all workers: the number of steps, or a loss reduced with strategy.reduce",
+)
 def _apart(subject: Subject) -> Iterator[Violation]:
-    """Check for MW502."""
+    reached = ((guard, call) for call in taking_part(subject) for guard in call.guards if guard.marks & _CHANCE)
+    decisions = [(guard, call, "whether it comes to {} ({})") for guard, call in reached]
+    decisions += [(guard, call, "when the loop around {} ({}) ends") for _, guard, call in _leaves(subject, _CHANCE)]
     seen: set[int] = set()
-    for call in taking_part(subject):
-        for guard in call.guards:
-            if guard.marks & _CHANCE and guard.number not in seen:
-                seen.add(guard.number)
-                yield _differs(guard, f"whether it comes to {call.method} ({call.place.seen_from(guard.place)})")
-    for _, guard, call in _leaves(subject, _CHANCE):
+    for guard, call, decision in decisions:
         if guard.number not in seen:
             seen.add(guard.number)
-            yield _differs(guard, f"when the loop around {call.method} ({call.place.seen_from(guard.place)}) ends")
-
-
-def _differs(guard: Guard, decision: str) -> Violation:
-    causes = [words for mark, words in _WORDS.items() if guard.marks & mark]
-    return Violation(
-        guard.place,
-        Severity.WARNING,
-        f"{decision} depends on {' and '.join(causes)}",
-        "sooner or later the workers decide differently, and the remaining workers wait forever for the others",
-        "use a value that is the same on all workers: the number of steps, or a loss reduced with strategy.reduce",
-    )
+            action = decision.format(call.method, call.place.seen_from(guard.place))
+            causes = [words for mark, words in _WORDS.items() if guard.marks & mark]
+            yield Violation(guard.place, f"{action} depends on {' and '.join(causes)}")
 
 
 def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]]:
     """Yield the places where a collective loop is left under a condition that depends on `marks`."""
     calls = taking_part(subject)
     for leave in subject.trace.leaves:
+        call = next((item for item in calls if set(leave.loops) & set(item.loops)), None)
+        if call is None:
+            continue
         inside = [guard.number for guard in leave.guards]
         start = inside.index(leave.loops[0]) + 1 if leave.loops[0] in inside else 0
         for guard in leave.guards[start:]:
-            if not guard.marks & marks or guard.kind == "loop":
-                continue
-            call = next((item for item in calls if set(leave.loops) & set(item.loops)), None)
-            if call is not None:
+            if guard.marks & marks and guard.kind != "loop":
                 yield leave, guard, call
 
 
+@rule(
+    "MW503",
+    WARNING,
+    reason="if the script raises an exception while the thread runs, the process keeps sending heartbeats: the "
+    "others wait forever, and no failure is reported",
+    fix="write threading.Thread(…, daemon=True)",
+)
 def _threads(subject: Subject) -> Iterator[Violation]:
-    """Check for MW503."""
     last = max((call.order for call in taking_part(subject)), default=0)
     for call in subject.calls("start"):
         for made in subject.made_by(call.receiver):
-            if made.name not in ("threading.Thread", "threading.Timer") or call.order > last or made.starred:
-                continue
-            if _daemon(call.receiver, made) is False:
-                yield Violation(
-                    made.place,
-                    severity(call, Severity.WARNING),
-                    "the script starts a thread that is not a daemon",
-                    "if the script raises an exception while the thread runs, the process keeps sending "
-                    "heartbeats: the others wait forever, and no failure is reported",
-                    "write threading.Thread(…, daemon=True)",
-                )
+            is_thread = made.name in ("threading.Thread", "threading.Timer") and not made.starred
+            if is_thread and call.order <= last and _daemon(call.receiver, made) is False:
+                yield Violation(made.place, "the script starts a thread that is not a daemon")
 
 
 def _daemon(value: Value | None, made: Call) -> bool | None:
@@ -177,10 +162,3 @@ def _daemon(value: Value | None, made: Call) -> bool | None:
     if given is None:
         return False
     return bool(given.value) if isinstance(given, Const) else None
-
-
-RULES: dict[str, Callable[[Subject], Iterator[Violation]]] = {
-    "MW501": _some,
-    "MW502": _apart,
-    "MW503": _threads,
-}
