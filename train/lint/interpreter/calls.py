@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from train.lint.interpreter import conditions
-from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element
+from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element, owned
 from train.lint.interpreter.names import Kind, canonical, keras_part, kind_of, type_of
 from train.lint.interpreter.state import DEEPEST_CALLS
 from train.lint.interpreter.values import (
     DIFFERS,
+    Arguments,
     Bound,
     Call,
     Class,
@@ -74,6 +75,8 @@ _AS_RECEIVER = ("strftime", "isoformat", "timestamp", "numpy", "item", "name", "
 _SCOPED = re.compile(r"\.scope$")
 _REDUCES = re.compile(r"\.(?:reduce|gather|all_reduce|all_gather)$")
 
+_ANY = Arguments(starred=True)
+
 
 class Caller(Evaluator):
     """Evaluates the calls of one script."""
@@ -101,152 +104,91 @@ class Caller(Evaluator):
                 starred = starred or not value.exact
             else:
                 starred = True
-        return self.called(func, node, args, keywords, starred=starred)
+        return self.called(func, node, Arguments(args, keywords, starred))
 
-    def called(
-        self,
-        func: Value,
-        node: ast.AST,
-        args: list[Value],
-        keywords: dict[str, Value],
-        *,
-        starred: bool = False,
-    ) -> Value:
-        """Return the value of `func(*args, **keywords)`."""
+    def called(self, func: Value, node: ast.AST, given: Arguments) -> Value:
+        """Return the value of a call of `func`."""
         if isinstance(func, Either):
-            return self._any_of(func, node, args, keywords, starred)
+            return self._any_of(func, node, given)
         target = func.cls.find("__call__") if isinstance(func, Instance) else func
         if isinstance(target, Function):
-            owned = self._own(target, func) if isinstance(func, Instance) else target
-            return self.enter(owned, args, keywords, starred=starred)
+            return self.enter(owned(target, func) if isinstance(func, Instance) else target, given)
         if isinstance(func, Class):
-            return self._instance(func, node, args, keywords, starred)
+            return self._instance(func, node, given)
         if isinstance(func, Bound):
-            return self._method(func, node, args, keywords, starred)
+            return self._method(func, node, given)
         if isinstance(func, Ref | Made | Element | Instance):
             name, receiver = (func.name, None) if isinstance(func, Ref) else (f"{type_of(func)}.__call__", func)
-            return self._outside(name, receiver, node, args, keywords, starred)
-        self._run_arguments("?", args, keywords, node)
-        return unknown(union(args) & DIFFERS)
+            return self._outside(name, receiver, node, given)
+        self._run_arguments("?", given, node)
+        return unknown(union(given.args) & DIFFERS)
 
-    def _any_of(
-        self, func: Either, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
-    ) -> Value:
-        if all(isinstance(option, Bound) for option in func.options):
-            return self._method_of_either(func, node, args, keywords, starred)
+    def _any_of(self, func: Either, node: ast.AST, given: Arguments) -> Value:
+        """Call one of several functions: a method of objects of one kind once, otherwise each."""
+        bounds = [option for option in func.options if isinstance(option, Bound)]
+        receivers = [bound.receiver for bound in bounds]
+        names = {f"{type_of(bound.receiver)}.{bound.name}" for bound in bounds}
+        if len(bounds) == len(func.options) and len(names) == 1 and "?" not in map(type_of, receivers):
+            return self._outside(names.pop(), join(receivers), node, given)
         result = []
         for option in func.options:
             with self.under(self.guard("if", node, func.marks)):
-                result.append(self.called(option, node, args, keywords, starred=starred))
+                result.append(self.called(option, node, given))
         return join(result, func.marks)
-
-    def _own(self, function: Function, owner: Value) -> Function:
-        return Function(node=function.node, frame=function.frame, owner=owner, defaults=function.defaults)
 
     # --- functions and classes of the sources -----------------------------------------------------------------------
 
-    def _instance(
-        self, cls: Class, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
-    ) -> Value:
+    def _instance(self, cls: Class, node: ast.AST, given: Arguments) -> Value:
         outside = canonical(cls.outside())
-        call = None
-        if outside not in ("", "?", "builtins.object"):
-            call = self.call_seen(outside, node, tuple(args), keywords, starred)
-        made = Instance(cls=cls, call=call)
+        has_base = outside not in ("", "?", "builtins.object")
+        made = Instance(cls=cls, call=self.call_seen(outside, node, given) if has_base else None)
         begin = cls.find("__init__")
         if isinstance(begin, Function):
-            self.enter(self._own(begin, made), args, keywords, starred=starred)
+            self.enter(owned(begin, made), given)
         else:
-            made.attrs.update(keywords)
+            made.attrs.update(given.keywords)
         return made
 
-    def bind(
-        self, function: Function, args: Sequence[Value], keywords: Mapping[str, Value], *, starred: bool
-    ) -> dict[str, Value]:
+    def bind(self, function: Function, given: Arguments) -> dict[str, Value]:
         """Return the parameters of a function in a call."""
-        wanted = function.node.args
+        wanted, exact = function.node.args, not given.starred
         plain = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
-        given = [function.owner, *args] if function.owner is not None else list(args)
-        result: dict[str, Value] = dict(zip(plain, given, strict=False))
+        args = [function.owner, *given.args] if function.owner is not None else list(given.args)
+        result: dict[str, Value] = dict(zip(plain, args, strict=False))
         if wanted.vararg is not None:
-            result[wanted.vararg.arg] = Items(union(given), given[len(plain) :], exact=not starred)
+            result[wanted.vararg.arg] = Items(union(args), args[len(plain) :], exact)
         named = {*plain, *(argument.arg for argument in wanted.kwonlyargs)}
-        result.update({name: value for name, value in keywords.items() if name in named})
+        result.update({name: value for name, value in given.keywords.items() if name in named})
         if wanted.kwarg is not None:
-            rest = {name: value for name, value in keywords.items() if name not in named}
-            result[wanted.kwarg.arg] = Table(union(iter(rest.values())), rest, exact=not starred)
-        for name in named - set(result):
-            default = function.defaults.get(name)
-            result[name] = default if default is not None and not starred else unknown()
-        return result
+            rest = {name: value for name, value in given.keywords.items() if name not in named}
+            result[wanted.kwarg.arg] = Table(union(rest.values()), rest, exact)
+        defaults = function.defaults if exact else {}
+        return {name: defaults.get(name) or unknown() for name in named} | result
 
     # --- everything else --------------------------------------------------------------------------------------------
 
-    def _method(
-        self, bound: Bound, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
-    ) -> Value:
-        receiver = bound.receiver
+    def _method(self, bound: Bound, node: ast.AST, given: Arguments) -> Value:
+        receiver, args = bound.receiver, given.args
         if bound.name == "get" and conditions.meaning_of(receiver) in ("tf_config", "task", "cluster"):
             return self.part(receiver, args[0] if args else unknown(), args[1] if len(args) > 1 else None)
         if isinstance(receiver, Table):
-            return self._of_table(receiver, bound.name, args, keywords)
+            return self._of_table(receiver, bound.name, given)
         if isinstance(receiver, Items):
             return self._of_items(receiver, bound.name, args)
-        if isinstance(receiver, Const):
-            marks = union([receiver, *args, *keywords.values()])
-            return Opaque(marks, "path" if isinstance(receiver.value, str) and receiver.value[:1] == "/" else "")
-        if isinstance(receiver, Opaque):
-            return self._of_opaque(receiver, bound, node, args, keywords, starred)
-        name = f"{type_of(receiver)}.{bound.name}"
-        return self._outside(name, receiver, node, args, keywords, starred)
+        result = _of_scalar(receiver, bound.name, union([receiver, *given.everything()]))
+        return result or self._outside(f"{type_of(receiver)}.{bound.name}", receiver, node, given)
 
-    def _of_opaque(
-        self,
-        receiver: Opaque,
-        bound: Bound,
-        node: ast.AST,
-        args: list[Value],
-        keywords: dict[str, Value],
-        starred: bool,
-    ) -> Value:
-        if receiver.meaning == "resolver" and bound.name == "cluster_spec":
-            return Opaque(Mark.REPLICAS, "cluster")
-        if receiver.meaning == "cluster":
-            return Opaque(Mark.REPLICAS, "cluster")
-        if receiver.meaning == "input_context":
-            return Opaque(Mark.REPLICAS)
-        if receiver.marks & Mark.UNKNOWN:
-            return self._outside(f"?.{bound.name}", receiver, node, args, keywords, starred)
-        return Opaque(union([receiver, *args, *keywords.values()]))
-
-    def _method_of_either(
-        self, func: Either, node: ast.AST, args: list[Value], keywords: dict[str, Value], starred: bool
-    ) -> Value:
-        """Call a method of one of several objects: once if they are of one kind, otherwise once for each."""
-        bounds = [option for option in func.options if isinstance(option, Bound)]
-        receivers = [bound.receiver for bound in bounds]
-        types = {type_of(receiver) for receiver in receivers}
-        if len(types) == 1 and "?" not in types and len({bound.name for bound in bounds}) == 1:
-            name = f"{types.pop()}.{bounds[0].name}"
-            return self._outside(name, join(receivers), node, args, keywords, starred)
-        result = []
-        for bound in bounds:
-            with self.under(self.guard("if", node, func.marks)):
-                result.append(self._method(bound, node, args, keywords, starred))
-        return join(result, func.marks)
-
-    def _of_table(self, table: Table, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+    def _of_table(self, table: Table, name: str, given: Arguments) -> Value:
+        args = given.args
         if name in ("get", "pop", "setdefault") and args:
             default = args[1] if len(args) > 1 else Const() if name == "get" else None
             return self.part(table, args[0], default)
         if name == "update":
-            table.items.update(keywords)
+            table.items.update(given.keywords)
             table.exact = table.exact and not args
-        if name in ("items", "values", "keys"):
-            return unknown(table.marks)
         return unknown(table.marks)
 
-    def _of_items(self, items: Items, name: str, args: list[Value]) -> Value:
+    def _of_items(self, items: Items, name: str, args: Sequence[Value]) -> Value:
         if name in ("append", "add", "insert") and args:
             items.items.append(args[-1])
             items.marks |= args[-1].marks
@@ -255,26 +197,16 @@ class Caller(Evaluator):
             items.exact = items.exact and args[0].exact
         else:
             items.exact = False
-        if self.conditional():
-            items.exact = False
+        items.exact = items.exact and not self.conditional()
         return unknown(items.marks)
 
-    def _outside(
-        self,
-        name: str,
-        receiver: Value | None,
-        node: ast.AST,
-        args: list[Value],
-        keywords: dict[str, Value],
-        starred: bool,
-    ) -> Value:
+    def _outside(self, name: str, receiver: Value | None, node: ast.AST, given: Arguments) -> Value:
         """Record a call of a function outside the sources."""
-        value = self._plain(name, args, keywords)
+        value = self._plain(name, given)
         if value is not None:
             return value
-        call = self.call_seen(name, node, tuple(args), keywords, starred, receiver)
-        made = self.trace.made(call)
-        made.marks = _result_marks(call, seeded=self.seeded)
+        call = self.call_seen(name, node, given, receiver)
+        made = Made(_result_marks(call, seeded=self.seeded), call=call)
         self.seeded = self.seeded or name in _SEEDS
         if name in EXITS:
             self.exited = True
@@ -284,18 +216,17 @@ class Caller(Evaluator):
         if name.endswith(".__enter__") and _is_scope(receiver):
             self.scopes.append(receiver.call.receiver if isinstance(receiver, Made) else None)
         if name == "tensorflow.distribute.experimental_set_strategy":
-            self.scopes.append(args[0] if args else None)
+            self.scopes.append(given.args[0] if given.args else None)
         self._run_what_it_runs(call, node)
         if _SAME_EVERYWHERE.search(name) and not name.endswith("ArgumentParser"):
             return Opaque(Mark.GIVEN, "args")
-        if _PURE.match(name):
-            return Opaque(made.marks)
-        return made
+        return Opaque(made.marks) if _PURE.match(name) else made
 
-    def _plain(self, name: str, args: list[Value], keywords: dict[str, Value]) -> Value | None:
+    def _plain(self, name: str, given: Arguments) -> Value | None:
         """Return the value of a call without side effects; None: another call."""
+        args = given.args
         if name in ("os.environ.get", "os.getenv"):
-            default = args[1] if len(args) > 1 else keywords.get("default")
+            default = args[1] if len(args) > 1 else given.keywords.get("default")
             return self.part(Ref(name=ENVIRON), args[0] if args else unknown(), default)
         if name == "builtins.super":
             return Opaque(Mark.UNKNOWN, "super")
@@ -308,64 +239,54 @@ class Caller(Evaluator):
 
     def _run_what_it_runs(self, call: Call, node: ast.AST) -> None:
         kind = kind_of(call.receiver)
-        args, keywords = list(call.args), call.keywords
-        first = args[0] if args else keywords.get("fn") or keywords.get("dataset_fn")
+        first = call.args[0] if call.args else call.keywords.get("fn") or call.keywords.get("dataset_fn")
         if kind is Kind.STRATEGY and call.method in ("run", "experimental_run_v2"):
-            given = call.argument("args", 1)
-            named = call.argument("kwargs", 2)
-            self._run_replica(first, call, given, named)
+            if isinstance(first, Function):
+                self._run_replica(first, call)
         elif kind is Kind.STRATEGY and "distribute_datasets_from_function" in call.method:
             if isinstance(first, Function):
-                call.returned = self.enter(first, [Opaque(meaning="input_context")], {})
+                call.returned = self.enter(first, Arguments([Opaque(meaning="input_context")]))
         elif kind is Kind.MODEL and call.method in _TRAINING:
             self._run_callbacks(call, node)
         elif call.name in _RUNS_ITS_ARGUMENT:
-            self._run_main(first)
+            main = first if first is not None else self.frame.find("main")
+            if isinstance(main, Function):
+                self.enter(main, _ANY)
         else:
-            self._run_arguments(call.name, args, keywords, node)
+            self._run_arguments(call.name, call, node)
 
-    def _run_replica(self, function: Value | None, call: Call, given: Value | None, named: Value | None) -> None:
-        if not isinstance(function, Function):
-            return
+    def _run_replica(self, function: Function, call: Call) -> None:
+        given, named = call.argument("args", 1), call.argument("kwargs", 2)
         outer, self.replica = self.replica, True
-        exact = isinstance(given, Items) and given.exact
-        args = list(given.items) if exact and isinstance(given, Items) else []
-        keywords = named.items if isinstance(named, Table) else {}
-        starred = not (exact or is_none(given)) or not (is_none(named) or isinstance(named, Table))
-        call.returned = self.enter(function, args, keywords, starred=starred)
+        args = given.items if isinstance(given, Items) and given.exact else None
+        keywords = named.items if isinstance(named, Table) else None
+        starred = not ((args is not None or is_none(given)) and (keywords is not None or is_none(named)))
+        call.returned = self.enter(function, Arguments(args or (), keywords or {}, starred))
         self.replica = outer
-
-    def _run_main(self, main: Value | None) -> None:
-        if main is None:
-            main = self.frame.find("main")
-        if isinstance(main, Function):
-            self.enter(main, [], {}, starred=True)
 
     def _run_callbacks(self, call: Call, node: ast.AST) -> None:
         """Run the callbacks of a training on every worker."""
         given = call.argument("callbacks", 5 if call.method == "fit" else -1)
         with self.under(self.guard("loop", node)):
             for callback in given.items if isinstance(given, Items) else []:
+                functions: list[Value | None] = []
                 if isinstance(callback, Instance):
                     if call.receiver is not None:
                         callback.attrs.setdefault("model", call.receiver)
                     methods = [callback.cls.find(name) for name in CALLBACK_METHODS]
-                    functions = [self._own(item, callback) for item in methods if isinstance(item, Function)]
+                    functions = [owned(item, callback) for item in methods if isinstance(item, Function)]
                 elif isinstance(callback, Made) and keras_part(callback.call.name) == "callbacks.LambdaCallback":
-                    functions = [item for item in callback.call.everything() if isinstance(item, Function)]
-                else:
-                    functions = []
+                    functions = [*callback.call.everything()]
                 for function in functions:
-                    self.enter(function, [], {}, starred=True)
+                    if isinstance(function, Function):
+                        self.enter(function, _ANY)
 
-    def _run_arguments(self, name: str, args: list[Value], keywords: Mapping[str, Value], node: ast.AST) -> None:
+    def _run_arguments(self, name: str, given: Arguments, node: ast.AST) -> None:
         """Run the functions that are passed to an unknown function, which may call them."""
-        if _NEVER_RUNS_ITS_ARGUMENT.match(name):
-            return
-        for value in (*args, *keywords.values()):
+        for value in given.everything() if not _NEVER_RUNS_ITS_ARGUMENT.match(name) else ():
             if isinstance(value, Function):
                 with self.under(self.guard("called", node)):
-                    self.enter(value, [], {}, starred=True)
+                    self.enter(value, _ANY)
 
     def deep(self, node: ast.AST) -> bool:
         """Return whether a function calls itself, or the calls are nested too deeply."""
@@ -373,9 +294,22 @@ class Caller(Evaluator):
 
     def new_frame(self, function: Function, names: dict[str, Value]) -> Frame:
         """Return the frame for a call of `function`."""
-        outer = function.frame
-        shared = frozenset(_shared(function.node))
-        return Frame(outer.module, names, outer, shared)
+        nodes = ast.walk(function.node)
+        shared = [name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names]
+        return Frame(function.frame.module, names, function.frame, frozenset(shared))
+
+
+def _of_scalar(receiver: Value, name: str, marks: Mark) -> Opaque | None:
+    """Return the result of a method of a constant or a value with a known meaning; None: another receiver."""
+    if isinstance(receiver, Const):
+        return Opaque(marks, "path" if isinstance(receiver.value, str) and receiver.value[:1] == "/" else "")
+    if not isinstance(receiver, Opaque):
+        return None
+    if receiver.meaning == "cluster" or (receiver.meaning == "resolver" and name == "cluster_spec"):
+        return Opaque(Mark.REPLICAS, "cluster")
+    if receiver.meaning == "input_context":
+        return Opaque(Mark.REPLICAS)
+    return None if receiver.marks & Mark.UNKNOWN else Opaque(marks)
 
 
 def _tf_config(args: Sequence[Value]) -> Value | None:
@@ -398,14 +332,6 @@ def _length(args: Sequence[Value]) -> Value | None:
 
 def _function(args: Sequence[Value]) -> Value | None:
     return args[0] if isinstance(args[0], Function) else None
-
-
-def _shared(node: ast.AST) -> list[str]:
-    result: list[str] = []
-    for child in ast.walk(node):
-        if isinstance(child, ast.Global | ast.Nonlocal):
-            result += child.names
-    return result
 
 
 def _is_scope(value: Value | None) -> bool:

@@ -14,6 +14,7 @@ from train.lint.interpreter import conditions
 from train.lint.interpreter.names import Kind, canonical, kind_of, kind_of_type, type_of
 from train.lint.interpreter.state import State
 from train.lint.interpreter.values import (
+    Arguments,
     Bound,
     Class,
     Const,
@@ -102,9 +103,7 @@ class Evaluator(State):
         """Return the value of a call."""
 
     @abstractmethod
-    def enter(
-        self, function: Function, args: list[Value], keywords: dict[str, Value], *, starred: bool = False
-    ) -> Value:
+    def enter(self, function: Function, given: Arguments) -> Value:
         """Return the result of a function in the sources."""
 
     @abstractmethod
@@ -156,8 +155,8 @@ class Evaluator(State):
             return instance.attrs[name]
         result = instance.cls.find(name)
         if isinstance(result, Function):
-            bound = result if result.static else _owned(result, instance)
-            return self.enter(bound, [], {}) if is_property(result.node) else bound
+            bound = result if result.static else owned(result, instance)
+            return self.enter(bound, Arguments()) if is_property(result.node) else bound
         if result is not None:
             return result
         return Bound(instance.marks, receiver=instance, name=name) if instance.cls.outside() else unknown()
@@ -181,7 +180,7 @@ class Evaluator(State):
             for base in owner.cls.bases:
                 result = base.find(name) if isinstance(base, Class) else None
                 if isinstance(result, Function):
-                    return _owned(result, owner)
+                    return owned(result, owner)
         return unknown()
 
     def _subscript(self, node: ast.Subscript) -> Value:
@@ -445,7 +444,7 @@ class Evaluator(State):
 
     def _set_part(self, node: ast.expr, owner: Value, key: Value, value: Value) -> None:
         if isinstance(owner, Ref) and owner.name == ENVIRON:
-            self.call_seen("os.environ.__setitem__", node, (key, value))
+            self.call_seen("os.environ.__setitem__", node, Arguments((key, value)))
         elif isinstance(owner, Table):
             name = text(key)
             if name is None:
@@ -492,7 +491,8 @@ def is_property(node: ast.AST) -> bool:
     )
 
 
-def _owned(function: Function, owner: Value) -> Function:
+def owned(function: Function, owner: Value) -> Function:
+    """Return a method of `owner`."""
     return Function(function.marks, node=function.node, frame=function.frame, owner=owner, defaults=function.defaults)
 
 

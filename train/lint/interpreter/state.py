@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from train.lint.interpreter.trace import Leave, Trace, place_of
-from train.lint.interpreter.values import Call, Frame, Guard, Mark, Place, Value
+from train.lint.interpreter.values import Arguments, Call, Frame, Guard, Mark, Place, Value, loops_in
 
 LARGEST_WALK = 100_000  # nodes, repeated ones included
 DEEPEST_CALLS = 24
@@ -62,24 +62,16 @@ class State:
         """Return the place of `node`."""
         return place_of(node, self.frame.module, self.texts.get(self.frame.module, []))
 
-    def call_seen(
-        self,
-        name: str,
-        node: ast.AST,
-        args: tuple[Value, ...] = (),
-        keywords: dict[str, Value] | None = None,
-        starred: bool = False,
-        receiver: Value | None = None,
-    ) -> Call:
+    def call_seen(self, name: str, node: ast.AST, given: Arguments, receiver: Value | None = None) -> Call:
         """Record a call."""
         call = Call(
-            name,
-            self.number(),
-            self.place(node),
+            given.args,
+            given.keywords,
+            given.starred,
+            name=name,
+            order=self.number(),
+            place=self.place(node),
             receiver=receiver,
-            args=args,
-            keywords=dict(keywords or {}),
-            starred=starred,
             scopes=tuple(scope for scope in self.scopes if scope is not None),
             scope_known=None not in self.scopes,
             guards=tuple(self.guards),
@@ -96,7 +88,7 @@ class State:
 
     def loops(self) -> tuple[int, ...]:
         """Return the numbers of the enclosing loops, outermost first."""
-        return tuple(guard.number for guard in self.guards if guard.kind == "loop")
+        return loops_in(self.guards)
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from train.lint.interpreter.values import Call, Guard, Made, Mark, Place, Value
+from train.lint.interpreter.values import Call, Guard, Place, Value
 
 
 def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
@@ -65,7 +65,3 @@ class Trace:
     reads: set[str] = field(default_factory=set)  # environment variables
     complete: bool = True
     without_ipython: bool = False  # the script expects that get_ipython may not exist
-
-    def made(self, call: Call) -> Made:
-        """Return a value for the result of `call`."""
-        return Made(Mark.UNKNOWN, call=call)

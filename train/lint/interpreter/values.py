@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import reduce
@@ -80,7 +80,33 @@ class Guard:
 
 
 @dataclass(eq=False)
-class Call:
+class Arguments:
+    """The arguments in a call.
+
+    Attributes:
+        args: Positional arguments.
+        keywords: Named arguments.
+        starred: True if there may be unknown arguments.
+    """
+
+    args: Sequence[Value] = ()
+    keywords: Mapping[str, Value] = field(default_factory=dict)
+    starred: bool = False
+
+    def argument(self, name: str, position: int = -1) -> Value | None:
+        """Return an argument by its name or position (from 0); None if it is not given."""
+        if name in self.keywords:
+            return self.keywords[name]
+        return self.args[position] if 0 <= position < len(self.args) else None
+
+    def everything(self) -> Iterator[Value]:
+        """Return all arguments."""
+        yield from self.args
+        yield from self.keywords.values()
+
+
+@dataclass(eq=False)
+class Call(Arguments):
     """A call to code outside the sources, or an assignment to an environment variable.
 
     Attributes:
@@ -88,9 +114,6 @@ class Call:
         order: Increases with each call.
         place: Its place.
         receiver: The object of a method.
-        args: Positional arguments.
-        keywords: Named arguments.
-        starred: True if there may be unknown arguments.
         scopes: Strategies whose scope contains it.
         scope_known: False if it may be in an unknown scope.
         guards: Conditions, outermost first.
@@ -99,13 +122,10 @@ class Call:
         returned: Result of a function that was passed to this call and that the call has run.
     """
 
-    name: str
-    order: int
-    place: Place
+    name: str = field(kw_only=True)
+    order: int = field(kw_only=True)
+    place: Place = field(kw_only=True)
     receiver: Value | None = None
-    args: tuple[Value, ...] = ()
-    keywords: dict[str, Value] = field(default_factory=dict)
-    starred: bool = False
     scopes: tuple[Value, ...] = ()
     scope_known: bool = True
     guards: tuple[Guard, ...] = ()
@@ -126,18 +146,12 @@ class Call:
     @property
     def loops(self) -> tuple[int, ...]:
         """Numbers of the enclosing loops, outermost first."""
-        return tuple(guard.number for guard in self.guards if guard.kind == "loop")
+        return loops_in(self.guards)
 
-    def argument(self, name: str, position: int = -1) -> Value | None:
-        """Return an argument by its name or position (from 0); None if it is not given."""
-        if name in self.keywords:
-            return self.keywords[name]
-        return self.args[position] if 0 <= position < len(self.args) else None
 
-    def everything(self) -> Iterator[Value]:
-        """Return all arguments."""
-        yield from self.args
-        yield from self.keywords.values()
+def loops_in(guards: Iterable[Guard]) -> tuple[int, ...]:
+    """Return the numbers of the loops among `guards`."""
+    return tuple(guard.number for guard in guards if guard.kind == "loop")
 
 
 @dataclass(eq=False)
@@ -310,7 +324,7 @@ def join(values: Sequence[Value], marks: Mark = Mark.NONE) -> Value:
     return Either(every, tuple(result)) if 0 < len(result) <= _MOST_OPTIONS else Opaque(every | Mark.UNKNOWN)
 
 
-def union(values: Sequence[Value] | Iterator[Value]) -> Mark:
+def union(values: Iterable[Value]) -> Mark:
     """Return the marks of all `values`."""
     return reduce(or_, (value.marks for value in values), Mark.NONE)
 

@@ -21,6 +21,7 @@ from train.lint.interpreter.state import GaveUpError
 from train.lint.interpreter.trace import Import, Loop, Trace
 from train.lint.interpreter.values import (
     DIFFERS,
+    Arguments,
     Class,
     Const,
     Frame,
@@ -227,7 +228,7 @@ class _Walker(Caller):
         if isinstance(node.target, ast.Name):
             old = self.frame.find(node.target.id) or unknown()
             if isinstance(old, Ref) and old.name == ENVIRON:
-                self.call_seen("os.environ.update", node, (value,))
+                self.call_seen("os.environ.update", node, Arguments((value,)))
                 return _Flow.NEXT
             if isinstance(old, Items):
                 both = old.items + (value.items if isinstance(value, Items) else [])
@@ -240,7 +241,7 @@ class _Walker(Caller):
             return _Flow.NEXT
         target = self.evaluate(node.target)
         if isinstance(target, Ref) and target.name == ENVIRON:
-            self.call_seen("os.environ.update", node, (value,))
+            self.call_seen("os.environ.update", node, Arguments((value,)))
         else:
             self.assign(node.target, unknown(union((target, value))))
         return _Flow.NEXT
@@ -250,7 +251,7 @@ class _Walker(Caller):
             if isinstance(target, ast.Subscript):
                 owner = self.evaluate(target.value)
                 if isinstance(owner, Ref) and owner.name == ENVIRON:
-                    self.call_seen("os.environ.pop", target, (self.evaluate(target.slice),))
+                    self.call_seen("os.environ.pop", target, Arguments((self.evaluate(target.slice),)))
         return _Flow.NEXT
 
     def _return(self, node: ast.Return) -> _Flow:
@@ -440,14 +441,12 @@ class _Walker(Caller):
         self.frame.bind(node.name, Class(name=node.name, bases=bases, frame=frame))
         return _Flow.NEXT
 
-    def enter(
-        self, function: Function, args: list[Value], keywords: dict[str, Value], *, starred: bool = False
-    ) -> Value:
+    def enter(self, function: Function, given: Arguments) -> Value:
         """Run a function of the sources, and return its result."""
         node = function.node
         if self.deep(node) or _is_generator(node):
             return Opaque(Mark.UNKNOWN, "generator" if _is_generator(node) else "")
-        names = self.bind(function, args, keywords, starred=starred)
+        names = self.bind(function, given)
         outer, self.frame = self.frame, self.new_frame(function, names)
         scopes, self.scopes = self.scopes, list(self.scopes)
         self.stack.append(node)
