@@ -83,7 +83,7 @@ def _starts_interpreter(subject: Subject, call: Call) -> bool:
 def _proxy(subject: Subject) -> Iterator[Violation]:
     first = min((call.order for call in [*subject.multi, *subject.parameter_server]), default=0)
     for item in subject.settings() if subject.workers > 1 else ():
-        known = item.value is None or (isinstance(item.value, Const) and item.value.value != "*")
-        if item.name.lower() == "no_proxy" and known and not item.default and item.call.order < first:
+        replaces = item.value is None or (isinstance(item.value, Const) and item.value.value != "*")
+        if item.name.lower() == "no_proxy" and replaces and not item.default and item.call.order < first:
             fix = f'add to it: os.environ["{item.name}"] += ",…"'
             yield Violation(item.call, f"the script overwrites {item.name}", fix=fix)
