@@ -8,7 +8,7 @@ The protocol on the channel of that command:
    code 4).
 3. Then the conversation of train.agent.protocol.records.
 
-The bootstrap reads exactly these bytes from stdin.
+train.start_agent is the program in that command; it reads exactly these bytes from stdin.
 """
 
 from __future__ import annotations
@@ -28,74 +28,6 @@ FAILED = b"bootstrap-failed"
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = b"from train.agent.requests.serve import main\n\nmain()\n"
-
-# Every version of Python 3 can read it. It has no single quotes, backslashes or exclamation marks, so that any login
-# shell, including fish and csh, passes it on unchanged.
-_BOOTSTRAP = """
-import os, sys
-version = "%d.%d.%d" % sys.version_info[:3]
-def say(text):
-    os.write(1, (text + chr(10)).encode("utf-8", "replace"))
-def end(text, code):
-    say(text)
-    os._exit(code)
-if sys.version_info < (3, 9):
-    end("python-too-old " + version, 3)
-import hashlib
-def take(count):
-    parts = []
-    while count:
-        part = os.read(0, min(count, 1 << 18))
-        if part == b"":
-            os._exit(4)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-def proven(data):
-    return hashlib.sha256(data).hexdigest() == sys.argv[2]
-def receive():
-    say("want-agent")
-    line = take(1)
-    while not line.endswith(bytes([10])):
-        line += take(1)
-    data = take(int(line))
-    if not proven(data):
-        end("bootstrap-failed the agent arrived damaged", 4)
-    os.makedirs(sys.argv[1], 0o700, True)
-    os.makedirs(os.path.dirname(name), 0o700, True)
-    new = "%s.%d.new" % (archive, os.getpid())
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    os.replace(new, archive)
-def unpack():
-    try:
-        os.umask(0o077)
-        sys.path.insert(0, archive)
-        from train.agent.files.unpack import unpack
-        unpack(archive, name)
-    finally:
-        os._exit(0)
-try:
-    sys.argv[1] = os.path.join(os.path.expanduser("~"), sys.argv[1])
-    name = os.path.join(sys.argv[1], "agent", sys.argv[2])
-    archive = name + ".pyz"
-    try:
-        with open(archive, "rb") as file:
-            if not proven(file.read()):
-                receive()
-    except FileNotFoundError:
-        receive()
-    if not os.path.isdir(name):
-        child = os.fork()
-        if child == 0:
-            unpack()
-        os.waitpid(child, 0)
-    sys.path.insert(0, name if os.path.isdir(name) else archive)
-except (OSError, ValueError) as error:
-    end("bootstrap-failed " + str(error), 4)
-from train.agent.requests.serve import main
-main()
-"""
 
 
 class AgentArchive(NamedTuple):
@@ -138,7 +70,8 @@ def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> 
         digest: Hash of the agent, from `build_agent`.
         shared: Directory of the host if `root` is one of its slots; empty: the host has one slot.
     """
-    source = f"exec({json.dumps(_BOOTSTRAP.strip())})"
+    text = Path(__file__).with_name("start_agent.py").read_text(encoding="ascii")
+    source = f"exec({json.dumps(text)})"
     words = ["-I", "-S", "-c", source, root, digest, *([shared] if shared else [])]
     return " ".join(["exec", _program(python), *map(shlex.quote, words)])
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from train.agent.host import adaptations
+from train.agent.injected import adaptations
 from train.agent.protocol.records import Prepared
 from train.agent.protocol.wording import join_names
 from train.errors import KerasError, ScriptError

@@ -32,7 +32,7 @@ from fleet.ports import Ports
 from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Facts, verdict
-from train.agent.host.adaptations import KERAS, VARIABLE
+from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.lint.model import Finding, Severity
 from train.script.keras import Choice, versions_of

@@ -7,17 +7,14 @@ from typing import Dict, List, Sequence
 from train.agent.host.inventory import Interpreter, Probe
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.injected import read_source
+from train.agent.injected.count_gpus import MARK
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal
 
 DRIVER_DEADLINE_S = 600.0  # images install it at their first start
 TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute
 _AGAIN_S = 2.0
-_MARK = "fleet-gpus "
-_LIST = f"""
-import tensorflow
-print("\\n{_MARK}%d" % len(tensorflow.config.list_physical_devices("GPU")), flush=True)
-"""
 # Of TensorFlow's own log, the time and place before each sentence; both forms are in use.
 _PREFIX = re.compile(r"^(?:\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+\s+\d+ )\S+\] ")
 _REASON = re.compile(
@@ -92,10 +89,17 @@ def count_tensorflow_gpus(
 
     env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
     try:
-        run([interpreter.path, "-c", _LIST], env, "/", steps, deadline_s=TENSORFLOW_DEADLINE_S, on_lines=on_lines)
+        run(
+            [interpreter.path, "-c", read_source("count_gpus")],
+            env,
+            "/",
+            steps,
+            deadline_s=TENSORFLOW_DEADLINE_S,
+            on_lines=on_lines,
+        )
     except OverdueError:
         lines.append(f"it did not answer within {TENSORFLOW_DEADLINE_S:.0f} s")
-    count = max((int(line[len(_MARK) :]) for line in lines if line.startswith(_MARK)), default=0)
+    count = max((int(line[len(MARK) :]) for line in lines if line.startswith(MARK)), default=0)
     if count < expected:
         raise _gpu_error(interpreter, count, expected, lines)
     probe.keep(name, key, count)
@@ -121,7 +125,7 @@ def _gpu_error(interpreter: Interpreter, count: int, expected: int, lines: Seque
 
 def extract_reasons(lines: Sequence[str]) -> str:
     """Return why TensorFlow uses no GPU, in its own words."""
-    sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(_MARK)]
+    sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(MARK)]
     causes = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
     if causes:
         return "; ".join(list(dict.fromkeys(causes))[:_MOST_REASONS])

@@ -5,19 +5,7 @@ import subprocess
 from typing import Dict, List, Sequence
 
 from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, run_program
-
-_FIND = """
-import json, sys
-from importlib.util import find_spec
-names, directories = json.loads(sys.argv[1])
-sys.path[:] = [path for path in sys.path if path] + directories
-def found(name):
-    try:
-        return find_spec(name) is not None
-    except Exception:
-        return True
-print(json.dumps([name for name in names if not found(name)]))
-"""
+from train.agent.injected import read_source
 
 
 def missing(
@@ -39,7 +27,9 @@ def missing(
     names_missing = probe.recall(name, key) if not directories else None
     if names_missing is None:
         asked = json.dumps([sorted(names), list(directories)])
-        code, words = run_program([python, "-c", _FIND, asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+        code, words = run_program(
+            [python, "-c", read_source("find_modules"), asked], environment, PROBE_DEADLINE_S, subprocess.DEVNULL
+        )
         try:
             names_missing = json.loads(words.splitlines()[-1]) if code == 0 else []
         except (ValueError, IndexError):

@@ -11,7 +11,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from train.agent.files.disk import read_json, read_text, write_atomic
 from train.agent.host.processes import boot_id
-from train.agent.host.startup import PROVEN, SOURCE, install_hook, proof_environment
+from train.agent.host.startup import PROVEN, install_hook, proof_environment
+from train.agent.injected import read_source
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal
 
@@ -19,33 +20,6 @@ PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
 _WORDS = 300  # characters of a program's output
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
-TENSORFLOWS = (
-    "tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-rocm", "tensorflow-cpu-aws",
-    "tensorflow-aarch64", "intel-tensorflow", "tf-nightly", "tf-nightly-cpu", "tf-nightly-gpu",
-)  # fmt: skip
-"""Names under which TensorFlow is installed."""
-
-_PROBE = """
-import json, os, sys
-found = {"python": "%d.%d.%d" % sys.version_info[:3]}
-try:
-    from importlib.metadata import version
-except ImportError:
-    version = None
-def look(name, packages):
-    for package in packages:
-        try:
-            found[name] = version(package)
-            return
-        except Exception:
-            pass
-if version:
-    look("tensorflow", TENSORFLOWS)
-    look("keras", ("keras", "keras-nightly"))
-    look("tf_keras", ("tf-keras", "tf_keras", "tf-keras-nightly"))
-directories = [path for path in sys.path if path]
-print(json.dumps({"versions": found, "directories": directories, "hook": os.environ.get("FLEET_HOOK")}))
-""".replace("TENSORFLOWS", repr(TENSORFLOWS))
 _PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
 
@@ -83,7 +57,7 @@ class Probe:
 
     def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
         self._hook = hook
-        self._hook_checksum = zlib.crc32(SOURCE.encode()) if hook else 0
+        self._hook_checksum = zlib.crc32(read_source("sitecustomize").encode()) if hook else 0
         self._cache = cache
         self._environment = environment
         self._values: Dict[str, Any] = read_json(cache) or {}
@@ -154,7 +128,7 @@ class Probe:
         if cached and self._is_current(cached):
             return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
         environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        printed = _read_output([path, "-c", _PROBE], environment, PROBE_DEADLINE_S)
+        printed = _read_output([path, "-c", read_source("probe_interpreter")], environment, PROBE_DEADLINE_S)
         try:
             answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])

@@ -14,7 +14,7 @@ import signal
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
 from train.agent.files.disk import make_directory, read_text, write_atomic
-from train.agent.host.adaptations import SOURCE as ADAPTATIONS
+from train.agent.injected import read_source
 
 VARIABLE = "FLEET_HOOK"
 PROVE = "prove"
@@ -34,101 +34,6 @@ _DECISIVE = (
     "HOME",
 )
 _ELF = b"\x7fELF"
-
-# For every Python from 3.8 on. It imports nothing that is not there already, and waits when all but the import of the
-# next sitecustomize is done. An error of that one goes to the site module, as if we had never been there.
-SOURCE = '''\
-"""Holds a task of fleet at its gate; without a trace afterwards."""
-
-import os
-import sys
-
-
-def take_out(here, gap):
-    cwd = os.getcwd() if gap else ""
-    sys.path[:] = [cwd if entry == here else entry for entry in sys.path if cwd or entry != here]
-    sys.path_importer_cache.pop(here, None)
-
-
-def restore(had, path):
-    if had == "1":
-        os.environ["PYTHONPATH"] = path
-    else:
-        os.environ.pop("PYTHONPATH", None)
-
-
-def without(here, entries, gap):
-    """What a shell has made of PYTHONPATH, had we not been in it; an empty entry stands for the current directory."""
-    left = ["" if entry == here else entry for entry in entries if gap or entry != here]
-    return "1" if left else "0", os.pathsep.join(left)
-
-
-def tell_stacks(number, line):
-    known = "faulthandler" in sys.modules
-    try:
-        import faulthandler
-
-        faulthandler.register(number, line, all_threads=True)
-    except Exception:
-        pass
-    if not known:
-        sys.modules.pop("faulthandler", None)
-
-
-def adapt(here):
-    if not os.environ.get("FLEET_ADAPT"):
-        return
-    try:
-        with open(here + "/adaptations.py") as file:
-            source = file.read()
-        exec(compile(source, "fleet adaptations", "exec"), {"__name__": "fleet_adaptations"})
-    except Exception as error:
-        os.write(2, ("fleet: the script runs without adaptations: %r\\n" % error).encode())
-
-
-def hold(gate, line):
-    try:
-        os.write(line, b"a")
-        if gate >= 0:
-            if os.read(gate, 1) != b"g":
-                os._exit(125)
-            os.close(gate)
-    except OSError:
-        os._exit(125)
-
-
-def begin():
-    here = __file__.rpartition("/")[0]
-    word = os.environ.pop("FLEET_HOOK", "")
-    if word == "prove":
-        os.environ["FLEET_HOOK"] = "proven"
-    given = word.split(":", 5)
-    if len(given) < 6:
-        take_out(here, False)
-        return
-    pid, gate, line, number = (int(value) for value in given[:4])
-    had, path = given[4:]
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    gap = pid == 0 and had == "0" and len(entries) > 1
-    take_out(here, gap)
-    if pid == 0:
-        had, path = without(here, entries, gap)
-    restore(had, path)
-    if pid in (0, os.getpid()):
-        try:
-            os.set_inheritable(line, False)
-        except OSError:  # who started us has closed it
-            return
-        tell_stacks(number, line)
-        adapt(here)
-        if pid:
-            hold(gate, line)
-
-
-begin()
-sys.modules.pop("sitecustomize", None)
-import sitecustomize
-'''
 
 
 class Proof(NamedTuple):
@@ -153,8 +58,8 @@ def install_hook(directory: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    for name, source in (("adaptations.py", ADAPTATIONS), ("sitecustomize.py", SOURCE)):
-        path = os.path.join(directory, name)
+    for name in ("adaptations", "sitecustomize"):
+        path, source = os.path.join(directory, name + ".py"), read_source(name)
         if read_text(path) != source:
             make_directory(directory)
             write_atomic(path, source.encode())

@@ -7,25 +7,14 @@ import subprocess
 from typing import Any, Dict, List, Tuple
 
 from train.agent.files.paths import HostPaths
-from train.agent.host.inventory import PROBE_DEADLINE_S, TENSORFLOWS, Probe, run_program
+from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, run_program
+from train.agent.injected import read_source
+from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.venv import Base, EnvironmentSpec, significant_lines
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
 
 _HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
-_ASK = """
-import json, os, sys
-from importlib.metadata import PackageNotFoundError, version
-pins = []
-for name in sys.argv[1:]:
-    try:
-        pins.append(name + "==" + version(name))
-    except PackageNotFoundError:
-        pass
-directories = [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") and os.path.isdir(p)]
-print(json.dumps({"real": os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
-                  "directories": directories, "pins": pins}))
-"""
 
 
 def overlay(
@@ -53,7 +42,9 @@ def _found(probe: Probe, session: Dict[str, str], base: Base) -> Dict[str, Any]:
     cached: Any = probe.recall(name, stamps)
     if cached:
         return dict(cached)
-    code, output = run_program([base.path, "-c", _ASK, *TENSORFLOWS], session, PROBE_DEADLINE_S, subprocess.STDOUT)
+    code, output = run_program(
+        [base.path, "-c", read_source("list_packages"), *TENSORFLOWS], session, PROBE_DEADLINE_S, subprocess.STDOUT
+    )
     lines: List[str] = output.splitlines()
     try:
         info: Dict[str, Any] = json.loads(lines[-1])

@@ -97,6 +97,7 @@ def test_only_the_newest_agents_stay(connect: Connect) -> None:
 
 def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
     archive = next((connect().root / "agent").glob("*.pyz"))
+    shutil.rmtree(archive.with_suffix(""))
     archive.write_bytes(archive.read_bytes()[:-1])
     assert connect().fetched
     assert archive.read_bytes() == build_agent().data
@@ -170,7 +171,8 @@ def test_a_whole_job_on_another_python(connect: Connect, version: str) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
-    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    is_injected = path.parent.name == "injected"  # into the interpreters of tasks, which may be older
+    tree = ast.parse(path.read_text(), feature_version=(3, 8) if is_injected else (3, 9))
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -179,7 +181,8 @@ def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path:
             assert node.level == 0
             names.add(node.module or "")
     for name in names:
-        assert name.split(".")[0] in sys.stdlib_module_names or name.startswith("train.agent"), name
+        in_library = name.split(".")[0] in sys.stdlib_module_names or name.startswith("train.agent")
+        assert in_library or (is_injected and name.startswith("tensorflow")), name
 
 
 def test_few_modules_are_imported_before_the_first_record() -> None:

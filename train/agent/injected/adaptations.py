@@ -1,0 +1,192 @@
+"""Adapt a task's interpreter, so that scripts for older TensorFlow versions run on several workers.
+
+The hook (train.agent.injected.sitecustomize) executes this before the script if `VARIABLE` names an adaptation:
+
+- ``keras``: ``import keras`` imports tf-keras, whose fit works with several workers; Keras 3's does not
+  (https://github.com/keras-team/keras/issues/20585).
+- ``shard``: a data set with AutoShardPolicy.AUTO and fewer files than workers is sharded by elements. TensorFlow
+  would fail: "Could not apply FILE based sharding"
+  (https://www.tensorflow.org/api_docs/python/tf/data/experimental/AutoShardPolicy).
+
+For Python 3.8 and later. Modules are imported when the script imports them, never earlier.
+"""
+
+import importlib
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+
+TYPE_CHECKING = False  # typing is not imported before the script
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+    from typing import Any
+
+VARIABLE = "FLEET_ADAPT"
+KERAS = "keras"
+SHARD = "shard"
+
+
+class AliasFinder:
+    """Find ``keras`` and its submodules as those of ``tf_keras``."""
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":  # noqa: ARG002
+        """Return the spec of a module of ``keras``."""
+        if name.partition(".")[0] != "keras":
+            return None
+        return ModuleSpec(name, AliasLoader("tf_" + name))  # type: ignore[arg-type]
+
+
+class AliasLoader:
+    """Load a module under another name.
+
+    Args:
+        real: Its own name.
+    """
+
+    def __init__(self, real: str) -> None:
+        self.real = real
+        self.spec: "ModuleSpec | None" = None
+
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":  # noqa: ARG002
+        """Return the module."""
+        module = importlib.import_module(self.real)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: "ModuleType") -> None:
+        """Restore the spec, which the import system has replaced by that of the alias."""
+        module.__spec__ = self.spec
+
+
+class PatchFinder:
+    """Wrap `get_distributed_dataset` of the module that all strategies call it from."""
+
+    MODULES = ("tensorflow.python.distribute.input_util", "tensorflow.python.distribute.input_lib")
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
+        """Return the spec of a module that is wrapped."""
+        if name not in self.MODULES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = PatchLoader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+class PatchLoader:
+    """Load a module, and wrap its function.
+
+    Args:
+        loader: The module's own loader.
+    """
+
+    def __init__(self, loader: "Any") -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> "Any":
+        """Return what the module's own loader creates."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: "Any") -> None:
+        """Execute the module, and wrap its function."""
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        original = getattr(module, "get_distributed_dataset", None)
+        if original is not None:
+            module.get_distributed_dataset = shard_by_elements(original)
+
+
+def shard_by_elements(original: "Callable[..., Any]") -> "Callable[..., Any]":
+    """Return `get_distributed_dataset` with data sets that are sharded by elements if they have too few files."""
+    import contextlib
+    import functools
+    import inspect
+
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def get_distributed_dataset(*args: "Any", **kwargs: "Any") -> "Any":
+        given = signature.bind(*args, **kwargs)
+        with contextlib.suppress(Exception):  # TensorFlow's internals have changed: it behaves as without fleet
+            _adapt(given.arguments)
+        return original(*given.args, **given.kwargs)
+
+    return get_distributed_dataset
+
+
+def _adapt(arguments: "dict[str, Any]") -> None:
+    from tensorflow.python.data.ops.options import AutoShardPolicy, Options
+
+    dataset = arguments["dataset"]
+    context = arguments.get("input_context")
+    workers = context.num_input_pipelines if context else len(arguments["input_workers"].worker_devices)
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if workers < 2 or policy != AutoShardPolicy.AUTO:
+        return
+    counts = [_count_elements(files, workers) for files in _file_lists(dataset)]
+    fewest = min(counts, default=workers)
+    if fewest >= workers:
+        return
+    options = Options()
+    options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
+    arguments["dataset"] = dataset.with_options(options)
+    if context is None or context.input_pipeline_id == 0:
+        _report(fewest, workers)
+
+
+def _file_lists(dataset: "Any") -> "Iterator[Any]":
+    """Yield the data sets whose elements TensorFlow takes for files: a function with a reader is mapped over them."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        current = getattr(current, "_impl", current)
+        if any(_reads_files(function.function.graph.as_graph_def()) for function in current._functions()):
+            yield current._inputs()[0]
+        else:
+            waiting += current._inputs()
+
+
+def _reads_files(graph: "Any") -> bool:
+    nodes = [node for function in graph.library.function for node in function.node_def]
+    return any(_is_reader(node.op) for node in [*graph.node, *nodes])
+
+
+def _is_reader(op: str) -> bool:
+    kinds = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "ArrayRecordDataset")
+    return op.startswith(kinds)
+
+
+def _count_elements(files: "Any", most: int) -> int:
+    """Return the number of elements, up to `most`; they are names of files, which are cheap."""
+    count = int(files.cardinality())
+    return count if count >= 0 else sum(1 for _ in files.take(most))
+
+
+_REPORTED: "list[bool]" = []
+
+
+def _report(files: int, workers: int) -> None:
+    if not _REPORTED:
+        _REPORTED.append(True)
+        number = "1 file" if files == 1 else "%d files" % files
+        text = (
+            "fleet: the data set has %s for %d workers: sharing it out by elements (AutoShardPolicy.DATA) "
+            "instead of by files; `--no-adapt` turns this off" % (number, workers)
+        )
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "fleet_adaptations":
+    _FINDERS = {KERAS: AliasFinder, SHARD: PatchFinder}
+    sys.meta_path[:0] = [
+        _FINDERS[name]()  # type: ignore[misc]
+        for name in os.environ.get(VARIABLE, "").split(",")
+        if name in _FINDERS
+    ]

@@ -1,0 +1,95 @@
+"""Hold a task of fleet until its attempt starts; leave no trace afterwards. For Python 3.8 and later.
+
+It imports only modules that are imported already, and waits when only the import of the next sitecustomize is left.
+An error of that import goes to the site module, as without this module.
+"""
+
+import os
+import sys
+
+
+def _remove_directory(here: str, keeps_gap: bool) -> None:
+    cwd = os.getcwd() if keeps_gap else ""
+    sys.path[:] = [cwd if entry == here else entry for entry in sys.path if cwd or entry != here]
+    sys.path_importer_cache.pop(here, None)
+
+
+def _restore_pythonpath(had: str, path: str) -> None:
+    if had == "1":
+        os.environ["PYTHONPATH"] = path
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def _without(here: str, entries: "list[str]", keeps_gap: bool) -> "tuple[str, str]":
+    """Return what a shell would have made of PYTHONPATH without `here`; an empty entry is the current directory."""
+    left = ["" if entry == here else entry for entry in entries if keeps_gap or entry != here]
+    return "1" if left else "0", os.pathsep.join(left)
+
+
+def _dump_stacks_on(number: int, line: int) -> None:
+    was_imported = "faulthandler" in sys.modules
+    try:
+        import faulthandler
+
+        faulthandler.register(number, line, all_threads=True)
+    except Exception:  # noqa: BLE001, S110 - the task runs without it
+        pass
+    if not was_imported:
+        sys.modules.pop("faulthandler", None)
+
+
+def _adapt(here: str) -> None:
+    if not os.environ.get("FLEET_ADAPT"):
+        return
+    try:
+        with open(here + "/adaptations.py") as file:
+            source = file.read()
+        exec(compile(source, "fleet adaptations", "exec"), {"__name__": "fleet_adaptations"})  # noqa: S102
+    except Exception as error:  # noqa: BLE001 - the script runs all the same
+        os.write(2, ("fleet: the script runs without adaptations: %r\n" % error).encode())
+
+
+def _hold(gate: int, line: int) -> None:
+    try:
+        os.write(line, b"a")
+        if gate >= 0:
+            if os.read(gate, 1) != b"g":
+                os._exit(125)
+            os.close(gate)
+    except OSError:
+        os._exit(125)
+
+
+def _begin() -> None:
+    here = __file__.rpartition("/")[0]
+    text = os.environ.pop("FLEET_HOOK", "")
+    if text == "prove":
+        os.environ["FLEET_HOOK"] = "proven"
+    given = text.split(":", 5)
+    if len(given) < 6:
+        _remove_directory(here, False)
+        return
+    pid, gate, line, number = (int(value) for value in given[:4])
+    had, path = given[4:]
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    keeps_gap = pid == 0 and had == "0" and len(entries) > 1
+    _remove_directory(here, keeps_gap)
+    if pid == 0:
+        had, path = _without(here, entries, keeps_gap)
+    _restore_pythonpath(had, path)
+    if pid in (0, os.getpid()):
+        try:
+            os.set_inheritable(line, False)
+        except OSError:  # the parent process has closed it
+            return
+        _dump_stacks_on(number, line)
+        _adapt(here)
+        if pid:
+            _hold(gate, line)
+
+
+if __name__ == "sitecustomize":
+    _begin()
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")
