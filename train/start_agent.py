@@ -51,8 +51,8 @@ def _receive(archive: str, digest: str) -> None:
     for directory in (sys.argv[1], os.path.dirname(archive)):
         os.makedirs(directory, 0o700, True)
     new = "%s.%d.new" % (archive, os.getpid())
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
+        written.write(data)
     os.replace(new, archive)
 
 
