@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from fleet.cli.options import Output, OutputOption, parse_count
+from fleet.cli.options import Output, OutputOption, option, parse_count
 from fleet.cli.runtime import make_ports, run_command
 
 
 def demo(
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", metavar="N", parser=parse_count, help="Number of workers.")
-    ] = 2,
+    workers: Annotated[int, option("--workers", "Number of workers.", "N", short="-w", parser=parse_count)] = 2,
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Run a complete example on this computer.

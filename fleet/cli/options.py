@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from fleet.config import NAME_VARIABLE
 from provision.durations import seconds
+from train.agent.protocol.records import RestartPolicy
+
+FAILURES = "Failures"
+TIMEOUTS = "Timeouts"
+CHECKPOINTS = "Checkpoints"
+TASKS = "Tasks"
+EXISTING_HOSTS = "Existing hosts"
+RENDEZVOUS = "Rendezvous"
 
 
 class Output(str, Enum):
@@ -19,42 +29,11 @@ class Output(str, Enum):
     JSON = "json"
 
 
-Fleet = Annotated[
-    str,
-    typer.Option(
-        "--fleet",
-        envvar=NAME_VARIABLE,
-        metavar="NAME",
-        help="Fleet name.",
-        show_default=False,
-    ),
-]
+class Duration(float):
+    """A default in seconds that the help shows as 10s or 10m."""
 
-
-OutputOption = Annotated[
-    Output,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Output format: live view on a terminal and plain lines otherwise (auto), plain lines, or JSON lines.",
-    ),
-]
-
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation prompts.")]
-
-
-Worker = Annotated[
-    str,
-    typer.Option(
-        "--worker", metavar="N", help="Only this task: 0, worker-0, ps-0, or all.  [default: all]", show_default=False
-    ),
-]
-
-
-def split_commas(given: list[str] | None) -> tuple[str, ...] | None:
-    """Return the values of a repeatable option, which may hold several between commas; None if not given."""
-    return tuple(item for text in given for item in text.split(",") if item) if given else None
+    def __str__(self) -> str:
+        return f"{self / 60:g}m" if self >= 120 and self % 60 == 0 else f"{self:g}s"
 
 
 def parse_count(text: str) -> int:
@@ -65,13 +44,6 @@ def parse_count(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
-class Duration(float):
-    """A default in seconds that the help shows as 10s or 10m."""
-
-    def __str__(self) -> str:
-        return f"{self / 60:g}m" if self >= 120 and self % 60 == 0 else f"{self:g}s"
-
-
 def parse_duration(given: str | float) -> float:
     """Return a duration in seconds."""
     try:
@@ -80,92 +52,90 @@ def parse_duration(given: str | float) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-FAILURES = "Failures"
+def split_commas(given: list[str] | None) -> tuple[str, ...] | None:
+    """Return the values of a repeatable option, which may hold several between commas; None if not given."""
+    return tuple(item for text in given for item in text.split(",") if item) if given else None
 
 
-TIMEOUTS = "Timeouts"
+def option(
+    name: str, help_text: str, metavar: str | None = None, *, short: str = "", default: str = "", **details: Any
+) -> Any:
+    """Declare an option.
+
+    Args:
+        name: ``--workers``.
+        help_text: What it does, one sentence.
+        metavar: Its value; None: a flag, or a choice.
+        short: ``-w``.
+        default: The default in words; empty: the real default is shown.
+        details: Other arguments of typer.Option; `panel` is the group in the help.
+    """
+    return typer.Option(
+        *filter(None, (name, short)),
+        metavar=metavar,
+        help=f"{help_text}  [default: {default}]" if default else help_text,
+        show_default=not default,
+        rich_help_panel=details.pop("panel", None),
+        **details,
+    )
 
 
-CHECKPOINTS = "Checkpoints"
+def duration(name: str, help_text: str, metavar: str = "TIME", **details: Any) -> Any:
+    """Declare an option that takes a duration, as `option` does."""
+    return option(name, help_text, metavar, parser=parse_duration, **details)
 
 
-TASKS = "Tasks"
+def argument(metavar: str, help_text: str, **details: Any) -> Any:
+    """Declare an argument; its default is not shown."""
+    return typer.Argument(metavar=metavar, help=help_text, show_default=False, **details)
 
 
-EXISTING_HOSTS = "Existing hosts"
+def fields_of(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values of a command line that are fields of `kind`, a dataclass or a named tuple."""
+    names: tuple[str, ...] = getattr(kind, "_fields", ()) or tuple(field.name for field in fields(kind))
+    return {name: given[name] for name in names if given.get(name) is not None}
 
 
-RENDEZVOUS = "Rendezvous"
-
-
-Grace = Annotated[
-    float,
-    typer.Option(
-        "--grace",
-        metavar="TIME",
-        parser=parse_duration,
-        help="Grace period between SIGTERM and SIGKILL.",
+Fleet = Annotated[str, option("--fleet", "Fleet name.", "NAME", envvar=NAME_VARIABLE)]
+OutputOption = Annotated[
+    Output,
+    option(
+        "--output",
+        "Output format: live view on a terminal and plain lines otherwise (auto), plain lines, or JSON lines.",
+        short="-o",
     ),
 ]
-
-
+Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
+Worker = Annotated[str, option("--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", default="all")]
+Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
 Restarts = Annotated[
-    int,
-    typer.Option(
-        "--restarts",
-        metavar="N",
-        min=0,
-        help="Restart all tasks up to N times after a failure.",
-        rich_help_panel=FAILURES,
-    ),
+    int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)
 ]
-
-
 RestartsAfter = Annotated[
-    Literal["never", "on-failure", "exit-code"],
-    typer.Option(
+    RestartPolicy,
+    option(
         "--restart-policy",
-        help="When to restart: after any failure, or only after signals and exit codes >= 128.",
-        rich_help_panel=FAILURES,
+        "When to restart: after any failure, or only after signals and exit codes >= 128.",
+        panel=FAILURES,
     ),
 ]
-
-
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        metavar="TIME",
-        parser=parse_duration,
-        show_default=False,
-        help="Stop the job after this time.  [default: no limit]",
-        rich_help_panel=TIMEOUTS,
-    ),
-]
-
-
+Timeout = Annotated[float, duration("--timeout", "Stop the job after this time.", default="no limit", panel=TIMEOUTS)]
 HangTimeout = Annotated[
     float,
-    typer.Option(
+    duration(
         "--hang-timeout",
-        metavar="TIME",
-        parser=parse_duration,
-        show_default=False,
-        help="Treat the job as hung after this time without progress.  [default: disabled]",
-        rich_help_panel=TIMEOUTS,
+        "Treat the job as hung after this time without progress.",
+        default="disabled",
+        panel=TIMEOUTS,
     ),
 ]
-
-
 CheckpointDir = Annotated[
     str,
-    typer.Option(
+    option(
         "--checkpoint-dir",
-        metavar="PATH",
-        help="Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not "
-        "replicated).  "
-        "[default: a directory per job]",
-        show_default=False,
-        rich_help_panel=CHECKPOINTS,
+        "Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not replicated).",
+        "PATH",
+        default="a directory per job",
+        panel=CHECKPOINTS,
     ),
 ]

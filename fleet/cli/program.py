@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from fleet.cli.application import Grouped
-from fleet.cli.options import Duration
+from fleet.cli.options import Duration, Fleet, argument, option
 from fleet.cli.runtime import resolve_fleet
 from provision.durations import seconds
 
@@ -48,121 +50,95 @@ def is_duration(word: str) -> bool:
     return True
 
 
-def program_fields(ctx: typer.Context) -> dict[str, Any]:
-    """Return the fields of a ProgramRequest, from the options that `train` and `check` share.
+NoAdapt = Annotated[
+    bool, option("--no-adapt", "Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")
+]
+Variables = Annotated[
+    list[str] | None,
+    option(
+        "--env", "Set an environment variable; K alone copies its current value. Repeatable.", "K[=V]", short="-e"
+    ),
+]
+
+
+def program_fields(
+    ctx: typer.Context,
+    script: Annotated[
+        str, argument("[SCRIPT]", "Training script: task.py, task.R, or a directory with __main__.py.")
+    ] = "",
+    arguments: Annotated[
+        list[str] | None, argument("-- ARGS", "Arguments passed to SCRIPT; without SCRIPT, the command to run.")
+    ] = None,
+    module: Annotated[str, option("-m", "Run a module (python -m), e.g. trainer.task.", "MODULE")] = "",
+    workdir: Annotated[
+        str,
+        option("--workdir", "Directory to upload.", "DIR", default="SCRIPT's directory, or the current one"),
+    ] = "",
+    data: Annotated[
+        list[str] | None,
+        option(
+            "--data",
+            "Additional data to upload, available at DEST in the working directory. Repeatable.",
+            "SRC[:DEST]",
+        ),
+    ] = None,
+    requirements: Annotated[
+        str | None,
+        option(
+            "--requirements",
+            "Requirements file to install first.",
+            "FILE",
+            default="requirements.txt next to SCRIPT",
+        ),
+    ] = None,
+    no_requirements: Annotated[bool, option("--no-requirements", "Do not install a requirements file.")] = False,
+    no_adapt: NoAdapt = False,
+    env: Variables = None,
+    env_file: Annotated[
+        list[str] | None,
+        option("--env-file", "File of environment variables, one K=V per line. Repeatable.", "FILE"),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        option("--secret", "Set a secret variable from this environment or a file. Repeatable.", "K[=@FILE]"),
+    ] = None,
+    fleet: Fleet = "",
+) -> dict[str, Any]:
+    """Return the fields of a ProgramRequest from the options that `train` and `check` share.
 
     Raises:
         UsageError: a variable or a secret is invalid.
     """
     from fleet.jobs.variables import environment, secrets, withheld
 
-    given = ctx.params
-    env_files, secret = given["env_file"] or (), given["secret"] or ()
+    after_dashes: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
+    words = (*([script] if script else []), *(arguments or ()))
+    named = words[0] if words and not module else ""
     return {
-        **_program(ctx),
-        "fleet": resolve_fleet(given["fleet"]),
-        "workdir": given["workdir"],
-        "data": tuple(given["data"] or ()),
-        "requirements": "" if given["no_requirements"] else given["requirements"],
-        "adapt": not given["no_adapt"],
-        "env": environment(given["env"] or (), env_files, os.environ),
-        "secrets": secrets(secret, os.environ),
-        "withheld": withheld(secret, env_files),
+        "script": named,
+        "module": module,
+        "command": after_dashes if not (named or module) else (),
+        "arguments": (*(words[1:] if named else words), *after_dashes) if named or module else (),
+        "fleet": resolve_fleet(fleet),
+        "workdir": workdir,
+        "data": tuple(data or ()),
+        "requirements": "" if no_requirements else requirements,
+        "adapt": not no_adapt,
+        "env": environment(env or (), env_file or (), os.environ),
+        "secrets": secrets(secret or (), os.environ),
+        "withheld": withheld(secret or (), env_file or ()),
     }
 
 
-def _program(ctx: typer.Context) -> dict[str, Any]:
-    after_dashes: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
-    script, module = ctx.params["script"], ctx.params["module"]
-    before = (*([script] if script else []), *(ctx.params["arguments"] or ()))
-    if module:
-        return {"module": module, "arguments": (*before, *after_dashes)}
-    if before:
-        return {"script": before[0], "arguments": (*before[1:], *after_dashes)}
-    return {"command": after_dashes}
-
-
-Script = Annotated[
-    str,
-    typer.Argument(
-        metavar="[SCRIPT]",
-        help="Training script: task.py, task.R, or a directory with __main__.py.",
-        show_default=False,
-    ),
-]
-
-
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- ARGS", help="Arguments passed to SCRIPT; without SCRIPT, the command to run."),
-]
-
-
-Module = Annotated[
-    str,
-    typer.Option("-m", metavar="MODULE", help="Run a module (python -m), e.g. trainer.task.", show_default=False),
-]
-
-
-Workdir = Annotated[
-    str,
-    typer.Option(
-        "--workdir",
-        metavar="DIR",
-        help="Directory to upload.  [default: SCRIPT's directory, or the current one]",
-        show_default=False,
-    ),
-]
-
-
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        metavar="SRC[:DEST]",
-        help="Additional data to upload, available at DEST in the working directory. Repeatable.",
-    ),
-]
-
-
-RequirementsFile = Annotated[
-    str | None,
-    typer.Option(
-        "--requirements",
-        metavar="FILE",
-        help="Requirements file to install first.  [default: requirements.txt next to SCRIPT]",
-    ),
-]
-
-
-NoRequirements = Annotated[bool, typer.Option("--no-requirements", help="Do not install a requirements file.")]
-
-
-NoAdapt = Annotated[
-    bool, typer.Option("--no-adapt", help="Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")
-]
-
-
-VariableFiles = Annotated[
-    list[str] | None,
-    typer.Option("--env-file", metavar="FILE", help="File of environment variables, one K=V per line. Repeatable."),
-]
-
-
-Secrets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--secret", metavar="K[=@FILE]", help="Set a secret variable from this environment or a file. Repeatable."
-    ),
-]
-
-
-Variables = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        "-e",
-        metavar="K[=V]",
-        help="Set an environment variable; K alone copies its current value. Repeatable.",
-    ),
-]
+def with_program(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `program_fields` to a command, which takes them as keyword arguments."""
+    of_program = inspect.signature(program_fields, eval_str=True)
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    command.__signature__ = of_program.replace(  # type: ignore[attr-defined]
+        parameters=[*(of_program.parameters | parameters).values()], return_annotation=None
+    )
+    return command

@@ -9,13 +9,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import typer
+
+from fleet.cli.app import app
 from tests.program import PROGRAM
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
-COMMANDS = (
-    "up", "check", "train", "logs", "pull", "jobs", "status", "inventory", "stop",
-    "down", "extend", "gc", "doctor", "lint", "agent", "demo",
-)  # fmt: skip
+COMMANDS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 HEAD = """# Command line
 
 The help texts of all commands, as printed by `fleet COMMAND --help`. Exit codes are listed in

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import Output, OutputOption
+from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_ports, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
@@ -17,11 +17,7 @@ def doctor(
     ctx: typer.Context,
     provider: Annotated[
         str | None,
-        typer.Option(
-            "--provider",
-            metavar="NAME",
-            help=f"Provider to check: {', '.join(NAMES)}.  [default: as for fleet up]",
-        ),
+        option("--provider", f"Provider to check: {', '.join(NAMES)}.", "NAME", default="as for fleet up"),
     ] = None,
     output: OutputOption = Output.AUTO,
 ) -> None:

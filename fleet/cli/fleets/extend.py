@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from fleet.cli.options import Fleet, Output, OutputOption, Yes, parse_duration
+from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, parse_duration
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
 
 
 def extend(
-    time: Annotated[
-        float,
-        typer.Argument(
-            metavar="TIME", parser=parse_duration, help="New lifetime from now, e.g. 4h.", show_default=False
-        ),
-    ],
+    time: Annotated[float, argument("TIME", "New lifetime from now, e.g. 4h.", parser=parse_duration)],
     yes: Yes = False,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import Output, OutputOption, Yes
+from fleet.cli.options import Output, OutputOption, Yes, option
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_ports, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
@@ -14,7 +14,7 @@ from fleet.config import DEFAULT_FLEET
 
 def gc(
     ctx: typer.Context,
-    everybody: Annotated[bool, typer.Option("--all", help="Include resources created by other users.")] = False,
+    everybody: Annotated[bool, option("--all", "Include resources created by other users.")] = False,
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
-from fleet.cli.options import Fleet
+from fleet.cli.options import Fleet, option
 from fleet.cli.runtime import make_ports, print_result, resolve_fleet
 
 
 def inventory(
-    form: Annotated[
-        Literal["ansible", "ssh-config", "json"], typer.Option("--format", help="Output format.")
-    ] = "ansible",
+    form: Annotated[Literal["ansible", "ssh-config", "json"], option("--format", "Output format.")] = "ansible",
     fleet: Fleet = "",
 ) -> None:
     """Export the hosts of a fleet for other programs."""

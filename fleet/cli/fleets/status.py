@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, TextIO
 
-import typer
-
-from fleet.cli.options import Output, OutputOption
+from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.runtime import make_ports, print_result, resolve_fleet
 from fleet.config import NAME_VARIABLE
 
 
 def status(
-    fleet: Annotated[
-        str,
-        typer.Option(
-            "--fleet", envvar=NAME_VARIABLE, metavar="NAME", help="Show only this fleet.", show_default=False
-        ),
-    ] = "",
+    fleet: Annotated[str, option("--fleet", "Show only this fleet.", "NAME", envvar=NAME_VARIABLE)] = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Show fleets, hosts, and running jobs."""

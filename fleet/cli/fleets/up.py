@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import EXISTING_HOSTS, Fleet, Output, OutputOption, Yes, parse_count
+from fleet.cli.options import EXISTING_HOSTS, Fleet, Output, OutputOption, Yes, option, parse_count
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_ports, read_settings, resolve_fleet, run_command
 from provision.registry import NAMES
@@ -16,51 +16,36 @@ def up(
     ctx: typer.Context,
     workers: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--workers",
-            "-w",
-            metavar="N",
+            "Number of workers.",
+            "N",
+            short="-w",
             parser=parse_count,
-            help="Number of workers.  [default: 2; with --inventory all hosts]",
+            default="2; with --inventory all hosts",
         ),
     ] = None,
     provider: Annotated[
-        str | None,
-        typer.Option(
-            "--provider",
-            metavar="NAME",
-            help=f"Provider of the hosts: {', '.join(NAMES)}.  [default: local]",
-        ),
+        str | None, option("--provider", f"Provider of the hosts: {', '.join(NAMES)}.", "NAME", default="local")
     ] = None,
-    python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="Interpreter for the script on the hosts.")
-    ] = None,
+    python: Annotated[str | None, option("--python", "Interpreter for the script on the hosts.", "PATH")] = None,
     package: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--package",
-            metavar="REQ",
-            help="Package to install on remote hosts. Repeatable.  [default on cloud hosts: TensorFlow, "
-            "tf-keras, and "
-            "TensorBoard]",
+            "Package to install on remote hosts. Repeatable.",
+            "REQ",
+            default="on cloud hosts TensorFlow, tf-keras, and TensorBoard",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the price; create nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")] = False,
     yes: Yes = False,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
     accept_new: Annotated[
-        bool,
-        typer.Option(
-            "--accept-new",
-            help="Accept the keys of unknown hosts without asking.",
-            rich_help_panel=EXISTING_HOSTS,
-        ),
+        bool, option("--accept-new", "Accept the keys of unknown hosts without asking.", panel=EXISTING_HOSTS)
     ] = False,
-    retry_until_up: Annotated[
-        bool,
-        typer.Option("--retry-until-up", help="Keep retrying until capacity is available."),
-    ] = False,
+    retry_until_up: Annotated[bool, option("--retry-until-up", "Keep retrying until capacity is available.")] = False,
 ) -> None:
     """Create or repair a fleet.
 
@@ -71,13 +56,8 @@ def up(
     from fleet.fleets.resolution import UpRequest
     from fleet.settings import Settings
 
-    given = Settings(
-        provider=provider,
-        workers=workers,
-        python=python,
-        packages=tuple(package) if package else None,
-        options=read_options(ctx),
-    )
+    packages = tuple(package) if package else None
+    given = Settings(provider=provider, workers=workers, python=python, packages=packages, options=read_options(ctx))
     name = resolve_fleet(fleet)
     request = UpRequest(
         name, given, read_settings(), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.options import Fleet, Output, OutputOption, parse_duration
-from fleet.cli.program import (
-    LOCAL_FIRST,
-    SMOKE_TEST_S,
-    Arguments,
-    Data,
-    Module,
-    NoAdapt,
-    NoRequirements,
-    RequirementsFile,
-    Script,
-    Secrets,
-    VariableFiles,
-    Variables,
-    Workdir,
-    program_fields,
-)
+from fleet.cli.options import Output, OutputOption, duration
+from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, program_fields, with_program
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
 
 
+@with_program
 def check(
     ctx: typer.Context,
-    script: Script = "",
-    arguments: Arguments = None,
-    module: Module = "",
     local_first: Annotated[
         float,
-        typer.Option(
+        duration(
             LOCAL_FIRST,
-            metavar="[TIME]",
-            parser=parse_duration,
-            show_default=False,
-            help=f"Run SCRIPT on each host separately, up to its first step or TIME.  [default: {SMOKE_TEST_S}]",
+            "Run SCRIPT on each host separately, up to its first step or TIME.",
+            "[TIME]",
+            default=str(SMOKE_TEST_S),
         ),
     ] = 0.0,
-    workdir: Workdir = "",
-    data: Data = None,
-    requirements: RequirementsFile = None,
-    no_requirements: NoRequirements = False,
-    no_adapt: NoAdapt = False,
-    env: Variables = None,
-    env_file: VariableFiles = None,
-    secret: Secrets = None,
-    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
+    **program: Any,
 ) -> None:
     """Check that the hosts can run SCRIPT.
 
@@ -60,6 +34,7 @@ def check(
     from fleet.commands.jobs import check as verb
 
     def request() -> verb.CheckRequest:
-        return verb.CheckRequest(**program_fields(ctx), local_first_s=local_first)
+        return verb.CheckRequest(**program_fields(ctx, **program), local_first_s=local_first)
 
-    run_command(resolve_fleet(fleet), output, lambda sink: verb.run(request(), make_ports(sink), sink), live=False)
+    fleet = resolve_fleet(program["fleet"])
+    run_command(fleet, output, lambda sink: verb.run(request(), make_ports(sink), sink), live=False)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from fleet.cli.options import Output, OutputOption
+from fleet.cli.options import Output, OutputOption, argument, option
 from fleet.cli.program import NoAdapt
 from fleet.cli.runtime import run_command
 from fleet.config import DEFAULT_FLEET
 
 
 def lint(
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="Training script, e.g. task.py.")],
-    workdir: Annotated[
-        str, typer.Option("--workdir", metavar="DIR", help="Directory that SCRIPT starts in.  [default: its own]")
-    ] = "",
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", metavar="N", min=1, help="Number of workers to assume.")
-    ] = 2,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", min=0, help="GPUs per worker to assume.", show_default=False)
-    ] = None,
+    script: Annotated[str, argument("SCRIPT", "Training script, e.g. task.py.")],
+    workdir: Annotated[str, option("--workdir", "Directory that SCRIPT starts in.", "DIR", default="its own")] = "",
+    workers: Annotated[int, option("--workers", "Number of workers to assume.", "N", short="-w", min=1)] = 2,
+    gpus: Annotated[int | None, option("--gpus", "GPUs per worker to assume.", "N", min=0)] = None,
     no_adapt: NoAdapt = False,
     output: OutputOption = Output.AUTO,
 ) -> None:

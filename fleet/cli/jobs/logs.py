@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from fleet.cli.options import Fleet, Output, OutputOption, Worker
+from fleet.cli.options import Fleet, Output, OutputOption, Worker, option
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
 
 
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")] = False,
-    lines: Annotated[
-        int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Show only the last N lines.")
-    ] = None,
+    follow: Annotated[bool, option("--follow", "Follow until the job ends.", short="-f")] = False,
+    lines: Annotated[int | None, option("--lines", "Show only the last N lines.", "N", short="-n", min=0)] = None,
     worker: Worker = "all",
-    job: Annotated[str, typer.Option("--job", metavar="ID", help="Job ID.  [default: the latest job]")] = "",
+    job: Annotated[str, option("--job", "Job ID.", "ID", default="the latest job")] = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from fleet.cli.options import Fleet, Output, OutputOption, Worker
+from fleet.cli.options import Fleet, Output, OutputOption, Worker, argument, option
 from fleet.cli.runtime import make_ports, resolve_fleet, run_command
 
 
 def pull(
-    job: Annotated[str, typer.Argument(metavar="[JOB]", help="Job ID.  [default: the latest job]")] = "",
-    to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="Directory for the results.  [default: results/JOB]")
-    ] = "",
+    job: Annotated[str, argument("[JOB]", "Job ID.  [default: the latest job]")] = "",
+    to: Annotated[str, option("--to", "Directory for the results.", "DIR", default="results/JOB")] = "",
     worker: Worker = "all",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,

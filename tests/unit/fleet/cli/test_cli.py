@@ -5,15 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from fleet.cli import app as cli
 from fleet.cli import failures, runtime
 from fleet.commands.fleets import up
+from fleet.commands.jobs.agent import AgentRequest
+from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.fleets.resolution import UpRequest
+from fleet.jobs.program import ProgramRequest
+from fleet.jobs.tasks import TaskTypes
 from fleet.steps import Again, Step
+from provision.allocation.ranks import Given
 from tests.settings import settings
 from tests.unit.fleet.clouds import Kept
+from train.agent.protocol.records import Policy
 
 
 @pytest.fixture(autouse=True)
@@ -227,3 +234,15 @@ def test_yes_confirms_and_without_a_terminal_no_question_is_asked(monkeypatch: p
     assert runtime.make_ports(yes=True).attended
     assert runtime.make_ports(yes=True).confirm("Proceed?")
     assert not runtime.make_ports().attended
+
+
+@pytest.mark.parametrize("command", ["train", "agent"])
+def test_every_option_belongs_to_a_field_of_the_request(command: str) -> None:
+    converted = {
+        "no_adapt", "no_requirements", "checkpoint_dir", "checkpoint_bandwidth", "success_policy", "env_file",
+        "secret", "output",
+    }  # fmt: skip
+    kinds: list[type] = [ProgramRequest, TrainRequest, AgentRequest, Policy, TaskTypes, Given]
+    fields = {name for kind in kinds for name in kind.__annotations__}
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    assert {param.name for param in commands[command].params} - fields <= converted | {"help"}

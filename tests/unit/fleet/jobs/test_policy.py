@@ -142,6 +142,8 @@ def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
         success=SuccessPolicy.CHIEF,
         min_workers=2,
         backoff_s=1.5,
+        host_timeout_s=30.0,
+        preemptions=4,
         timeout_s=7200.0,
         start_timeout_s=90.0,
         hang_timeout_s=600.0,
