@@ -8,7 +8,7 @@ from fleet.state import Store
 from fleet.steps import Step
 from provision.options import ProviderOptions
 from provision.provider import Provider, Site
-from provision.registry import NAMES, UnknownProviderError, options_class, provider_class
+from provision.registry import UnknownProviderError, installed_names, options_class, provider_class
 
 
 def find_options(name: str) -> type[ProviderOptions]:
@@ -20,11 +20,7 @@ def find_options(name: str) -> type[ProviderOptions]:
     try:
         return options_class(name)
     except UnknownProviderError as error:
-        raise UsageError(
-            str(error),
-            cause=f"available providers: {', '.join(NAMES)}",
-            next_steps=[Step("up", "--provider", "local")],
-        ) from error
+        raise _unknown(error) from error
 
 
 def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) -> Provider:
@@ -34,7 +30,20 @@ def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) 
         options: Options of the fleet.
         store: State on this computer.
         keep: The provider may create files in the state directory; otherwise it cannot create instances.
+
+    Raises:
+        UsageError: the provider cannot be imported.
     """
-    return provider_class(type(options)).open(
-        options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal)
+    try:
+        kind = provider_class(type(options))
+    except UnknownProviderError as error:
+        raise _unknown(error) from error
+    return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal))
+
+
+def _unknown(error: UnknownProviderError) -> UsageError:
+    return UsageError(
+        str(error),
+        cause=f"available providers: {', '.join(installed_names())}",
+        next_steps=[Step("up", "--provider", "local")],
     )

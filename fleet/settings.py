@@ -64,14 +64,19 @@ def _selects(provider: str, values: Mapping[str, Any]) -> bool:
     return any(value and declared[field].selects for field, value in values.items())
 
 
-def from_environment(environ: Mapping[str, str]) -> Settings:
-    """Return the settings of the environment, without the name of the fleet, which is a default of an option."""
+def from_environment(environ: Mapping[str, str], provider: str | None = None) -> Settings:
+    """Return the settings of the environment, without the name of the fleet, which is a default of an option.
+
+    Args:
+        environ: The environment.
+        provider: Provider of another package to include.
+    """
     options: dict[str, dict[str, Any]] = {}
-    for provider in NAMES:
-        for field, declared in declarations(options_class(provider)).items():
-            value = next((environ[name] for name in declared.variables if environ.get(name)), None)
+    for name in dict.fromkeys((*NAMES, *([provider] if provider else ()))):
+        for field, declared in (_keys(name) or {}).values():
+            value = next((environ[variable] for variable in declared.variables if environ.get(variable)), None)
             if value is not None:
-                options.setdefault(provider, {})[field] = value
+                options.setdefault(name, {})[field] = value
     return Settings(options=options)
 
 

@@ -8,8 +8,7 @@
         fleets/NAME/id_ed25519    the fleet's own key, for its owner alone
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         fleets/NAME/results/JOB   which results of a job are on this computer
-        local/                    the instances of the local provider
-        static/                   assignments of existing hosts to fleets
+        local/, static/, ...      the files of each provider
 
 Providers are the source of truth for instances, hosts for jobs; the state directory locates both.
 """
@@ -39,7 +38,7 @@ from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.private import make_directory
-from provision.registry import make_options
+from provision.registry import UnknownProviderError, make_options
 from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
@@ -199,6 +198,12 @@ class FleetDirectory:
             return _record_from(json.loads(file.read_bytes()))
         except FileNotFoundError:
             return None
+        except UnknownProviderError as error:
+            raise DamagedStateError(
+                f"the provider of fleet {self.path.name!r} is not installed",
+                cause=str(error),
+                hint="install the package that has it in the environment of fleet",
+            ) from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedStateError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
@@ -353,9 +358,11 @@ class Store:
         Raises:
             UsageError: it belongs to another user, or others may write to it.
         """
-        for path in (self.root, *(self.root / name for name in ("fleets", "local", "static"))):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                _check_owner(path, path.stat())
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            _check_owner(self.root, self.root.stat())
+            for path in self.root.iterdir():
+                if path.is_dir():
+                    _check_owner(path, path.stat())
 
     @property
     def journal(self) -> StoreJournal:
@@ -391,16 +398,6 @@ class Store:
                 hint="delete it; fleet gc then finds the resources of the old owner",
             )
         return owner
-
-    @property
-    def local(self) -> Path:
-        """Return the directory of the local provider's instances."""
-        return self.root / "local"
-
-    @property
-    def static(self) -> Path:
-        """Return the directory that assigns existing hosts to fleets."""
-        return self.root / "static"
 
     @property
     def hashes(self) -> Path:

@@ -172,6 +172,7 @@ class SshAccess:
         callers: Addresses of this computer in CIDR notation; empty: unknown, or not relevant.
         changed: This call changed the rule.
         before: Ranges that the rule allowed before this call changed it.
+        propagation_s: Longest time until a changed rule is in force everywhere.
         note: Reason why the fleet has no rules of its own.
     """
 
@@ -179,6 +180,7 @@ class SshAccess:
     callers: tuple[str, ...] = ()
     changed: bool = False
     before: tuple[str, ...] = ()
+    propagation_s: float = 0.0
     note: str = ""
 
     @property

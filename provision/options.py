@@ -180,6 +180,17 @@ class ProviderOptions:
     gpus: int = 0
     spot: bool = False
 
+    @classmethod
+    def of(cls: type[O], options: ProviderOptions) -> O:
+        """Return the options of a fleet as options of this class.
+
+        Raises:
+            ValueError: they belong to another provider.
+        """
+        if not isinstance(options, cls):
+            raise ValueError(f"options of {type(options).title or 'no provider'}, not of {cls.title}")
+        return options
+
     @property
     def account(self) -> str:
         """Return the account that pays; empty: nothing is paid, or the account is unknown."""

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import time
 from pathlib import Path
+
+from provision.provider import ErrorKind, ProviderError
+
+REMOVE_TIMEOUT_S = 10.0
+_POLL_S = 0.05
 
 
 def make_directory(path: Path) -> None:
@@ -22,3 +31,27 @@ def make_directory(path: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
     if not path.is_dir():
         raise NotADirectoryError(20, "Not a directory", str(path))
+
+
+def remove_directory(directory: Path) -> None:
+    """Delete `directory`, even while files are still written to it.
+
+    Raises:
+        ProviderError: the directory still exists after REMOVE_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
+    while os.path.lexists(directory):
+        try:
+            shutil.rmtree(directory)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ProviderError(
+                    ErrorKind.UNREACHABLE,
+                    f"{directory} could not be deleted",
+                    cause=str(error),
+                    hint="delete it by hand, then repeat the command",
+                ) from error
+            for inner, _, _ in os.walk(directory):
+                with contextlib.suppress(OSError):
+                    Path(inner).chmod(0o700)
+            time.sleep(_POLL_S)

@@ -286,13 +286,14 @@ class Provider(ABC):
         """
         return [
             Orphan(
-                instance.fleet,
-                "",
-                "",
-                "instance",
-                f"{instance.fleet}-{instance.name}",
-                instance.zone,
-                instance.created_at,
+                fleet=instance.fleet,
+                owner="",
+                user="",
+                kind="instance",
+                name=f"{instance.fleet}-{instance.name}",
+                zone=instance.zone,
+                created_at=instance.created_at,
+                price_usd_h=instance.price_usd_h,
             )
             for instance in self.list()
         ]

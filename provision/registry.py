@@ -39,19 +39,35 @@ def options_class(name: str) -> type[ProviderOptions]:
     Raises:
         UnknownProviderError: the provider does not exist, or its package cannot be imported.
     """
-    reference = REGISTRY.get(name) or _entry_point(name)
+    reference = REGISTRY.get(name) or _entry_points().get(name)
     if not reference:
         raise UnknownProviderError(f"unknown provider {name!r}")
     try:
-        loaded: type[ProviderOptions] = _load(reference)
-    except (ImportError, AttributeError) as error:
+        loaded = _load(reference)
+    except Exception as error:  # the code of another package
         raise UnknownProviderError(f"provider {name!r} cannot be imported: {error}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, ProviderOptions)):
+        raise UnknownProviderError(f"provider {name!r} does not declare ProviderOptions")
     return loaded
 
 
+def installed_names() -> tuple[str, ...]:
+    """Return the names of all providers: those of this package, then those of other packages."""
+    return tuple(dict.fromkeys((*NAMES, *sorted(_entry_points()))))
+
+
 def provider_class(options: type[ProviderOptions]) -> type[Provider]:
-    """Return the provider that an options class declares."""
-    loaded: type[Provider] = _load(options.implementation)
+    """Return the provider that an options class declares.
+
+    Raises:
+        UnknownProviderError: it cannot be imported.
+    """
+    try:
+        loaded: type[Provider] = _load(options.implementation)
+    except Exception as error:  # the code of another package
+        if options.__module__.startswith("provision."):
+            raise
+        raise UnknownProviderError(f"{options.implementation} cannot be imported: {error}") from error
     return loaded
 
 
@@ -74,7 +90,7 @@ def _load(reference: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _entry_point(name: str) -> str:
+def _entry_points() -> dict[str, str]:
     from importlib.metadata import entry_points
 
-    return next((point.value for point in entry_points(group=GROUP, name=name)), "")
+    return {point.name: point.value for point in entry_points(group=GROUP)}

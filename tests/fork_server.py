@@ -108,7 +108,11 @@ class _Server:
 
 
 def _start_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if key.startswith(_READ_AT_START)}
+    return {
+        key: value
+        for key, value in environment.items()
+        if key.startswith(_READ_AT_START) and key != "PYTHONPATH"  # a forked command adds it to its path
+    }
 
 
 class _ForkedCommand(subprocess.Popen[bytes]):
@@ -253,6 +257,8 @@ def _become(request: Request, files: Sequence[int]) -> None:
     _open_standard_files()
     sys.argv = [str(PROGRAM), *request.arguments]
     sys.path[0] = str(PROGRAM.parent)
+    directories = [entry for entry in request.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[1:1] = [str(Path(entry).absolute()) for entry in directories]
 
 
 def _open_standard_files() -> None:

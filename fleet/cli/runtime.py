@@ -85,12 +85,17 @@ def open_sink(output: Output, *, prefix: bool = True) -> Sink:
     )
 
 
-def read_settings() -> Settings:
-    """Return the settings of the environment, completed by a fleet.toml in this directory or above."""
+def read_settings(provider: str | None = None) -> Settings:
+    """Return the settings of the environment, completed by a fleet.toml in this directory or above.
+
+    Args:
+        provider: Provider that the command line names; None: the one that fleet.toml names.
+    """
     from fleet import settings
 
     file = settings.find(Path.cwd())
-    return settings.from_environment(os.environ).over(settings.load(file) if file else settings.Settings())
+    defaults = settings.load(file) if file else settings.Settings()
+    return settings.from_environment(os.environ, provider or defaults.provider).over(defaults)
 
 
 def resolve_fleet(given: str) -> str:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROPAGATION_S = 30.0
-"""Longest time until a changed firewall rule of Compute Engine is in force everywhere, in seconds."""
-
 _PAUSE_S = 1.0
 
 
@@ -58,7 +55,7 @@ class Access:
         if not access.changed:
             words, steps = self._obstacle(access)
             return [_explained(outcome, words, steps) for outcome in outcomes]
-        return self._again(outcomes, connect)
+        return self._again(outcomes, connect, access.propagation_s)
 
     def let_in(self) -> SshAccess:
         """Update the firewall rule of the fleet if it does not admit this computer.
@@ -104,10 +101,13 @@ class Access:
             self.report(access)
 
     def _again(
-        self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]
+        self,
+        outcomes: list[Outcome[T]],
+        connect: Callable[[Sequence[Host]], list[Outcome[T]]],
+        timeout_s: float,
     ) -> list[Outcome[T]]:
         by_host = {outcome.host.name: outcome for outcome in outcomes}
-        end = time.monotonic() + PROPAGATION_S
+        end = time.monotonic() + timeout_s
         while silent := [outcome.host for outcome in by_host.values() if _is_silent(outcome.error)]:
             by_host |= {outcome.host.name: outcome for outcome in connect(silent)}
             if time.monotonic() > end:

@@ -13,6 +13,7 @@ from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_PROPAGATION_S = 30.0
 _DECISIVE = ("sourceRanges", "targetTags")
 
 
@@ -139,7 +140,7 @@ def _followed(
     if not callers or now.admits_caller or cloud.ssh_from:
         return now
     _patch(account, spec, body)
-    return SshAccess(callers, callers, changed=True, before=now.open_to)
+    return SshAccess(callers, callers, changed=True, before=now.open_to, propagation_s=_PROPAGATION_S)
 
 
 def _differs(current: Json, body: Json) -> bool:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from provision.options import COUNT, DURATION, FLAG, TEXT, TEXTS, ProviderOptions, option
-
-if TYPE_CHECKING:
-    from provision.model import FleetSpec
 
 ENDPOINT_VARIABLE = "FLEET_GCE_ENDPOINT"
 
@@ -30,17 +27,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def options_of(spec: FleetSpec) -> GceOptions:
-    """Return the options of a fleet on Compute Engine.
-
-    Raises:
-        ValueError: another provider created it.
-    """
-    if not isinstance(spec.options, GceOptions):
-        raise ValueError(f"fleet {spec.name!r} is not on Compute Engine")
-    return spec.options
 
 
 @dataclass(frozen=True)

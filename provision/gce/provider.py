@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
-from provision.gce.options import GceOptions, options_of
+from provision.gce.options import GceOptions
 from provision.gce.rest.api import Api, Json, Timing, is_loopback
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
 from provision.gce.termination import termination_reasons
@@ -89,7 +89,7 @@ class GceProvider(Provider):
         """
         super().check(spec)
         try:
-            cloud = resolved(options_of(spec))
+            cloud = resolved(GceOptions.of(spec.options))
         except ValueError as error:
             raise ProviderError(ErrorKind.USAGE, str(error), next_step="fleet up --help") from error
         if spec.workers > WORKERS_MAX:
@@ -115,7 +115,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the machine type cannot be read.
         """
-        cloud = resolved(options_of(spec))
+        cloud = resolved(GceOptions.of(spec.options))
         if not may_bring_gpus(cloud):
             return spec
         with self._account.told("look at the machine type"):
@@ -132,7 +132,7 @@ class GceProvider(Provider):
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.told("prepare the fleet"):
-            return preflight.quote(self._account, spec, resolved(options_of(spec)), names)
+            return preflight.quote(self._account, spec, resolved(GceOptions.of(spec.options)), names)
 
     def doctor(self) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
@@ -148,7 +148,7 @@ class GceProvider(Provider):
         """
         with self._account.told("make the instances"):
             self._account.settle(spec.name)
-            cloud = resolved(options_of(spec))
+            cloud = resolved(GceOptions.of(spec.options))
             creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
@@ -168,7 +168,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: an instance does not run, or has not published its host key.
         """
-        cloud = resolved(options_of(spec))
+        cloud = resolved(GceOptions.of(spec.options))
         with self._account.told("find the instances"):
             existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
             wanted = [(worker, existing.get(worker.id)) for worker in instances]
@@ -214,7 +214,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
-        cloud = resolved(options_of(spec))
+        cloud = resolved(GceOptions.of(spec.options))
         with self._account.told("update the firewall rule of the fleet"):
             return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
 

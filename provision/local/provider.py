@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import encodings.ascii
 import encodings.idna  # noqa: F401 - else several threads would import it at the same time
 import os
@@ -22,13 +21,11 @@ from provision.local.records import Record, Records
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
 from provision.names import index_of
 from provision.packages import install_openssh
-from provision.private import make_directory
+from provision.private import make_directory, remove_directory
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 64
-REMOVE_TIMEOUT_S = 10.0
 _STARTS_AT_ONCE = 16
-_POLL_S = 0.05
 
 
 class LocalProvider(Provider):
@@ -195,7 +192,7 @@ class LocalProvider(Provider):
             record = self._records.read(instance.fleet, instance.name)
             if record is not None and record.id in (instance.id, ""):
                 processes.reap(record.pid)
-                _remove(self._records.directory(record.fleet, record.name))
+                remove_directory(self._records.directory(record.fleet, record.name))
                 self._records.forget(record.fleet, record.name)
             progress(instance.name, "deleted")
 
@@ -374,27 +371,3 @@ def _raise(failures: dict[str, BaseException]) -> None:
         cause = f"{first.message}: {first.cause}" if first.cause else first.message
         raise ProviderError(first.kind, message, cause=cause, hint=first.hint, next_step=first.next_step) from first
     raise ProviderError(ErrorKind.CAPACITY, message, cause=str(first), again={}) from first
-
-
-def _remove(directory: Path) -> None:
-    """Delete `directory`, even while files are still written to it.
-
-    Raises:
-        ProviderError: the directory still exists after REMOVE_TIMEOUT_S.
-    """
-    deadline = time.monotonic() + REMOVE_TIMEOUT_S
-    while os.path.lexists(directory):
-        try:
-            shutil.rmtree(directory)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise ProviderError(
-                    ErrorKind.UNREACHABLE,
-                    f"{directory} could not be deleted",
-                    cause=str(error),
-                    hint="delete it by hand, then repeat the command",
-                ) from error
-            for inner, _, _ in os.walk(directory):
-                with contextlib.suppress(OSError):
-                    Path(inner).chmod(0o700)
-            time.sleep(_POLL_S)

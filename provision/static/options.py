@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from provision.options import PATH, TEXT, ProviderOptions, option
 
-if TYPE_CHECKING:
-    from provision.model import FleetSpec
-
 GROUP = "Existing hosts"
-
-
-def options_of(spec: FleetSpec) -> StaticOptions:
-    """Return the options of a fleet of existing hosts.
-
-    Raises:
-        ValueError: another provider created it.
-    """
-    if not isinstance(spec.options, StaticOptions):
-        raise ValueError(f"fleet {spec.name!r} does not consist of existing hosts")
-    return spec.options
 
 
 @dataclass(frozen=True)

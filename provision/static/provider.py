@@ -16,7 +16,7 @@ from provision.packages import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 from provision.ssh_config.known_hosts import Known, known_keys
 from provision.ssh_config.routes import Way
-from provision.static.options import StaticOptions, options_of
+from provision.static.options import StaticOptions
 from provision.static.registry import Record, Records
 from provision.static.selection import Chosen, at_once, choose, selected, way_of
 
@@ -65,7 +65,7 @@ class StaticProvider(Provider):
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return the hosts of the inventory that would be used; there is no cost."""
-        hosts = self.named_hosts(options_of(spec))
+        hosts = self.named_hosts(StaticOptions.of(spec.options))
         which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
         return Quote(len(names), notes=(f"{which}; nothing was touched",) if names else ())
 

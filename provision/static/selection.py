@@ -21,7 +21,7 @@ from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_directory, way
-from provision.static.options import options_of
+from provision.static.options import StaticOptions
 
 ADDRESS_VARIABLE = "fleet_private_address"
 _AT_ONCE = 16
@@ -86,7 +86,7 @@ def choose(spec: FleetSpec) -> list[Chosen]:
     Raises:
         ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
     """
-    options = options_of(spec)
+    options = StaticOptions.of(spec.options)
     inventory, entries = selected(options.inventory, options.limit)
     if spec.workers > len(entries):
         which = f"--limit {options.limit} selects" if options.limit else "it has"

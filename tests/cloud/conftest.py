@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import pytest
 import requests
 
-from fleet.state import Store
+from fleet.state import Store, StoreJournal
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
@@ -20,7 +20,8 @@ from provision.local import LocalProvider
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
-from provision.provider import Provider
+from provision.provider import Provider, Site
+from provision.registry import options_class, provider_class
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.histories import QUICK
@@ -84,7 +85,9 @@ class LocalCase:
 
     def traces(self) -> list[str]:
         files = [str(path) for path in self.root.glob("**/*")]
-        return files + [f"{process.pid} {process.name()}" for process in self._processes()]
+        return files + [
+            f"{process.pid} {command}" for process in self._processes() if (command := arguments(process))
+        ]
 
     def sweep(self) -> None:
         for process in self._processes():
@@ -184,6 +187,44 @@ class StaticCase:
         """Check that no process remains."""
 
 
+TOY = Path(__file__).parent / "toy"
+"""A provider in another package, with the metadata of an installed package."""
+
+
+class ToyCase(LocalCase):
+    """The toy provider, found by its name among the installed packages."""
+
+    has_deadline = True
+
+    def __init__(self, directory: Path) -> None:
+        kind: Any = options_class("toy")
+        self.root = directory / "toy root"
+        self.options = kind(shop="shop")
+        self.provider = provider_class(kind).open(
+            self.options, Site(self.root, "tester", str, StoreJournal(Store(directory)))
+        )
+        self.impossible = FleetSpec("demo", "toy", 2, options=kind(size="huge"))
+
+    def traces(self) -> list[str]:
+        return [
+            trace for trace in super().traces() if trace not in (str(self.root / "toy"), str(self.root / "toy/shop"))
+        ]
+
+    def script(self) -> str:
+        return (
+            "from pathlib import Path\n"
+            "from fleet_toy import ToyProvider\n"
+            f"provider = ToyProvider(Path({str(self.root / 'toy' / 'shop')!r}))\n"
+        )
+
+
+@pytest.fixture
+def toy_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the toy provider in this program and in those that it starts."""
+    monkeypatch.syspath_prepend(str(TOY))
+    monkeypatch.setenv("PYTHONPATH", str(TOY))
+
+
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab]:
     """Start three machines of a user who logs in with the fleet's key of the suite."""
@@ -204,13 +245,16 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield running
 
 
-@pytest.fixture(params=["local", "gce", "static"])
+@pytest.fixture(params=["local", "gce", "static", "toy"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     cases: dict[str, Callable[[], Case]] = {
         "local": lambda: LocalCase(tmp_path),
         "gce": lambda: GceCase(request.getfixturevalue("emulator"), tmp_path / "state"),
         "static": lambda: StaticCase(tmp_path, request.getfixturevalue("home")),
+        "toy": lambda: ToyCase(tmp_path),
     }
+    if request.param == "toy":
+        request.getfixturevalue("toy_package")
     case = cases[request.param]()
     try:
         yield case

@@ -14,7 +14,7 @@ from fleet.errors import UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
-from provision.gce.options import GceOptions, options_of
+from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickPorts, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
@@ -44,7 +44,7 @@ def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tup
     up.run(UpRequest("demo"), QuickPorts(store, lambda _: True), Quiet())  # and a repeated call accepts the result
     record = store.fleet("demo").read()
     assert record is not None
-    return options_of(record.spec), record.spec.packages
+    return GceOptions.of(record.spec.options), record.spec.packages
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.state import Store
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_of, subnetwork_path
-from provision.gce.options import GceOptions, options_of
+from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
@@ -112,7 +112,7 @@ def test_a_missing_network_is_named(make: Make) -> None:
         provider.quote(spec, WORKERS)
     for network in ("projects/p/networks/n", "a/b", f"projects/{HOST}/global/networks/"):
         with pytest.raises(ProviderError, match="is not a network") as refusal:
-            provider.check(replace(spec, options=replace(options_of(spec), network=network)))
+            provider.check(replace(spec, options=replace(GceOptions.of(spec.options), network=network)))
         assert refusal.value.kind is ErrorKind.USAGE
 
 

@@ -26,7 +26,7 @@ def doctor(
     from fleet.fleets.resolution import resolve_provider
     from fleet.settings import Settings
 
-    defaults = read_settings()
+    defaults = read_settings(provider)
     given = Settings(provider=provider, options=read_options(ctx))
     request = verb.DoctorRequest(resolve_provider(given, defaults), given.over(defaults))
     run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_ports(sink), sink))

@@ -60,6 +60,6 @@ def up(
     given = Settings(provider=provider, workers=workers, python=python, packages=packages, options=read_options(ctx))
     name = resolve_fleet(fleet)
     request = UpRequest(
-        name, given, read_settings(), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new
+        name, given, read_settings(provider), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new
     )
     run_command(name, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))

@@ -19,7 +19,7 @@ from fleet.translation import translated
 from provision.model import FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted
-from provision.registry import NAMES
+from provision.registry import installed_names
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
     """
     searches = []
     recorded = [] if request.only else _recorded(ports)
-    for name in dict.fromkeys([*NAMES, *(name for name, _ in recorded)]):
+    for name in dict.fromkeys([*installed_names(), *(name for name, _ in recorded)]):
         kind = find_options(name)
         scopes = [field for field, declared in declarations(kind).items() if declared.scope]
         if request.only and not any(field in request.given.of(name) for field in scopes):

@@ -14,7 +14,7 @@ from typing import Any
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import gpu_of, has_gpus
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_path
-from provision.gce.options import GceOptions, options_of
+from provision.gce.options import GceOptions
 from provision.model import FleetSpec
 
 IAP_RANGE = "35.235.240.0/20"
@@ -86,7 +86,7 @@ def bulk_insert(
     Raises:
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
     """
-    cloud = options_of(spec)
+    cloud = GceOptions.of(spec.options)
     marks = labels(spec.name, owner, user)
     body: dict[str, Any] = {
         "count": str(len(names)),

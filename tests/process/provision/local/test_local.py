@@ -372,7 +372,7 @@ def test_a_directory_that_cannot_be_deleted_stays_listed(
 
     provider.create(SPEC, ["worker-0"], quiet)
     with monkeypatch.context() as patch:
-        patch.setattr("provision.local.provider.REMOVE_TIMEOUT_S", 0.1)
+        patch.setattr("provision.private.REMOVE_TIMEOUT_S", 0.1)
         patch.setattr("shutil.rmtree", refuse)
         with pytest.raises(ProviderError, match="demo-worker-0 could not be deleted") as error:
             provider.delete(provider.list(), quiet)

@@ -15,7 +15,7 @@ from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.known_hosts import Known, known_keys
 from provision.static import selection as choice
-from provision.static.options import StaticOptions, options_of
+from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 
 NAMES = {"gpu1": "10.0.0.1", "gpu2": "10.0.0.2", "gpu3": "10.0.0.3", "gpu3.lab.example": "10.0.0.3"}
@@ -146,7 +146,7 @@ def test_relative_paths_of_an_inventory_hold_in_every_directory(
 def test_a_complete_fleet_does_not_need_the_inventory(files: Files) -> None:
     spec = files.spec("gpu1")
     files.create(spec)
-    Path(options_of(spec).inventory).unlink()
+    Path(StaticOptions.of(spec.options).inventory).unlink()
     files.provider.check(spec)
     files.create(spec)
     with pytest.raises(ProviderError, match="cannot be read"):
@@ -231,7 +231,7 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
 def test_the_error_for_a_host_has_its_line(files: Files, lines: list[str], message: str) -> None:
     spec = files.spec(*lines)
     if "-F /none" in lines[0]:
-        Path(options_of(spec).inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
+        Path(StaticOptions.of(spec.options).inventory).write_text("\n\n\ngpu1 ansible_ssh_extra_args='-F /none'\n")
     with pytest.raises(ProviderError) as error:
         files.provider.check(spec)
     assert error.value.kind is ErrorKind.USAGE

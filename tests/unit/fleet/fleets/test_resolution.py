@@ -11,7 +11,7 @@ from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_s
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
-from provision.gce.options import GceOptions, options_of
+from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec
 from tests.settings import settings
@@ -121,7 +121,9 @@ def test_invalid_settings_are_refused(given: Settings, words: str) -> None:
 
 
 def test_scopes_have_short_names() -> None:
-    options = options_of(asked(settings(provider="gce", scopes=("devstorage.read_only", "https://x/auth/y"))))
+    options = GceOptions.of(
+        asked(settings(provider="gce", scopes=("devstorage.read_only", "https://x/auth/y"))).options
+    )
     assert options.scopes == ("https://www.googleapis.com/auth/devstorage.read_only", "https://x/auth/y")
 
 
