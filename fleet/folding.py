@@ -19,7 +19,7 @@ def order(name: str) -> tuple[int, str, int]:
 def fold(names: Iterable[str]) -> str:
     """Return names in order with their numbers folded: ``alpha, worker-[0-3,7]``; duplicates count once."""
     numbers: dict[str, list[int]] = {}
-    for name in sorted(set(names), key=order):
+    for name in sorted(sorted(set(names)), key=order):
         match = re.fullmatch(r"(.*-)(0|[1-9][0-9]*)", name, re.ASCII | re.DOTALL)
         if match:
             numbers.setdefault(match[1], []).append(int(match[2]))
