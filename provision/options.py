@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from provision.durations import format_duration, seconds
 
@@ -151,6 +151,27 @@ def option(value: Any, kind: Kind, key: str, /, **rest: Any) -> Any:
     return dataclasses.field(default=value, metadata={_METADATA: Option(kind, key, **rest)})
 
 
+class PreemptionNotice(NamedTuple):
+    """An HTTP server on which a provider announces that it is about to take a host.
+
+    Attributes:
+        product: Product name of the provider's hosts in their DMI table.
+        url: The value, ``http://ADDRESS/PATH``.
+        variable: Environment variable of a host that replaces ADDRESS.
+        headers: Headers of the request and of each valid response.
+        value: Body of the response when the host is about to be taken; case is ignored.
+        wait: Query that delays the response until the value changes, with ``{etag}`` and ``{seconds}``; empty: the
+            server does not support it.
+    """
+
+    product: str
+    url: str
+    variable: str
+    headers: dict[str, str]
+    value: str
+    wait: str = ""
+
+
 @dataclass(frozen=True)
 class ProviderOptions:
     """Options of a fleet that belong to its provider, and traits of the provider.
@@ -166,6 +187,8 @@ class ProviderOptions:
             through SSH.
         remote: The hosts are other computers, on which packages can be installed.
         extend_warning: Warning about the effect of ``fleet extend`` on running instances; empty: none.
+        preemption_notice: How the provider announces that it takes a host, which may belong to a fleet of another
+            provider; None: it does not.
         gpus: GPUs that each host must have.
         spot: The provider may take instances back at any time.
     """
@@ -176,6 +199,7 @@ class ProviderOptions:
     existing: ClassVar[bool] = False
     remote: ClassVar[bool] = True
     extend_warning: ClassVar[str] = ""
+    preemption_notice: ClassVar[PreemptionNotice | None] = None
 
     gpus: int = 0
     spot: bool = False

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from provision.options import ProviderOptions
+from provision.options import PreemptionNotice, ProviderOptions
 
 if TYPE_CHECKING:
     from provision.provider import Provider
@@ -54,6 +54,12 @@ def options_class(name: str) -> type[ProviderOptions]:
 def installed_names() -> tuple[str, ...]:
     """Return the names of all providers: those of this package, then those of other packages."""
     return tuple(dict.fromkeys((*NAMES, *sorted(_entry_points()))))
+
+
+def preemption_notices(*others: type[ProviderOptions]) -> list[PreemptionNotice]:
+    """Return the preemption notices of the providers of this package and of `others`."""
+    classes = dict.fromkeys([*map(options_class, NAMES), *others])
+    return [kind.preemption_notice for kind in classes if kind.preemption_notice is not None]
 
 
 def provider_class(options: type[ProviderOptions]) -> type[Provider]:

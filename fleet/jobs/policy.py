@@ -8,8 +8,10 @@ from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
 from fleet.steps import Again, Change
+from provision import registry
+from provision.options import ProviderOptions
 from provision.quantities import counted
-from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy
+from train.agent.protocol.records import OnHang, Policy, PreemptionNotice, Replication, RestartPolicy
 
 SHORTEST_LINK_TIMEOUT_S = 1.0
 SPOT_HOST_TIMEOUT_S = 1800.0
@@ -39,6 +41,15 @@ def replication(directory: str, mib_s: float) -> Replication:
             hint="name a directory below it, or an absolute path on the hosts",
         )
     return Replication(directory, mib_s)
+
+
+def preemption_notices(*options: ProviderOptions) -> list[PreemptionNotice]:
+    """Return the servers that a host may poll for a notice of its preemption.
+
+    Args:
+        options: Options of the fleet; without them, those of all providers of this package.
+    """
+    return [PreemptionNotice(*notice) for notice in registry.preemption_notices(*map(type, options))]
 
 
 def on_fleet(policy: Policy, *, spot: bool, preemptions: int | None, host_timeout_s: float | None) -> Policy:

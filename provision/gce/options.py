@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from provision.options import COUNT, DURATION, FLAG, TEXT, TEXTS, ProviderOptions, option
+from provision.options import COUNT, DURATION, FLAG, TEXT, TEXTS, PreemptionNotice, ProviderOptions, option
 
 ENDPOINT_VARIABLE = "FLEET_GCE_ENDPOINT"
 
@@ -60,6 +60,17 @@ class GceOptions(ProviderOptions):
     title: ClassVar[str] = "Compute Engine"
     rents: ClassVar[bool] = True
     extend_warning: ClassVar[str] = "Compute Engine may have to restart the instances"
+    # 30 s before the host is taken. The address is that of metadata.google.internal; Google's libraries use the
+    # variable, too. Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),
+    # https://cloud.google.com/compute/docs/metadata/querying-metadata (wait_for_change, last_etag, timeout_sec).
+    preemption_notice = PreemptionNotice(
+        product="Google Compute Engine",
+        url="http://169.254.169.254/computeMetadata/v1/instance/preempted",
+        variable="GCE_METADATA_HOST",
+        headers={"Metadata-Flavor": "Google"},
+        value="TRUE",
+        wait="wait_for_change=true&last_etag={etag}&timeout_sec={seconds}",
+    )
 
     project: str = option(
         "",

@@ -129,7 +129,7 @@ def test_a_job_continues_from_the_checkpoint_it_saved_at_the_notice(fleet: Fault
     assert (ended["first_failed_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
     assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"
     notes = [event["text"] for event in report.of("note")]
-    assert f"{host.name} is being preempted by Compute Engine; the job continues when it is replaced" in notes
+    assert f"{host.name} is being preempted; the job continues when it is replaced" in notes
     assert [report.values(member.name, 2, "begin") for member in fleet.hosts] == [[saved]] * 2
     assert report.result["attempt"] == 2
     job.nothing_is_left()

@@ -24,7 +24,7 @@ from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
 from fleet.jobs.local import Slot
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
-from fleet.jobs.policy import check_policy
+from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.remote.local import LocalAgent
 from fleet.steps import Shell, read_steps
 from fleet.translation import translate, translated
@@ -398,6 +398,7 @@ class _Part:
             policy=self._request.policy,
             replication=copied,
             name=self._request.script,
+            preemption_notices=preemption_notices(),
         )
 
     def _keras(self, prepared: Sequence[Prepared]) -> Choice:

@@ -18,7 +18,7 @@ from fleet.fleets.interrupts import deferred_interrupt
 from fleet.fleets.repair import Rented, mending, open_whole
 from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.ids import job_id
-from fleet.jobs.policy import check_policy, on_fleet
+from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
 from fleet.jobs.program import (
     Program,
     ProgramRequest,
@@ -123,7 +123,11 @@ def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) ->
             sink.emit(Note(choice.note))
         for note in warnings(program, _workers(request, prepared), _terms(request)):
             sink.emit(note)
-        commits = _commits(request, job, program, prepared, choice)
+        notices = preemption_notices(record.spec.options)
+        commits = [
+            commit._replace(preemption_notices=notices)
+            for commit in _commits(request, job, program, prepared, choice)
+        ]
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")

@@ -379,7 +379,7 @@ def _preemption_warning(gang: Gang, slot: str) -> str:
         consequence = "the job ends with it"
     else:
         consequence = f"{replacement} replaces it" if replacement else "the job continues when it is replaced"
-    return f"{_display_name(gang, slot)} is being preempted by Compute Engine; {consequence}"
+    return f"{_display_name(gang, slot)} is being preempted; {consequence}"
 
 
 def _available_slots(gang: Gang) -> List[str]:

@@ -206,6 +206,17 @@ class Policy(NamedTuple):
         return 0 if self.preemptions < 0 else 1 + restarts + self.preemptions
 
 
+class PreemptionNotice(NamedTuple):
+    """An HTTP server on which a cloud announces that it is about to take a host."""
+
+    product: str  # product name of the cloud's hosts, in their DMI table
+    url: str
+    variable: str  # environment variable that replaces the server, HOST or HOST:PORT
+    headers: Dict[str, str]  # of the request, and of each valid response
+    value: str  # body of the response when the host is about to be taken; case is ignored
+    wait: str = ""  # query that delays the response until the value changes, with {etag} and {seconds}
+
+
 class Replication(NamedTuple):
     """Replication of checkpoints to all hosts."""
 
@@ -260,6 +271,7 @@ class Commit(NamedTuple):
     requirements: str = ""  # that were installed for it, for a host that takes a lost one's place
     constraints: str = ""  # of these
     name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
+    preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
 
 
 class Follow(NamedTuple):

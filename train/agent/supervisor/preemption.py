@@ -1,26 +1,17 @@
-"""Detect a preemption notice of Compute Engine, 30 seconds before the host is taken.
+"""Detect the preemption notice of a cloud: a value of an HTTP server that changes before the host is taken.
 
-The value ``instance/preempted`` of the metadata server changes from FALSE to TRUE. A request with
-``wait_for_change`` is answered when it does.
-Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),
-https://cloud.google.com/compute/docs/metadata/querying-metadata (wait_for_change, last_etag, timeout_sec, 503).
+The providers declare the servers; a host polls the one that its cloud has.
 """
 
 import socket
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import READ, WRITE, Loop
+from train.agent.protocol.records import PreemptionNotice
 
-# The address of metadata.google.internal on every host of Compute Engine; no name has to be looked up.
-METADATA_ADDRESS = "169.254.169.254"
-PATH = "/computeMetadata/v1/instance/preempted"
 _PRODUCT = "/sys/class/dmi/id/product_name"
-_COMPUTE_ENGINE = "Google Compute Engine"
-_FLAVOR = "metadata-flavor"
-_POLL_S = 300  # after which the server answers although nothing has changed
-_ANSWER_S = 10.0  # beyond that
-_RETRY_S = (0.5, 60.0)
+_SCHEME = "http://"
 _TRIES = 6  # before any answer; then there is no such server
 _LONGEST_ANSWER = 1 << 16  # bytes
 _OK = 200
@@ -28,15 +19,42 @@ _PORT = 80
 _TIMER = "preemption"
 
 
-def metadata_server(environment: Mapping[str, str], product: str = _PRODUCT) -> str:
-    """Return the address of Compute Engine's metadata server, or an empty string on any other host.
+def find_notice(
+    notices: Sequence[PreemptionNotice], environment: Mapping[str, str], product: str = _PRODUCT
+) -> Optional[PreemptionNotice]:
+    """Return the notice of this host's cloud with the server to poll, or None if there is none.
 
     Args:
-        environment: Of the session; Google's own libraries take GCE_METADATA_HOST for the server.
+        notices: As providers declare them.
+        environment: Of the session; a variable in it may replace the server.
         product: File with the product name of the host.
     """
-    named = environment.get("GCE_METADATA_HOST", "").strip()
-    return named or (METADATA_ADDRESS if read_text(product).strip() == _COMPUTE_ENGINE else "")
+    name = read_text(product).strip()
+    for notice in notices:
+        server = environment.get(notice.variable, "").strip()
+        if server:
+            return notice._replace(url=f"{_SCHEME}{server}/{_split(notice.url)[1]}")
+        if notice.product == name:
+            return notice
+    return None
+
+
+def _split(url: str) -> Tuple[str, str]:
+    """Return the server and the path of a URL, without the slash between them."""
+    server, _, path = url[len(_SCHEME) :].partition("/")
+    return server, path
+
+
+class Timing(NamedTuple):
+    """Times of the requests, in seconds."""
+
+    poll_s: int = 300  # the server responds after this time although the value has not changed
+    answer_s: float = 10.0  # longest time until a response, in addition to poll_s
+    retry_s: float = 0.5  # pause after the first failure; doubled after each further one
+    longest_retry_s: float = 60.0
+
+
+_TIMING = Timing()
 
 
 class Answer(NamedTuple):
@@ -47,10 +65,12 @@ class Answer(NamedTuple):
     body: str
 
 
-def request(place: str, etag: str) -> bytes:
-    """Return the request for the value; with `etag` the server answers when the value has changed."""
-    wait = f"?wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_S}" if etag else ""
-    lines = (f"GET {PATH}{wait} HTTP/1.1", f"Host: {place}", "Metadata-Flavor: Google", "Connection: close", "", "")
+def request(notice: PreemptionNotice, etag: str, poll_s: int) -> bytes:
+    """Return the request for the value; with `etag` the server responds when the value has changed."""
+    server, path = _split(notice.url)
+    wait = f"?{notice.wait.format(etag=etag, seconds=poll_s)}" if etag else ""
+    headers = {"Host": server, **notice.headers, "Connection": "close"}
+    lines = (f"GET /{path}{wait} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", "")
     return "\r\n".join(lines).encode("ascii", "replace")
 
 
@@ -83,30 +103,34 @@ def read_answer(data: bytes, *, ended: bool) -> Optional[Answer]:
     return Answer(int(words[1]), headers, body.decode("latin-1").strip())
 
 
-def _place(text: str) -> Tuple[str, int]:
+def _parse_address(text: str) -> Tuple[str, int]:
     name, colon, port = text.rpartition(":")
     return (name, int(port)) if colon and port.isdigit() else (text, _PORT)
 
 
 class PreemptionWatch:
-    """Poll the metadata server until it reports that the host is about to be taken.
+    """Poll a server until it reports that the host is about to be taken.
 
-    A server that has never answered as Compute Engine's does is given up without a word; one that has is asked for
-    ever.
+    A server that has never responded with the expected headers is given up after a few requests; any other is polled
+    until the end of the job.
 
     Args:
         loop: Event loop that serves it.
-        place: The server: name or address, with or without a port.
+        notice: The server and its response.
         on_preempted: Called once.
+        timing: Times of the requests.
 
     Attributes:
         preempted: Whether it was.
     """
 
-    def __init__(self, loop: Loop, place: str, on_preempted: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Loop, notice: PreemptionNotice, on_preempted: Callable[[], None], timing: Timing = _TIMING
+    ) -> None:
         self._loop = loop
-        self._host = place
-        self._place = _place(place)
+        self._notice = notice
+        self._timing = timing
+        self._address = _parse_address(_split(notice.url)[0])
         self._on_preempted = on_preempted
         self._socket: Optional[socket.socket] = None
         self._data = bytearray()
@@ -126,9 +150,9 @@ class PreemptionWatch:
 
     def _connect(self) -> None:
         self._data.clear()
-        self._loop.after(_TIMER, _ANSWER_S, self._failed)
+        self._loop.after(_TIMER, self._timing.answer_s, self._failed)
         try:
-            address_info = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)[0]
+            address_info = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
             self._socket = socket.socket(address_info[0], socket.SOCK_STREAM)
             self._socket.setblocking(False)
             self._socket.connect(address_info[4])
@@ -148,11 +172,13 @@ class PreemptionWatch:
             self._failed()
             return
         try:
-            connection.sendall(request(self._host, self._etag))  # less than any socket takes at once
+            connection.sendall(
+                request(self._notice, self._etag, self._timing.poll_s)
+            )  # less than any socket takes at once
         except OSError:
             self._failed()
             return
-        self._loop.after(_TIMER, _ANSWER_S + (_POLL_S if self._etag else 0.0), self._failed)
+        self._loop.after(_TIMER, self._timing.answer_s + (self._timing.poll_s if self._etag else 0), self._failed)
         self._loop.watch(connection.fileno(), READ, lambda _: self._hear())
 
     def _hear(self) -> None:
@@ -171,18 +197,19 @@ class PreemptionWatch:
             self._take(answer)
 
     def _take(self, answer: Answer) -> None:
-        if answer.status != _OK or answer.headers.get(_FLAVOR) != "Google":
+        expected = {(name.lower(), value) for name, value in self._notice.headers.items()}
+        if answer.status != _OK or not expected <= set(answer.headers.items()):
             self._failed()
             return
         self.close()
         self._known = True
         self._failures = 0
-        if answer.body.upper() == "TRUE":
+        if answer.body.upper() == self._notice.value.upper():
             self.preempted = True
             self._on_preempted()
             return
-        # Without an ETag the server cannot wait for a change; poll again after a pause.
-        self._etag = answer.headers.get("etag", "")
+        # A server that cannot wait for a change is polled again after a pause.
+        self._etag = answer.headers.get("etag", "") if self._notice.wait else ""
         self._loop.after(_TIMER, 0.0 if self._etag else 1.0, self._connect)
 
     def _failed(self) -> None:
@@ -190,6 +217,5 @@ class PreemptionWatch:
         self._failures += 1
         self._etag = ""
         if self._known or self._failures < _TRIES:
-            shortest_s, longest_s = _RETRY_S
-            pause_s = min(longest_s, shortest_s * 2.0 ** min(self._failures - 1, 20))
+            pause_s = min(self._timing.longest_retry_s, self._timing.retry_s * 2.0 ** min(self._failures - 1, 20))
             self._loop.after(_TIMER, pause_s, self._connect)

@@ -75,7 +75,7 @@ from train.agent.protocol.records import (
 )
 from train.agent.protocol.session import LinkError
 from train.agent.supervisor.attempt import Attempt, Start
-from train.agent.supervisor.preemption import PreemptionWatch, metadata_server
+from train.agent.supervisor.preemption import PreemptionWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 _CLOSE_S = 5.0
@@ -209,9 +209,9 @@ class Supervisor:
         self._on_settled = self._deliver_close
 
     def _watch_for_preemption(self) -> None:
-        server = metadata_server(self._start.session)
-        if server:
-            self._preemption = PreemptionWatch(self._loop, server, self._preempted)
+        notice = find_notice(self._commit.preemption_notices, self._start.session)
+        if notice is not None:
+            self._preemption = PreemptionWatch(self._loop, notice, self._preempted)
 
     def _preempted(self) -> None:
         self._loop.cancel("terminate")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.jobs.policy import preemption_notices
 from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
@@ -18,30 +19,39 @@ from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, Repor
 from train.agent.gang.scheduling import PREEMPTION_GRACE_S
 from train.agent.gang.states import DesiredState, Source, Stage
 from train.agent.host.loop import Loop
-from train.agent.protocol.records import Exit, Member, Outcome, Policy, RestartPolicy
-from train.agent.supervisor import preemption
-from train.agent.supervisor.preemption import METADATA_ADDRESS, PreemptionWatch, metadata_server, read_answer, request
+from train.agent.protocol.records import Exit, Member, Outcome, Policy, PreemptionNotice, RestartPolicy
+from train.agent.supervisor.preemption import PreemptionWatch, Timing, find_notice, read_answer, request
 
 # --- the metadata server ------------------------------------------------------------------------------------------
 
 
-def test_only_a_host_of_compute_engine_has_one(tmp_path: Path) -> None:
+NOTICE = preemption_notices()[0]
+PATH = "/computeMetadata/v1/instance/preempted"
+FAST = Timing(retry_s=0.01, longest_retry_s=0.02)
+
+
+def notice_at(server: str) -> PreemptionNotice:
+    return NOTICE._replace(url=f"http://{server}{PATH}")
+
+
+def test_only_a_host_of_the_provider_polls_its_server(tmp_path: Path) -> None:
     product = tmp_path / "product_name"
-    assert metadata_server({}, str(product)) == ""
+    assert find_notice([NOTICE], {}, str(product)) is None
     product.write_text("Standard PC (Q35)\n")
-    assert metadata_server({}, str(product)) == ""
+    assert find_notice([NOTICE], {}, str(product)) is None
     product.write_text("Google Compute Engine\n")
-    assert metadata_server({}, str(product)) == METADATA_ADDRESS
-    assert metadata_server({"GCE_METADATA_HOST": "127.0.0.9:8080"}, str(product)) == "127.0.0.9:8080"
+    assert find_notice([NOTICE], {}, str(product)) == NOTICE
+    other = find_notice([NOTICE], {"GCE_METADATA_HOST": "127.0.0.9:8080"}, str(product))
+    assert other == notice_at("127.0.0.9:8080")
 
 
-def test_the_value_is_asked_for_at_once_and_then_its_change() -> None:
-    first, second = request("host", ""), request("host:80", "4c0f")
+def test_the_value_is_requested_at_once_and_then_its_change() -> None:
+    first, second = request(notice_at("host"), "", 300), request(notice_at("host:80"), "4c0f", 300)
     assert first.startswith(b"GET /computeMetadata/v1/instance/preempted HTTP/1.1\r\nHost: host\r\n")
     assert b"?wait_for_change=true&last_etag=4c0f&timeout_sec=300 HTTP/1.1\r\n" in second
-    for one in (first, second):
-        assert b"\r\nMetadata-Flavor: Google\r\n" in one
-        assert one.endswith(b"\r\n\r\n")
+    for sent in (first, second):
+        assert b"\r\nMetadata-Flavor: Google\r\n" in sent
+        assert sent.endswith(b"\r\n\r\n")
 
 
 def test_an_answer_is_read_when_all_of_it_has_come() -> None:
@@ -109,8 +119,7 @@ class Server:
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
-    monkeypatch.setattr(preemption, "_RETRY_S", (0.01, 0.02))
+def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start(*answers: bytes | None) -> Server:
@@ -133,12 +142,12 @@ def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None
 def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]) -> None:
     server = serve(answer("FALSE", etag="a1"), answer("FALSE", etag="a1"), answer("TRUE", etag="b2"))
     loop, told = Loop(), list[int]()
-    watch = PreemptionWatch(loop, server.place, lambda: told.append(1))
+    watch = PreemptionWatch(loop, notice_at(server.place), lambda: told.append(1), FAST)
     turn(loop, lambda: watch.preempted)
     assert told == [1]
     assert server.asked == [
-        preemption.PATH,
-        *[f"{preemption.PATH}?wait_for_change=true&last_etag=a1&timeout_sec=300"] * 2,
+        PATH,
+        *[f"{PATH}?wait_for_change=true&last_etag=a1&timeout_sec=300"] * 2,
     ]
     assert not loop.waits_for("preemption")
     watch.close()
@@ -149,16 +158,11 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
     away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 3
     server = serve(answer("FALSE"), *away, answer("TRUE"))
     loop, told = Loop(), list[int]()
-    watch = PreemptionWatch(loop, server.place, lambda: told.append(1))
-    monkey = preemption._ANSWER_S
-    preemption._ANSWER_S = 0.1  # the third answer of four never ends
-    preemption._POLL_S, polled = 0, preemption._POLL_S
-    try:
-        turn(loop, lambda: watch.preempted)
-    finally:
-        preemption._ANSWER_S, preemption._POLL_S = monkey, polled
+    timing = FAST._replace(answer_s=0.1, poll_s=0)  # the third response of four never ends
+    watch = PreemptionWatch(loop, notice_at(server.place), lambda: told.append(1), timing)
+    turn(loop, lambda: watch.preempted)
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
-    assert server.asked[2] == preemption.PATH  # the current value is requested first
+    assert server.asked[2] == PATH  # the current value is requested first
     watch.close()
     loop.close()
 
@@ -171,19 +175,20 @@ def test_requests_end_soon_without_a_metadata_server(
 ) -> None:
     server = serve(*given)
     loop = Loop()
-    watch = PreemptionWatch(loop, server.place, lambda: pytest.fail("told of what nobody said"))
+    watch = PreemptionWatch(loop, notice_at(server.place), lambda: pytest.fail("reported without a notice"), FAST)
     turn(loop, lambda: not loop.waits_for("preemption"))
     assert len(server.asked) == 6
     watch.close()
     loop.close()
 
 
-def test_requests_end_soon_without_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "_RETRY_S", (0.01, 0.02))
+def test_requests_end_soon_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     loop = Loop()
-    watch = PreemptionWatch(loop, f"127.0.0.1:{port}", lambda: pytest.fail("told of what nobody said"))
+    watch = PreemptionWatch(
+        loop, notice_at(f"127.0.0.1:{port}"), lambda: pytest.fail("reported without a notice"), FAST
+    )
     turn(loop, lambda: not loop.waits_for("preemption"))
     watch.close()
     loop.close()
@@ -257,7 +262,7 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     assert significant_lines.reason == "worker-1 (10.0.0.3) was preempted"
     assert significant_lines.preempted
     assert significant_lines.notices == [
-        "worker-1 is being preempted by Compute Engine; the job continues when it is replaced",
+        "worker-1 is being preempted; the job continues when it is replaced",
     ]
     play.close()
     assert play.at(Stage.WAIT)
@@ -350,9 +355,7 @@ def test_without_a_replacement_the_job_ends_and_says_so() -> None:
 def test_where_no_preemption_is_survived_the_job_ends() -> None:
     play = Play(2, Policy()).start()
     play.send_record("worker-1", preempted=True)
-    assert scheduling.desired_state(play.gang).notices == [
-        "worker-1 is being preempted by Compute Engine; the job ends with it"
-    ]
+    assert scheduling.desired_state(play.gang).notices == ["worker-1 is being preempted; the job ends with it"]
     play.close()
     assert play.result.reason == "worker-1 (10.0.0.3) was preempted"
 
