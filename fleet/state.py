@@ -80,7 +80,7 @@ class FleetRecord:
     kept_until: float = 0.0
 
     @property
-    def places(self) -> tuple[Host, ...]:
+    def slots(self) -> tuple[Host, ...]:
         """Return the slots of the newest job: one per host, or several side by side."""
         return slots(self.hosts, self.tasks_per_host)
 
@@ -285,7 +285,7 @@ class FleetDirectory:
             raise DamagedStateError(
                 f"the key of fleet {self.path.name!r} cannot be read: {self.key}",
                 cause=str(error),
-                hint="without it, nobody can log in to the hosts of this fleet",
+                hint="without it, no user can log in to the hosts of this fleet",
                 next_steps=[Step("down", fleet=self.path.name)],
             ) from error
 
@@ -499,13 +499,13 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise UsageError(
             f"the state directory {path} belongs to another user (uid {status.st_uid})",
-            cause="whoever owns it decides which programs fleet runs to reach its hosts",
+            cause="its owner decides which programs fleet runs to reach its hosts",
             next_steps=[Shell('export FLEET_STATE_DIR="$HOME/.local/state/fleet"')],
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
             f"other users may write to the state directory {path}",
-            cause="whoever can write there decides which programs fleet runs to reach its hosts",
+            cause="any user who can write there decides which programs fleet runs to reach its hosts",
             next_steps=[Shell(shlex.join(["chmod", "go-w", str(path)]))],
         )
 

@@ -25,10 +25,12 @@ CHECKED: tuple[str, ...] = (
     "SECURITY.md",
     "benchmarks",
     "docs",
-    "fleet/events.py",
+    ":(glob)fleet/*.py",
+    "fleet/cli",
+    "fleet/commands",
+    "fleet/console",
+    "fleet/fleets",
     "fleet/results",
-    "fleet/status.py",
-    "fleet/unread.py",
     "inventories",
     "pyproject.toml",
     "provision/__init__.py",
@@ -52,11 +54,17 @@ CHECKED: tuple[str, ...] = (
     "tests/process/provision/gce",
     "tests/process/provision/ssh_config",
     "tests/process/train/rendezvous",
+    ":(glob)tests/unit/fleet/*.py",
+    "tests/unit/fleet/cli",
+    "tests/unit/fleet/commands",
+    "tests/unit/fleet/console",
+    "tests/unit/fleet/fleets",
+    "tests/process/fleet/cli",
+    "tests/process/fleet/console",
     "tests/unit/train/diagnosis",
     "tests/unit/train/lint",
     "tests/unit/train/script",
     "tests/wire",
-    "fleet/commands/fleets",
     "train/__init__.py",
     "train/agent",
     "train/diagnosis",
@@ -159,7 +167,7 @@ VAGUE: dict[str, str] = {
 }
 
 _GAP = r"(?:[ \t]|[ \t]*\n[ \t]*#?[ \t]*)"
-_PATTERNS = [(re.compile(text.replace(" ", _GAP) + r"(?![\w-])"), instead) for text, instead in PHRASES]
+_PATTERNS = [(re.compile(rf"(?:{text.replace(chr(32), _GAP)})(?![\w-])"), instead) for text, instead in PHRASES]
 _ANY = re.compile(rf"(?<![\w.'-])(?:{'|'.join(pattern.pattern for pattern, _ in _PATTERNS)})")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.options import Output, OutputOption, option, parse_count
-from fleet.cli.runtime import make_ports, run_command
+from fleet.cli.runtime import make_services, run_command
 
 
 def demo(
@@ -19,5 +19,7 @@ def demo(
     from fleet.commands import demo as verb
 
     run_command(
-        verb.FLEET, output, lambda sink: verb.run(verb.DemoRequest(workers=workers), make_ports(sink, yes=True), sink)
+        verb.FLEET,
+        output,
+        lambda sink: verb.run(verb.DemoRequest(workers=workers), make_services(sink, yes=True), sink),
     )

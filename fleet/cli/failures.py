@@ -11,15 +11,15 @@ import typer
 from typer.exceptions import TyperException
 
 from fleet.cli.application import app
+from fleet.cli.command_line import CommandLine, Option, option_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
 from fleet.events import Sink
 from fleet.interrupts import ignore_interrupts
 from fleet.steps import Again, Step
-from fleet.typed import Option, Typed, option_words, parse
 
 
-def typed_command(arguments: list[str]) -> Typed | None:
+def typed_command(arguments: list[str]) -> CommandLine | None:
     """Return the command line as it was typed; None if it has no known command."""
     commands = getattr(typer.main.get_command(app), "commands", {})
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
@@ -40,7 +40,7 @@ def next_lines(error: FleetError, arguments: list[str], fleet: str) -> list[str]
     return list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
 
 
-def _resolve(again: Again, typed: Typed | None) -> Step | None:
+def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
     """Return the typed command with the changes; None if it does not have the options."""
     if typed is None:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
+from fleet.cli.command_line import CommandLine, Word
 from fleet.errors import UsageError
 from fleet.steps import Step
-from fleet.typed import Typed, Word
 
 _WITH_SCRIPT = ("train", "check", "agent")
 _CLOSE = 0.75  # of difflib: trani is train, but exec is not extend
@@ -50,7 +50,7 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
     return UsageError(f"unknown command {name!r}", hint=hint, next_steps=[step])
 
 
-def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]]) -> UsageError:
+def unknown_option(name: str, typed: CommandLine, takers: Mapping[str, Collection[str]]) -> UsageError:
     """Return the error of an option that the command does not have.
 
     An option after SCRIPT belongs to the script, whose arguments follow ``--``.
@@ -67,7 +67,7 @@ def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]
     if close:
         hints.append(f"did you mean {close}?")
         words = tuple(_renamed(word, name, close) for word in typed.words)
-        steps.append(Typed(typed.command, words, typed.program, typed.option_names).step())
+        steps.append(CommandLine(typed.command, words, typed.program, typed.option_names).step())
     elif name.startswith("--"):
         others = [other for other, names in takers.items() if name in names]
         hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
@@ -82,7 +82,7 @@ def unknown_option(name: str, typed: Typed, takers: Mapping[str, Collection[str]
     )
 
 
-def separate(typed: Typed) -> Typed | None:
+def separate(typed: CommandLine) -> CommandLine | None:
     """Return the line with the words after the script moved after ``--``, except options of the command.
 
     None if no script was given, or if an unknown option, which may have a value, comes before it.
@@ -92,7 +92,7 @@ def separate(typed: Typed) -> Typed | None:
             rest = typed.words[at + 1 :]
             kept = (*typed.words[: at + 1], *(word for word in rest if word.option))
             moved = [part for word in rest if not word.option for part in word.text]
-            return Typed(typed.command, kept, (*moved, *typed.program), typed.option_names)
+            return CommandLine(typed.command, kept, (*moved, *typed.program), typed.option_names)
         if not word.option:
             return None
     return None

@@ -1,24 +1,52 @@
-"""Run a command: its terminal, its ports to the outside world, and its failures."""
+"""Run a command: its terminal, its services outside the program, and its failures."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from fleet.cli.options import Output
 from fleet.config import DEFAULT_FLEET, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.events import Sink
-from fleet.ports import Ports
+from fleet.events import Event, Sink
+from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Step
 from fleet.translation import translate
 from provision.provider import ProviderError
 from train.errors import TrainError
+
+
+class UnreadSink:
+    """Passes events on, and records when the reader of the output is gone (``| head -1``).
+
+    The command then continues to its end; a command that only follows a job detaches.
+
+    Attributes:
+        inner: Takes the events.
+        unread: Whether the reader is gone.
+    """
+
+    def __init__(self, inner: Sink) -> None:
+        """Wrap the sink `inner`."""
+        self.inner = inner
+        self.unread = False
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        try:
+            self.inner.emit(event)
+        except BrokenPipeError:
+            self.unread = True
+
+    def close(self) -> None:
+        """Write pending output."""
+        with suppress(BrokenPipeError):
+            self.inner.close()
 
 
 def is_attended() -> bool:
@@ -39,9 +67,9 @@ def _answer(question: str) -> str:
     return answer.strip().lower() or answer[-1:]
 
 
-def make_ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
-    """Return the ports of a command; `sink` releases the terminal while a question is asked."""
-    from fleet.ports import Ports
+def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
+    """Return the services of a command; `sink` releases the terminal while a question is asked."""
+    from fleet.services import Services
     from fleet.state import Store
 
     def ask(question: str) -> bool:
@@ -54,7 +82,7 @@ def make_ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
             sink.close()
         return yes or (is_attended() and _answer(f"{question} [y/N] ") in ("y", "yes"))
 
-    def vouch(question: str) -> bool:
+    def confirm_keys(question: str) -> bool:
         if sink is not None:
             sink.close()
         return _answer(f"{question} [y/N] ") in ("y", "yes")
@@ -62,12 +90,12 @@ def make_ports(sink: Sink | None = None, *, yes: bool = False) -> Ports:
     attended = is_attended()
     store = Store(state_root())
     store.check()
-    return Ports(
+    return Services(
         store=store,
         confirm=ask,
         consent=consent,
         attended=yes or attended,
-        vouch=vouch if attended else None,
+        confirm_keys=confirm_keys if attended else None,
         unread=lambda: getattr(sink, "unread", False),
     )
 
@@ -113,8 +141,6 @@ def run_command(
     fleet: str, output: Output, command: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
 ) -> None:
     """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
-    from fleet.unread import UnreadSink
-
     inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
     sink = UnreadSink(inner)
     try:

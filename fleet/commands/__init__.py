@@ -1,1 +1,1 @@
-"""The commands, one file each: `run(request, ports, sink)` emits events and never prints."""
+"""The commands, one file each: `run(request, services, sink)` emits events and never prints."""

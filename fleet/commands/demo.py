@@ -12,7 +12,7 @@ from fleet.commands.jobs import pull, train
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Note, Sink
 from fleet.fleets.resolution import UpRequest
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Shell
 
@@ -27,7 +27,7 @@ class DemoRequest:
     workers: int = 2
 
 
-def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
+def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSummary:
     """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
 
     Raises:
@@ -36,12 +36,12 @@ def run(request: DemoRequest, ports: Ports, sink: Sink) -> train.TrainSummary:
     """
     _need_tensorflow()
     script = examples() / "keras_fit.py"
-    with _fleet(request, ports, sink):
+    with _fleet(request, services, sink):
         sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
         train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
-        trained = train.run(train_request, ports, sink)
+        trained = train.run(train_request, services, sink)
         sink.emit(Note("$ fleet pull"))
-        pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), ports, sink)
+        pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
         return trained
 
 
@@ -63,15 +63,15 @@ def _need_tensorflow() -> None:
 
 
 @contextmanager
-def _fleet(request: DemoRequest, ports: Ports, sink: Sink) -> Iterator[None]:
+def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[None]:
     sink.emit(Note(f"$ fleet up --workers {request.workers}"))
-    up.run(UpRequest(FLEET, Settings(provider="local", workers=request.workers)), ports, sink)
+    up.run(UpRequest(FLEET, Settings(provider="local", workers=request.workers)), services, sink)
     try:
         yield
     finally:
         sink.emit(Note("$ fleet down"))
         try:
-            down.run(down.DownRequest(fleet=FLEET), ports, sink)
+            down.run(down.DownRequest(fleet=FLEET), services, sink)
         except FleetError as error:
             sink.emit(Note(error.message))
             raise

@@ -7,7 +7,7 @@ from typing import BinaryIO, TextIO
 
 from fleet.console.colors import paint, task_color
 from fleet.console.log_lines import LogText
-from fleet.console.messages import Teller, inspection_text
+from fleet.console.messages import Reporter, inspection_text
 from fleet.console.reports import report_text
 from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
 from train.agent.protocol.records import HangInspection, JobResult, Outcome, Phase, TaskState
@@ -54,7 +54,7 @@ class LinesSink:
         self._open = ""  # the task whose unfinished line is at the end of the output
         self._broken = False
         self._pushed: set[str] = set()  # hosts
-        self._teller = Teller()
+        self._reporter = Reporter()
 
     def emit(self, event: Event) -> None:
         """Take one event.
@@ -77,7 +77,7 @@ class LinesSink:
             if event.host in self._pushed:
                 return
             self._pushed.add(event.host)
-        text = self._teller.message(event)
+        text = self._reporter.message(event)
         if text and not _is_reported_as_error(event):
             details = "\n" + inspection_text(event).rstrip("\n") if isinstance(event, HangInspection) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)

@@ -18,7 +18,7 @@ from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
 from fleet.console.live_table import ASCII, Glyphs, frame
 from fleet.console.log_lines import clean
-from fleet.console.messages import Teller
+from fleet.console.messages import Reporter
 from fleet.console.reports import report_text
 from fleet.console.view import View, apply
 from fleet.events import (
@@ -122,7 +122,7 @@ class LiveSink:
         self._view = View()
         self._backlog = Backlog()
         self._messages: list[tuple[float, str]] = []  # time, message
-        self._teller = Teller()
+        self._reporter = Reporter()
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
@@ -188,7 +188,7 @@ class LiveSink:
         if report:
             self._messages.append((time.monotonic(), report))
         elif isinstance(event, _SAID):
-            message = self._teller.message(event)
+            message = self._reporter.message(event)
             if not message:
                 return
             if isinstance(event, HangInspection) and (event.stack or event.sockets):

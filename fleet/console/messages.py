@@ -49,7 +49,7 @@ def message(event: Event) -> str:
     return "\n".join([first, *(quoted(line) for line in further)])
 
 
-class Teller:
+class Reporter:
     """Messages of events in their order, without repetitions in an attempt."""
 
     def __init__(self) -> None:

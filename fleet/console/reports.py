@@ -235,7 +235,7 @@ def _silent(hosts: tuple[str, ...]) -> str:
 def _results_at_risk(event: ResultsAtRisk) -> str:
     text = ""
     if event.jobs:
-        end = "jobs on the hosts are to be deleted" if event.pruned else "results exist on the hosts only"
+        end = "jobs on the hosts will be deleted" if event.pruned else "results exist on the hosts only"
         text += _filled(f"fleet {event.fleet}: these {end}:")
     text += "".join(_job_at_risk(job) for job in event.jobs[:_JOBS])
     if len(event.jobs) > _JOBS:

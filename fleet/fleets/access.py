@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Level, Note, Sink
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import NextStep, Step
 from fleet.translation import translated
 from provision.model import FleetSpec, Host, SshAccess
@@ -28,12 +28,12 @@ class Access:
 
     Attributes:
         spec: The fleet.
-        ports: The outside world.
+        services: The outside world.
         sink: Takes a note if a rule was changed; None: no note is emitted.
     """
 
     spec: FleetSpec
-    ports: Ports
+    services: Services
     sink: Sink | None = None
 
     def retried(
@@ -65,7 +65,7 @@ class Access:
         """
         if not self.spec.options.rents:
             return SshAccess()
-        provider = self.ports.provider(self.spec.options)
+        provider = self.services.provider(self.spec.options)
         with translated():
             access = provider.open_ssh(self.spec)
         self.report(access)
@@ -93,7 +93,7 @@ class Access:
             return
         try:
             with translated():
-                access = self.ports.provider(self.spec.options).open_ssh(self.spec, make=True)
+                access = self.services.provider(self.spec.options).open_ssh(self.spec, make=True)
         except FleetError as error:
             if self.sink is not None:
                 self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))
@@ -112,7 +112,7 @@ class Access:
             by_host |= {outcome.host.name: outcome for outcome in connect(silent)}
             if time.monotonic() > end:
                 break
-            self.ports.sleep(_PAUSE_S)
+            self.services.sleep(_PAUSE_S)
         return [by_host[outcome.host.name] for outcome in outcomes]
 
     def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, Sequence[NextStep]]:

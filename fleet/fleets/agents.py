@@ -28,7 +28,7 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
     return FleetOpened(
         fleet=record.spec.name,
         provider=record.spec.provider,
-        hosts=tuple(host.name for host in record.places),
+        hosts=tuple(host.name for host in record.slots),
         created_at=record.created_at,
         price_usd_h=record.price_usd_h,
         delete_at=record.delete_at,
@@ -146,13 +146,13 @@ class Reports:
     others: tuple[str, ...]
 
 
-def newest_reports(channels: Sequence[AgentChannel], job: str = "", known: str = "") -> Reports:
+def newest_reports(channels: Sequence[AgentChannel], job: str = "", started: str = "") -> Reports:
     """Return the reports of the hosts about `job`, or about the newest job.
 
     Args:
         channels: Connections to the agents on the hosts.
         job: The job; empty: the newest job, as in `newest_job`.
-        known: The newest job that was started from this computer.
+        started: The newest job that was started from this computer.
 
     Raises:
         FleetError: no host gives a valid answer.
@@ -167,17 +167,17 @@ def newest_reports(channels: Sequence[AgentChannel], job: str = "", known: str =
     if failed and len(failed) == len(answers):
         raise_failures(failed, "ask for jobs")
     reports = [(answer.host.name, report) for answer in answers for report in answer.value or ()]
-    wanted = job or newest_job([report.job for _, report in reports], known)
+    wanted = job or newest_job([report.job for _, report in reports], started)
     others = [] if job else newer_jobs({host: report.job for host, report in reports}, wanted)
     return Reports({host: report for host, report in reports if report.job == wanted}, tuple(failed), tuple(others))
 
 
 def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:
     """Return the job that runs on the reachable hosts of a fleet; empty if none does."""
-    with opened(record.places, key, access) as outcomes:
+    with opened(record.slots, key, access) as outcomes:
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
         with contextlib.suppress(FleetError):
-            for report in newest_reports(channels, known=record.last_job).by_host.values():
+            for report in newest_reports(channels, started=record.last_job).by_host.values():
                 if report.alive and report.result is None:
                     return report.job
     return ""

@@ -84,17 +84,17 @@ def _dispute(host: str, result: JobResult) -> str:
     return f"{host} reports a different result: the job {end}{why}"
 
 
-def newest_job(jobs: Sequence[str], known: str = "") -> str:
+def newest_job(jobs: Sequence[str], started: str = "") -> str:
     """Return the newest job that more than half of the hosts report.
 
-    If there is none, return `known` if a host reports it, otherwise the newest job of all.
+    If there is none, return `started` if a host reports it, otherwise the newest job of all.
 
     Args:
         jobs: The newest job of each host that has one.
-        known: The newest job that was started from this computer.
+        started: The newest job that was started from this computer.
     """
     common = [job for job, count in Counter(jobs).items() if 2 * count > len(jobs)]
-    return max(common or [job for job in jobs if job == known] or jobs, default="")
+    return max(common or [job for job in jobs if job == started] or jobs, default="")
 
 
 def newer_jobs(jobs: Mapping[str, str], newest: str) -> list[str]:

@@ -11,7 +11,7 @@ from fleet.errors import UnreachableError
 from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import ready
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
 from fleet.translation import translated
@@ -64,7 +64,7 @@ def reach(
     instances: Sequence[Instance],
     provider: Provider,
     directory: FleetDirectory,
-    ports: Ports,
+    services: Services,
     sink: Sink,
     *,
     wait_s: float = SSH_WAIT_S,
@@ -86,7 +86,7 @@ def reach(
     if spec.options.rents:
         for instance in instances:
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
-    hosts = _until(ask, wait_s, ports)
+    hosts = _until(ask, wait_s, services)
     waiting = {host.name: host for host in hosts}
     reached: dict[str, Host] = {}
 
@@ -101,7 +101,7 @@ def reach(
                     sink.emit(HostConnected(outcome.host.name, outcome.host.address))
             raise_failures(outcomes, "reach the fleet")
 
-    _until(connect, wait_s, ports)
+    _until(connect, wait_s, services)
     hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
     is_reported = bool(spec.packages or spec.options.gpus)
     if spec.options.remote and not is_reported:  # otherwise it was reported with the packages and GPUs
@@ -115,7 +115,7 @@ def _with_address(host: Host, agent: AgentChannel) -> Host:
     return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 
 
-def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
+def _until(action: Callable[[], T], wait_s: float, services: Services) -> T:
     """Return the result of `action`, repeated until all hosts can be reached.
 
     Raises:
@@ -132,5 +132,5 @@ def _until(action: Callable[[], T], wait_s: float, ports: Ports) -> T:
                 raise UnreachableError(message, cause=error.cause, next_steps=[Step("up")]) from error
             if left <= 0:
                 raise
-        ports.sleep(min(pause, left))
+        services.sleep(min(pause, left))
         pause = min(2 * pause, _LONGEST_PAUSE_S)

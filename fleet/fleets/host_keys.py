@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError
 from fleet.events import Note, Sink
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translated
 from provision.keys import fingerprint
@@ -16,16 +16,18 @@ from provision.provider import Provider
 Shown = Sequence[tuple[UnknownHost, str]]
 """Hosts, each with the key that it presents."""
 
-_ACCEPT = "--accept-new accepts hosts that are not known yet, never one whose key has changed"
+_ACCEPT = "--accept-new accepts unknown hosts, but no host whose key has changed"
 
 
-def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
+def confirm_host_keys(
+    spec: FleetSpec, provider: Provider, services: Services, sink: Sink, *, accept_new: bool
+) -> None:
     """Pin the keys of unknown hosts after the user has confirmed them.
 
     Args:
         spec: The fleet.
         provider: Lists the unknown hosts, and stores their keys.
-        ports: Asks the user.
+        services: Asks the user.
         sink: Takes notes about the keys.
         accept_new: The user has accepted all new keys in advance.
 
@@ -49,12 +51,12 @@ def confirm_host_keys(spec: FleetSpec, provider: Provider, ports: Ports, sink: S
                 f"{_called(host)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
-    _word(shown, ports, sink, accept_new=accept_new)
+    _confirm(shown, services, sink, accept_new=accept_new)
     with translated():
         provider.pin(spec.name, {host.host.name: key for host, key in shown})
 
 
-def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
+def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) -> None:
     """Get the user's consent to all keys in `shown`: from known_hosts, SSH configuration, an option, or a question.
 
     Raises:
@@ -64,37 +66,37 @@ def _word(shown: Shown, ports: Ports, sink: Sink, *, accept_new: bool) -> None:
     unasked = [entry for entry in new if accept_new or entry[0].checking in ("accept-new", "no")]
     left = [entry for entry in new if entry not in unasked]
     for host, key in unasked:
-        sink.emit(Note(f"{_called(host)} is new, and accepted: {_described(key)}"))
+        sink.emit(Note(f"{_called(host)} is new; accepted its key: {_described(key)}"))
     for host, key in left:
-        sink.emit(Note(f"{_called(host)} is not known yet: {_described(key)}"))
+        sink.emit(Note(f"{_called(host)} is unknown: {_described(key)}"))
     if not left:
         return
     names = ", ".join(host.place for host, _ in left)
     authorities = sorted({host.authority for host, _ in left if host.authority})
     cause = (
-        f"{', '.join(authorities)} names a certificate authority for some, and host certificates are not read here: "
-        "their keys must be known themselves"
+        f"{', '.join(authorities)} names a certificate authority for some, but fleet does not read host "
+        "certificates: each key must be in known_hosts"
         if authorities
         else ""
     )
     strict = [host.place for host, _ in left if host.checking == "yes"]
     if strict:
         raise UsageError(
-            f"nothing vouches for the host keys of {names}",
-            cause=cause or f"StrictHostKeyChecking yes holds for {', '.join(strict)}",
+            f"the host keys of {names} are unknown",
+            cause=cause or f"StrictHostKeyChecking is yes for {', '.join(strict)}",
             hint=_ACCEPT,
             next_steps=[Again({"--accept-new": True}, "up")],
         )
-    if ports.vouch is None:
+    if services.confirm_keys is None:
         raise UsageError(
-            f"nothing vouches for the host keys of {names}, and there is no terminal on which to ask you",
+            f"the host keys of {names} are unknown, and confirmation requires a terminal",
             cause=cause,
             hint=_ACCEPT,
             next_steps=[Again({"--accept-new": True}, "up")],
         )
     if cause:
         sink.emit(Note(cause))
-    if not ports.vouch(f"Are these the keys of {names}?"):
+    if not services.confirm_keys(f"Are these the keys of {names}?"):
         raise _declined()
 
 

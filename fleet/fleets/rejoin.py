@@ -41,12 +41,12 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
     Returns:
         Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
     """
-    with opened(record.places, directory.key) as outcomes:
+    with opened(record.slots, directory.key) as outcomes:
         channels = {
             outcome.value.connection.host.name: outcome.value for outcome in outcomes if outcome.value is not None
         }
         try:
-            reports = newest_reports(list(channels.values()), known=record.last_job).by_host
+            reports = newest_reports(list(channels.values()), started=record.last_job).by_host
         except FleetError:
             return []
         giver, missing = missing_slots(reports)

@@ -13,12 +13,12 @@ from provision.provider import Provider, ProviderError
 from train.agent.protocol.records import Leave
 
 
-def lent(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
+def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
     """Return the hosts that may hold files of the fleet: those with confirmed host keys."""
     return [host for instance in instances for host in _host(spec, instance, provider)]
 
 
-def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
+def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     """Stop all processes of a fleet on its hosts, and remove its files there.
 
     Args:
@@ -33,11 +33,11 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
     failed: dict[str, FleetError] = {}
     with opened(hosts, key) as outcomes:
-        from fleet.remote.job import leave as leave_host
+        from fleet.remote.job import leave
 
         failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        for outcome in ask_each(channels, lambda channel: leave_host(channel, Leave())):
+        for outcome in ask_each(channels, lambda channel: leave(channel, Leave())):
             if outcome.error is None:
                 sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
             else:
@@ -49,8 +49,8 @@ def leave(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     return [host.name for host in hosts if host.name in failed]
 
 
-def untold(_name: str, _step: str) -> None:
-    """Ignore the progress of a provider that releases hosts: `leave` has reported it already."""
+def ignore_progress(_name: str, _step: str) -> None:
+    """Ignore the progress of a provider that releases hosts: `release_hosts` has reported it already."""
 
 
 def _host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[Host]:

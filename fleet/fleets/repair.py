@@ -16,7 +16,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
 from fleet.fleets.rejoin import rejoin
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Step
 from fleet.translation import translated
@@ -38,23 +38,23 @@ _STOPPING_PAUSE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Rented:
+class ExistingFleet:
     """A fleet that existed when a command began.
 
     Attributes:
         record: The fleet as stored in its state.
         directory: State directory of the fleet.
-        ports: The outside world.
+        services: The outside world.
         command: The command line after ``fleet``, shown to other commands that wait for the fleet.
     """
 
     record: FleetRecord
     directory: FleetDirectory
-    ports: Ports
+    services: Services
     command: str
 
 
-def fix(fleet: Rented, sink: Sink) -> FleetRecord:
+def repair_fleet(fleet: ExistingFleet, sink: Sink) -> FleetRecord:
     """Replace the lost instances of a fleet, and let its hosts rejoin the running job.
 
     Call this if a host does not answer. A fleet that is not rented is left unchanged; for a rented one the provider
@@ -71,18 +71,18 @@ def fix(fleet: Rented, sink: Sink) -> FleetRecord:
     record = fleet.record
     if not record.spec.options.rents:
         return record
-    with fleet.ports.store.lock(record.spec.name, fleet.command):
+    with fleet.services.store.lock(record.spec.name, fleet.command):
         now = fleet.directory.read() if fleet.directory.exists() else None
         if now is None:
             raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_steps=[Step("up")])
-        Access(now.spec, fleet.ports, sink).let_in()
-        record = repaired(now, fleet.directory, fleet.ports, sink)
+        Access(now.spec, fleet.services, sink).let_in()
+        record = repair_instances(now, fleet.directory, fleet.services, sink)
     if record.last_job:
         rejoin(record, fleet.directory, sink)
     return record
 
 
-def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink: Sink) -> FleetRecord:
+def repair_instances(record: FleetRecord, directory: FleetDirectory, services: Services, sink: Sink) -> FleetRecord:
     """Replace the lost instances of a rented fleet; the caller holds its lock.
 
     Returns:
@@ -93,11 +93,11 @@ def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink:
         FleetError: an instance could not be created or reached; existing ones are kept, and a retry continues.
     """
     spec = record.spec
-    provider = ports.provider(spec.options)
-    existing = at_rest(spec.name, provider, ports)
+    provider = services.provider(spec.options)
+    existing = at_rest(spec.name, provider, services)
     steps = plan(spec, existing)
     if steps.create:
-        _check_worth(record, steps, ports)
+        _check_worth(record, steps, services)
         _make(record, steps, directory, provider, sink)
         with translated():
             existing = provider.list(spec.name)
@@ -112,13 +112,13 @@ def repaired(record: FleetRecord, directory: FleetDirectory, ports: Ports, sink:
     if record.kept:
         with translated():
             provider.stop_at(new, 0)
-    answering = {host.name: host for host in reach(spec, new, provider, directory, ports, sink)}
+    answering = {host.name: host for host in reach(spec, new, provider, directory, services, sink)}
     record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
     return record
 
 
-def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
+def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance]:
     """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
     deadline = time.monotonic() + _STOPPING_S
     while True:
@@ -132,14 +132,14 @@ def at_rest(fleet: str, provider: Provider, ports: Ports) -> list[Instance]:
                 f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {_STOPPING_S:g} s",
                 next_steps=[Step("up")],
             )
-        ports.sleep(_STOPPING_PAUSE_S)
+        services.sleep(_STOPPING_PAUSE_S)
 
 
-def _check_worth(record: FleetRecord, steps: Plan, ports: Ports) -> None:
+def _check_worth(record: FleetRecord, steps: Plan, services: Services) -> None:
     name = record.spec.name
     if not steps.keep:
         raise NotReadyError(f"no instance of fleet {name!r} is left", next_steps=[Step("up")])
-    if record.delete_at and ports.clock() > record.delete_at - _WORTH_S:
+    if record.delete_at and services.clock() > record.delete_at - _WORTH_S:
         at = time.strftime("%H:%M", time.localtime(record.delete_at))
         raise NotReadyError(
             f"{', '.join(steps.create)} of fleet {name!r} is gone, and the others are deleted at {at}",
@@ -166,7 +166,7 @@ def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider:
 
 
 @contextlib.contextmanager
-def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentChannel]]]:
+def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentChannel]]]:
     """Open an agent on every host, in their order; yield them with the current fleet, whose lock the caller holds.
 
     If a host of a rented fleet does not answer, lost instances are replaced first.
@@ -175,26 +175,26 @@ def open_whole(fleet: Rented, sink: Sink) -> Iterator[tuple[FleetRecord, list[Ag
         FleetError: a host could not be reached or replaced; the error names all of these hosts.
     """
     record, key = fleet.record, fleet.directory.key
-    access = Access(record.spec, fleet.ports, sink)
-    with opened(record.places, key, access) as outcomes:
+    access = Access(record.spec, fleet.services, sink)
+    with opened(record.slots, key, access) as outcomes:
         from fleet.remote.fanout import raise_failures
 
         if not record.spec.options.rents or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
-    record = repaired(record, fleet.directory, fleet.ports, sink)
-    with open_agents(record.places, key, access) as channels:
+    record = repair_instances(record, fleet.directory, fleet.services, sink)
+    with open_agents(record.slots, key, access) as channels:
         yield record, channels
 
 
 @contextlib.contextmanager
-def mending(fleet: Rented, sink: Sink, patience_s: float) -> Iterator[Mender | None]:
+def repairing(fleet: ExistingFleet, sink: Sink, patience_s: float) -> Iterator[Repairer | None]:
     """Replace hosts that a rented fleet loses, in a background thread; yield None if the fleet is not rented."""
     if not fleet.record.spec.options.rents:
         yield None
         return
-    with Mender(fleet, sink, patience_s) as mender:
-        yield mender
+    with Repairer(fleet, sink, patience_s) as repairer:
+        yield repairer
 
 
 class _Serial:
@@ -215,7 +215,7 @@ class _Serial:
             self._sink.close()
 
 
-class Mender:
+class Repairer:
     """Replaces hosts that a rented fleet loses while its job is followed, in a background thread.
 
     Args:
@@ -228,21 +228,21 @@ class Mender:
         patience_s: As given.
     """
 
-    def __init__(self, fleet: Rented, sink: Sink, patience_s: float) -> None:
+    def __init__(self, fleet: ExistingFleet, sink: Sink, patience_s: float) -> None:
         self.sink: Sink = _Serial(sink)
         self._fleet = fleet
         self.patience_s = patience_s
-        self._hosts = {host.name: host for host in fleet.record.places}
+        self._hosts = {host.name: host for host in fleet.record.slots}
         self._lost: dict[str, float] = {}  # time of the loss
         self._given_up: set[str] = set()
         self._change = threading.Condition()
         self._closed = threading.Event()
         self._busy = False
         self._bug: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="mender", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="repairer", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Mender:
+    def __enter__(self) -> Repairer:
         return self
 
     def __exit__(
@@ -281,13 +281,13 @@ class Mender:
 
     def _run(self) -> None:
         try:
-            self._fix_what_is_lost()
+            self._repair_lost()
         except OSError:  # the reader of the output is gone; the thread that follows the job detects this, too
             return
         except Exception as error:  # noqa: BLE001 - raised again by close()
             self._bug = error
 
-    def _fix_what_is_lost(self) -> None:
+    def _repair_lost(self) -> None:
         pause_s = FIRST_LOOK_S
         last_message = ""
         while not self._closed.is_set():
@@ -303,14 +303,14 @@ class Mender:
         """Repair the fleet once; return its error, and emit it if it differs from the last one."""
         self._busy = True
         try:
-            record = fix(self._fleet, self.sink)
+            record = repair_fleet(self._fleet, self.sink)
         except FleetError as error:
             if error.message != last_message and not self._closed.is_set():
                 self.sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
             return error.message
         finally:
             self._busy = False
-        self._hosts = {host.name: host for host in record.places}
+        self._hosts = {host.name: host for host in record.slots}
         return last_message
 
     def _still_lost(self) -> bool:

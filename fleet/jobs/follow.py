@@ -35,7 +35,7 @@ from train.agent.protocol.records import (
 )
 
 if TYPE_CHECKING:
-    from fleet.fleets.repair import Mender
+    from fleet.fleets.repair import Repairer
     from fleet.remote.channel import AgentChannel
     from fleet.remote.cursor import Position
     from fleet.remote.follower import Follower, Item
@@ -67,7 +67,7 @@ class Followed:
         lines: Number of lines at the end of each log of the newest attempt; None: all lines of all attempts.
         follow: Follow until the job ends.
         logs: Send the logs.
-        mender: Replaces lost hosts; None: they are not replaced.
+        repairer: Replaces lost hosts; None: they are not replaced.
         others: Open connections to the agents on the other hosts of the job, whose logs are not followed.
         lost: Hosts to follow as soon as they are replaced.
         unread: Returns whether the reader of the output is gone.
@@ -83,7 +83,7 @@ class Followed:
     lines: int | None = None
     follow: bool = True
     logs: bool = True
-    mender: Mender | None = None
+    repairer: Repairer | None = None
     others: tuple[AgentChannel, ...] = ()
     lost: tuple[Host, ...] = ()
     unread: Callable[[], bool] = lambda: False
@@ -127,10 +127,10 @@ def _follower(followed: Followed) -> Follower:
         )
         for host in (*(channel.connection.host for channel in followed.channels), *followed.lost)
     ]
-    mender = followed.mender
+    repairer = followed.repairer
 
     def reopen(host: Host) -> AgentChannel:
-        return open_agent(mender.where(host) if mender else host, followed.directory.key)
+        return open_agent(repairer.where(host) if repairer else host, followed.directory.key)
 
     def check() -> None:
         if not followed.directory.exists():
@@ -144,8 +144,8 @@ def _follower(followed: Followed) -> Follower:
         requests,
         reopen,
         channels=channels,
-        give_up_s=GIVE_UP_S + (mender.patience_s if mender is not None else 0.0),
-        replaced=mender is not None,
+        give_up_s=GIVE_UP_S + (repairer.patience_s if repairer is not None else 0.0),
+        replaced=repairer is not None,
         check=check,
         tasks={member.task for member in followed.members if member.task},
     )
@@ -167,7 +167,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         NotFoundError: the fleet was deleted while the job was followed.
         FleetError: a host did not come back, and no other host reported the result of the job.
     """
-    reporter = _Telling(followed, followed.mender.sink if followed.mender else sink)
+    reporter = _Telling(followed, followed.repairer.sink if followed.repairer else sink)
     try:
         with _follower(followed) as follower:
             for item in follower:
@@ -242,8 +242,8 @@ class _Telling:
             self._evidence.add(record, item.payload)
             for note in self._restarts.add(record):
                 self._sink.emit(note)
-        if self._followed.mender is not None:
-            _hint(self._followed.mender, item.host, record)
+        if self._followed.repairer is not None:
+            _hint(self._followed.repairer, item.host, record)
         self._judge_what_is_complete()
 
     def _job_result(self, host: str, record: JobResult) -> None:
@@ -336,14 +336,14 @@ class _Telling:
         return first_cause(self._followed.members, result, (*self._followed.channels, *self._followed.others))
 
 
-def _hint(mender: Mender, host: str, record: Reported) -> None:
-    """Report to the mender which hosts are lost and which have returned."""
+def _hint(repairer: Repairer, host: str, record: Reported) -> None:
+    """Report to the repairer which hosts are lost and which have returned."""
     if isinstance(record, ConnectionLost):
-        mender.lost(host)
+        repairer.lost(host)
     elif isinstance(record, AttemptEnded) and record.preempted:
-        mender.lost(record.first_failed_slot)
+        repairer.lost(record.first_failed_slot)
     elif isinstance(record, ConnectionRestored) or (isinstance(record, TaskState) and record.phase is Phase.WAITING):
-        mender.back(host)
+        repairer.back(host)
 
 
 def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:
@@ -369,7 +369,7 @@ def _unread(followed: Followed) -> Ended:
         JobNotFinished: the job is still running.
     """
     result = None
-    with contextlib.suppress(FleetError), open_some(followed.record.places, followed.directory.key) as (channels, _):
+    with contextlib.suppress(FleetError), open_some(followed.record.slots, followed.directory.key) as (channels, _):
         reports = newest_reports(channels, followed.job).by_host
         results = {host: report.result for host, report in reports.items() if report.result is not None}
         result = agree(results, size=len(followed.members), attempts=followed.attempts).result

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fleet.errors import UsageError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.install import install
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translated
 from train.agent.protocol.records import Prepared
@@ -124,7 +124,7 @@ def find(request: ProgramRequest) -> Found:
     return Found(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
 
 
-def collect(inputs: Found, ports: Ports, python_path: str = "") -> Program:
+def collect(inputs: Found, services: Services, python_path: str = "") -> Program:
     """Return the program with all files to upload.
 
     Raises:
@@ -137,8 +137,8 @@ def collect(inputs: Found, ports: Ports, python_path: str = "") -> Program:
         entry.workdir,
         entry.file,
         data=inputs.data,
-        cache=ports.store.hashes,
-        state=ports.store.root,
+        cache=services.store.hashes,
+        state=services.store.root,
         withheld=inputs.withheld,
     )
     return Program(entry, bundle, inputs.requirements, python_path)

@@ -241,7 +241,7 @@ def report_results(
         stored_job = survey_of(ask_stores(channels, [job], {}), directory, {}).find(job)
         if stored_job is None:
             return
-        hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.places)}
+        hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.slots)}
         results = tuple(
             replace(place, host=hosts.get(place.host, place.host))
             for task in stored_job.tasks

@@ -19,7 +19,7 @@ from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs.results import Survey
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, Store
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
@@ -86,7 +86,7 @@ class Quiet:
 
 
 @dataclass(frozen=True)
-class QuickPorts(Ports):
+class QuickPorts(Services):
     """The ports of the commands, without delays.
 
     Attributes:
@@ -106,15 +106,15 @@ def reached(
     instances: list[Instance],
     provider: Provider,
     directory: FleetDirectory,
-    ports: Ports,
+    services: Services,
     sink: Any,
     **_: Any,
 ) -> list[Host]:
     """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
     from fleet.translation import translated
 
-    assert isinstance(ports, QuickPorts)
-    if ports.unprepared:
+    assert isinstance(services, QuickPorts)
+    if services.unprepared:
         raise NotReadyError("worker-0 cannot be prepared")
     with translated():
         return list(provider.hosts(spec, instances))

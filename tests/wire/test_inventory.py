@@ -186,7 +186,7 @@ def test_strict_host_key_checking_is_honored(program: Program, home: Lab) -> Non
     inventory = str(home.inventory("gpu1", "gpu2", config=config))
     assert "StrictHostKeyChecking yes" in program.run("up", "--inventory", inventory, code=2).err
     home.config("Host gpu*\n  StrictHostKeyChecking no\n")
-    assert "is new, and accepted" in program.run("up", "--inventory", inventory).err
+    assert "is new; accepted its key" in program.run("up", "--inventory", inventory).err
 
 
 # --- user errors ---------------------------------------------------------------------------------------------

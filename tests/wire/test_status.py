@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.commands.fleets.status import StatusRequest, run
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetRecord, Store
 from fleet.status import FleetStatus, JobStatus
 from provision.model import FleetSpec
@@ -93,7 +93,7 @@ def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
     directory.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
 
     def ask() -> FleetStatus:
-        (fleet_status,) = run(StatusRequest("demo"), Ports(store, lambda _: True)).fleets
+        (fleet_status,) = run(StatusRequest("demo"), Services(store, lambda _: True)).fleets
         return fleet_status
 
     return ask

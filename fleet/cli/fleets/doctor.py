@@ -8,7 +8,7 @@ import typer
 
 from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.provider_options import read_options
-from fleet.cli.runtime import make_ports, read_settings, run_command
+from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
 from provision.registry import NAMES
 
@@ -29,4 +29,4 @@ def doctor(
     defaults = read_settings(provider)
     given = Settings(provider=provider, options=read_options(ctx))
     request = verb.DoctorRequest(resolve_provider(given, defaults), given.over(defaults))
-    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_ports(sink), sink))
+    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink), sink))

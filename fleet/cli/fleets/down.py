@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.cli.options import Fleet, Output, OutputOption, Yes
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def down(
@@ -19,4 +19,4 @@ def down(
     from fleet.commands.fleets import down as verb
 
     request = verb.DownRequest(fleet=resolve_fleet(fleet))
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

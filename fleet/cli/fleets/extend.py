@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, parse_duration
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def extend(
@@ -21,4 +21,4 @@ def extend(
     from fleet.commands.fleets import extend as verb
 
     request = verb.ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

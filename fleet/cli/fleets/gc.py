@@ -8,7 +8,7 @@ import typer
 
 from fleet.cli.options import Output, OutputOption, Yes, option
 from fleet.cli.provider_options import read_options
-from fleet.cli.runtime import make_ports, read_settings, run_command
+from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
 
 
@@ -27,4 +27,4 @@ def gc(
     from fleet.settings import Settings
 
     request = verb.GcRequest(Settings(options=read_options(ctx)), read_settings(), everybody=everybody)
-    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))
+    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fleet.cli.options import Fleet, option
-from fleet.cli.runtime import make_ports, print_result, resolve_fleet
+from fleet.cli.runtime import make_services, print_result, resolve_fleet
 
 
 def inventory(
@@ -16,4 +16,4 @@ def inventory(
     from fleet.commands.fleets import inventory as verb
 
     request = verb.InventoryRequest(fleet=resolve_fleet(fleet), form=form)
-    print_result(request.fleet, lambda out: out.write(verb.run(request, make_ports())))
+    print_result(request.fleet, lambda out: out.write(verb.run(request, make_services())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, TextIO
 
 from fleet.cli.options import Output, OutputOption, option
-from fleet.cli.runtime import make_ports, print_result, resolve_fleet
+from fleet.cli.runtime import make_services, print_result, resolve_fleet
 from fleet.config import NAME_VARIABLE
 
 
@@ -20,7 +20,7 @@ def status(
     name = resolve_fleet(fleet) if fleet else ""
 
     def show(out: TextIO) -> None:
-        summary = verb.run(verb.StatusRequest(fleet=name), make_ports())
+        summary = verb.run(verb.StatusRequest(fleet=name), make_services())
         print_status(summary.fleets, out, json=output is Output.JSON)
         if summary.damaged:
             raise summary.damaged[0]

@@ -8,7 +8,7 @@ import typer
 
 from fleet.cli.options import EXISTING_HOSTS, Fleet, Output, OutputOption, Yes, option, parse_count
 from fleet.cli.provider_options import read_options
-from fleet.cli.runtime import make_ports, read_settings, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
 from provision.registry import NAMES
 
 
@@ -62,4 +62,4 @@ def up(
     request = UpRequest(
         name, given, read_settings(provider), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new
     )
-    run_command(name, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink))
+    run_command(name, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

@@ -8,7 +8,7 @@ import typer
 
 from fleet.cli.options import Output, OutputOption, duration
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, program_fields, with_program
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 @with_program
@@ -37,4 +37,4 @@ def check(
         return verb.CheckRequest(**program_fields(ctx, **program), local_first_s=local_first)
 
     fleet = resolve_fleet(program["fleet"])
-    run_command(fleet, output, lambda sink: verb.run(request(), make_ports(sink), sink), live=False)
+    run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink), live=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, option
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def jobs(
@@ -22,4 +22,4 @@ def jobs(
     from fleet.commands.jobs import jobs as verb
 
     request = verb.JobsRequest(fleet=resolve_fleet(fleet), jobs=tuple(jobs or ()), prune=prune)
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink, yes=yes), sink), live=False)
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink), live=False)

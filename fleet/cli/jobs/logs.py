@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.options import Fleet, Output, OutputOption, Worker, option
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def logs(
@@ -27,7 +27,7 @@ def logs(
     run_command(
         request.fleet,
         output,
-        lambda sink: verb.run(request, make_ports(sink), sink),
+        lambda sink: verb.run(request, make_services(sink), sink),
         prefix=worker == "all",
         live=follow,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.options import Fleet, Output, OutputOption, Worker, argument, option
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def pull(
@@ -23,4 +23,4 @@ def pull(
     from fleet.commands.jobs import pull as verb
 
     request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker)
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

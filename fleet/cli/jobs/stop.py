@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.cli.options import Duration, Fleet, Grace, Output, OutputOption
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from train.agent.protocol.records import GRACE_S
 
 
@@ -16,4 +16,4 @@ def stop(
     from fleet.commands.jobs import stop as verb
 
     request = verb.StopRequest(fleet=resolve_fleet(fleet), grace_s=grace)
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_ports(sink), sink))
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

@@ -9,7 +9,7 @@ import typer
 from fleet.cli import options
 from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIMEOUTS, Duration, Output, duration, fields_of, option
 from fleet.cli.program import program_fields, with_program
-from fleet.cli.runtime import make_ports, resolve_fleet, run_command
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
 
@@ -128,4 +128,4 @@ def train(
         )
 
     fleet = resolve_fleet(program["fleet"])
-    run_command(fleet, output, lambda sink: verb.run(request(), make_ports(sink), sink))
+    run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Sink
 from fleet.fleets.resolution import change_options
-from fleet.ports import Ports
 from fleet.providers import find_options
+from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import read_steps
 from fleet.translation import translated
@@ -35,7 +35,7 @@ class DoctorSummary:
     checked: int
 
 
-def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
+def run(request: DoctorRequest, services: Services, sink: Sink) -> DoctorSummary:
     """Check all that the provider needs; change nothing.
 
     Raises:
@@ -45,7 +45,7 @@ def run(request: DoctorRequest, ports: Ports, sink: Sink) -> DoctorSummary:
     """
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
     with translated():
-        findings = ports.provider(options, keep=False).doctor()
+        findings = services.provider(options, keep=False).doctor()
     for finding in findings:
         sink.emit(
             Checked(

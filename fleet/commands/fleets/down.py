@@ -9,11 +9,11 @@ from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
-from fleet.fleets.release import leave, lent, untold
+from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
 from fleet.jobs.results import StoredJobs, places, survey
-from fleet.ports import Ports
 from fleet.providers import find_options
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
 from fleet.steps import Step
 from fleet.translation import translated
@@ -40,7 +40,7 @@ class DownSummary:
     deleted: tuple[str, ...]
 
 
-def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
+def run(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
     """Delete all resources of the fleet, list again, and forget the fleet once none is left.
 
     Raises:
@@ -48,30 +48,30 @@ def run(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
         CancelledError: the user declined, or interrupted; a repeat continues.
         FleetError: something could not be deleted.
     """
-    with ports.store.lock(request.fleet, "down"):
-        return _down(request, ports, sink)
+    with services.store.lock(request.fleet, "down"):
+        return _down(request, services, sink)
 
 
-def _down(request: DownRequest, ports: Ports, sink: Sink) -> DownSummary:
-    directory = ports.store.fleet(request.fleet)
+def _down(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
+    directory = services.store.fleet(request.fleet)
     record = _record(directory)
     spec = record.spec if record else _journaled_spec(directory)
-    provider = ports.provider(spec.options)
+    provider = services.provider(spec.options)
     with translated():
         instances = provider.list(request.fleet)
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return DownSummary(request.fleet, ())
-    _ask(request.fleet, record, directory, instances, ports, sink)
+    _ask(request.fleet, record, directory, instances, services, sink)
     external = spec.options.existing
-    silent = _release(spec, record, instances, directory, provider, ports, sink) if external else []
+    silent = _release(spec, record, instances, directory, provider, services, sink) if external else []
     left = _delete(spec, directory, provider, sink)
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
         )
     directory.delete()
-    bill = _bill(request.fleet, record, instances, ports.clock())
+    bill = _bill(request.fleet, record, instances, services.clock())
     sink.emit(replace(bill, left=len(silent), external=True) if external else bill)
     return DownSummary(request.fleet, tuple(item.name for item in instances))
 
@@ -82,7 +82,7 @@ def _release(
     instances: Sequence[Instance],
     directory: FleetDirectory,
     provider: Provider,
-    ports: Ports,
+    services: Services,
     sink: Sink,
 ) -> list[str]:
     """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
@@ -90,12 +90,12 @@ def _release(
     Raises:
         CancelledError: the user declined to forget these hosts.
     """
-    hosts = lent(spec, instances, provider) or (record.hosts if record else ())
+    hosts = external_hosts(spec, instances, provider) or (record.hosts if record else ())
     if record is not None and record.tasks_per_host > 1:
         # Slots are subdirectories of the hosts' directories; processes in them are stopped first.
-        leave(slots(hosts, record.tasks_per_host), directory.key, sink)
-    silent = leave(hosts, directory.key, sink)
-    if silent and not ports.confirm(f"Forget {', '.join(silent)} anyway?"):
+        release_hosts(slots(hosts, record.tasks_per_host), directory.key, sink)
+    silent = release_hosts(hosts, directory.key, sink)
+    if silent and not services.confirm(f"Forget {', '.join(silent)} anyway?"):
         raise CancelledError(
             "the fleet record was kept", hint="repeat the command when all hosts answer", next_steps=[Step("down")]
         )
@@ -106,7 +106,7 @@ def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink
     """Delete the resources; return the names of those that are left."""
     if directory.exists():
         directory.intend("delete_fleet")
-    progress = untold if spec.options.existing else progress_to(sink, "deleted")
+    progress = ignore_progress if spec.options.existing else progress_to(sink, "deleted")
     try:
         with translated():
             return list(provider.delete_fleet(spec.name, progress))
@@ -154,7 +154,7 @@ def _ask(
     record: FleetRecord | None,
     directory: FleetDirectory,
     instances: Sequence[Instance],
-    ports: Ports,
+    services: Services,
     sink: Sink,
 ) -> None:
     """Ask before data is lost: results that are not on this computer, or a running job.
@@ -166,19 +166,19 @@ def _ask(
     if record is None:
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
-        at_risk = at_stake(record, directory, instances, Access(record.spec, ports, sink))
+        at_risk = at_stake(record, directory, instances, Access(record.spec, services, sink))
     else:
         return
     if not at_risk.jobs and not at_risk.silent:
         return
     sink.emit(at_risk)
     pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
-    if not ports.attended:
+    if not services.attended:
         raise UsageError(
             "results would be lost, and confirmation requires a terminal",
             next_steps=[*pulls[:_PULLS], Step("down", "--yes")],
         )
-    if not ports.consent("Delete everything anyway?"):
+    if not services.consent("Delete everything anyway?"):
         raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
 
 

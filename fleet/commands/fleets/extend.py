@@ -9,7 +9,7 @@ from fleet.events import Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Again, Step
 from fleet.translation import translated
@@ -32,7 +32,7 @@ class ExtendSummary:
     delete_at: float
 
 
-def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
+def run(request: ExtendRequest, services: Services, sink: Sink) -> ExtendSummary:
     """Let the provider delete the fleet after a new lifetime, in seconds from now.
 
     Raises:
@@ -42,10 +42,10 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
     """
     if request.seconds <= 0:
         raise UsageError("a lifetime of 0 would delete the fleet immediately", next_steps=[Step("down")])
-    ports.store.need(request.fleet)
-    with ports.store.lock(request.fleet, "extend"):
-        directory, record = ports.store.need(request.fleet)
-        provider = ports.provider(record.spec.options)
+    services.store.need(request.fleet)
+    with services.store.lock(request.fleet, "extend"):
+        directory, record = services.store.need(request.fleet)
+        provider = services.provider(record.spec.options)
         with translated():
             instances = provider.list(request.fleet)
         if len(instances) < record.spec.workers:
@@ -54,26 +54,26 @@ def run(request: ExtendRequest, ports: Ports, sink: Sink) -> ExtendSummary:
                 next_steps=[Step("up")],
             )
         if record.spec.options.extend_warning:
-            _ask(record, directory, ports)
+            _ask(record, directory, services)
         directory.intend("extend", seconds=request.seconds)
         with translated():
             provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
             instances = provider.list(request.fleet)
-        record = with_hosts(record, reach(record.spec, instances, provider, directory, ports, sink), instances)
+        record = with_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
         sink.emit(fleet_opened(record))
         return ExtendSummary(request.fleet, record.delete_at)
 
 
-def _ask(record: FleetRecord, directory: FleetDirectory, ports: Ports) -> None:
-    job = running_job(record, directory.key, Access(record.spec, ports))
+def _ask(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
+    job = running_job(record, directory.key, Access(record.spec, services))
     why = record.spec.options.extend_warning
-    if job and not ports.attended:
+    if job and not services.attended:
         raise UsageError(
             f"job {job} is running and might be stopped by this",
             cause=why,
             hint="--yes extends it anyway",
             next_steps=[Again({"--yes": True})],
         )
-    if not ports.confirm(f"{why}{f'; the running job {job} would end' if job else ''}. Proceed?"):
+    if not services.confirm(f"{why}{f'; the running job {job} would end' if job else ''}. Proceed?"):
         raise CancelledError("nothing was changed", next_steps=[Step("status")])

@@ -10,9 +10,9 @@ from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
-from fleet.fleets.release import leave, lent
-from fleet.ports import Ports
+from fleet.fleets.release import external_hosts, release_hosts
 from fleet.providers import find_options
+from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Again, Step
 from fleet.translation import translated
@@ -49,7 +49,7 @@ class GcSummary:
     deleted: int = 0
 
 
-def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
+def run(request: GcRequest, services: Services, sink: Sink) -> GcSummary:
     """List resources that belong to no fleet of this state directory, and delete those that this user created.
 
     Raises:
@@ -57,13 +57,13 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
         CancelledError: the user declined.
         FleetError: a provider does not answer, or something could not be deleted.
     """
-    searches = _searches(request, ports, sink)
+    searches = _searches(request, services, sink)
     orphans = [orphan for search in searches for orphan in search.find()]
     sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
     if not to_delete:
         return GcSummary()
-    _ask(len(to_delete), len(orphans), ports)
+    _ask(len(to_delete), len(orphans), services)
     left = [name for search in searches for name in search.delete()]
     sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
     if left:
@@ -73,14 +73,14 @@ def run(request: GcRequest, ports: Ports, sink: Sink) -> GcSummary:
     return GcSummary(len(to_delete))
 
 
-def _ask(to_delete: int, total: int, ports: Ports) -> None:
-    if not ports.attended:
+def _ask(to_delete: int, total: int, services: Services) -> None:
+    if not services.attended:
         raise UsageError(
             f"{to_delete} of {counted(total, 'resource')} would be deleted, and confirmation requires a terminal",
             next_steps=[Again({"--yes": True})],
         )
     which = "it" if to_delete == total == 1 else "all of them" if to_delete == total else f"{to_delete} of them"
-    if not ports.consent(f"Delete {which}?"):
+    if not services.consent(f"Delete {which}?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("status")])
 
 
@@ -91,19 +91,19 @@ class _Search:
         kind: Name and options of the provider.
         needed: Missing credentials are an error; otherwise the account is skipped with a note.
         request: What the user typed.
-        ports: The outside world.
+        services: The outside world.
         sink: Receives notes.
     """
 
     def __init__(
-        self, kind: tuple[str, ProviderOptions], *, needed: bool, request: GcRequest, ports: Ports, sink: Sink
+        self, kind: tuple[str, ProviderOptions], *, needed: bool, request: GcRequest, services: Services, sink: Sink
     ) -> None:
         self._name, self._options = kind
-        self._provider = ports.provider(self._options, keep=False)
-        self._owner = ports.store.owner(keep=False)
+        self._provider = services.provider(self._options, keep=False)
+        self._owner = services.store.owner(keep=False)
         self._everybody = request.everybody
         self._needed = needed
-        self._ports = ports
+        self._services = services
         self._sink = sink
         self._to_delete: list[Orphan] = []
 
@@ -120,7 +120,7 @@ class _Search:
         unknown = self._unknown(resources)  # read after the list: a fleet has its directory before its instances
         mine = {resource.owner for resource in unknown if resource.user == caller()}
         self._to_delete = [resource for resource in unknown if self._everybody or self._is_mine(resource, mine)]
-        now = self._ports.clock()
+        now = self._services.clock()
         return [
             FoundOrphan(
                 provider=self._name,
@@ -145,7 +145,7 @@ class _Search:
         fleets = sorted({resource.fleet for resource in self._to_delete if resource.owner in ("", self._owner)})
         with contextlib.ExitStack() as locks:
             for fleet in fleets:
-                locks.enter_context(self._ports.store.lock(fleet, "gc"))
+                locks.enter_context(self._services.store.lock(fleet, "gc"))
             to_delete = self._unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
@@ -160,13 +160,13 @@ class _Search:
     def _release(self, fleets: Sequence[str]) -> None:
         for fleet in fleets:
             instances = self._provider.list(fleet)
-            hosts = lent(
+            hosts = external_hosts(
                 FleetSpec(fleet, self._name, len(instances), options=self._options), instances, self._provider
             )
-            leave(hosts, self._ports.store.fleet(fleet).key, self._sink)
+            release_hosts(hosts, self._services.store.fleet(fleet).key, self._sink)
 
     def _unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
-        fleets = self._ports.store.names()
+        fleets = self._services.store.names()
         return [
             resource
             for resource in resources
@@ -178,13 +178,13 @@ class _Search:
         return resource.user == caller() if resource.user else resource.owner in {"", self._owner, *mine}
 
 
-def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
+def _searches(request: GcRequest, services: Services, sink: Sink) -> list[_Search]:
     """Return a search for each account: the given one, or those of existing fleets and of the settings.
 
     A provider without accounts has one search; if no other account is known, the default account is searched.
     """
     searches = []
-    recorded = [] if request.only else _recorded(ports)
+    recorded = [] if request.only else _recorded(services)
     for name in dict.fromkeys([*installed_names(), *(name for name, _ in recorded)]):
         kind = find_options(name)
         scopes = [field for field, declared in declarations(kind).items() if declared.scope]
@@ -195,18 +195,18 @@ def _searches(request: GcRequest, ports: Ports, sink: Sink) -> list[_Search]:
         accounts = [options for other, options in recorded if other == name and scopes]
         accounts += [named] if named != kind() else []
         searches += [
-            _Search((name, options), needed=bool(accounts), request=request, ports=ports, sink=sink)
+            _Search((name, options), needed=bool(accounts), request=request, services=services, sink=sink)
             for options in dict.fromkeys(accounts or [named])
         ]
     return searches
 
 
-def _recorded(ports: Ports) -> list[tuple[str, ProviderOptions]]:
+def _recorded(services: Services) -> list[tuple[str, ProviderOptions]]:
     """Return provider and account of each fleet of this computer."""
     accounts = []
-    for name in ports.store.names():
+    for name in services.store.names():
         with contextlib.suppress(FleetError):  # a damaged record
-            record = ports.store.fleet(name).read()
+            record = services.store.fleet(name).read()
             if record is not None:
                 accounts.append((record.spec.provider, record.spec.options.scope()))
     return accounts

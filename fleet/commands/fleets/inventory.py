@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fleet.errors import UsageError
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import Step
 
 Form = Literal["ansible", "ssh-config", "json"]
@@ -20,7 +20,7 @@ class InventoryRequest:
     form: Form = "ansible"
 
 
-def run(request: InventoryRequest, ports: Ports) -> str:
+def run(request: InventoryRequest, services: Services) -> str:
     """Return the hosts of a fleet as the content of a file.
 
     Raises:
@@ -29,7 +29,7 @@ def run(request: InventoryRequest, ports: Ports) -> str:
     """
     from provision.inventory.export import export
 
-    directory, record = ports.store.need(request.fleet)
+    directory, record = services.store.need(request.fleet)
     try:
         return export(request.fleet, record.hosts, directory.key, directory.path / "known_hosts", request.form)
     except ValueError as error:

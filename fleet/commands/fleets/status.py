@@ -23,7 +23,7 @@ from fleet.jobs.results import (
     survey,
     survey_of,
 )
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
@@ -52,28 +52,28 @@ class StatusSummary:
     damaged: tuple[DamagedStateError, ...] = ()
 
 
-def run(request: StatusRequest, ports: Ports) -> StatusSummary:
+def run(request: StatusRequest, services: Services) -> StatusSummary:
     """Ask every host of every fleet; show hosts that do not answer, and fleets with damaged files, as such.
 
     Raises:
         NotFoundError: there is no such fleet, or none at all.
     """
-    if request.fleet and not ports.store.fleet(request.fleet).exists():
-        ports.store.need(request.fleet)
-    names = [request.fleet] if request.fleet else ports.store.names()
+    if request.fleet and not services.store.fleet(request.fleet).exists():
+        services.store.need(request.fleet)
+    names = [request.fleet] if request.fleet else services.store.names()
     if not names:
         raise NotFoundError("no fleet is up", next_steps=[Step("up", "--workers", "2")])
     fleets, damaged = [], []
     for name in names:
         try:
-            fleets.append(_status(name, ports.store.fleet(name), ports))
+            fleets.append(_status(name, services.store.fleet(name), services))
         except DamagedStateError as error:
             damaged.append(error)
             fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unmade(error.message),)))
     return StatusSummary(tuple(fleets), tuple(damaged))
 
 
-def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
+def _status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
     record = directory.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
@@ -85,11 +85,11 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
             hosts=(_unmade(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
         )
-    hosts, job, stored = _ask(record, directory, Access(record.spec, ports))
+    hosts, job, stored = _ask(record, directory, Access(record.spec, services))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
-        hosts=_with_reasons(hosts, record, ports),
+        hosts=_with_reasons(hosts, record, services),
         job=job,
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
@@ -98,14 +98,14 @@ def _status(name: str, directory: FleetDirectory, ports: Ports) -> FleetStatus:
     )
 
 
-def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, ports: Ports) -> tuple[HostStatus, ...]:
+def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:
     """Return `hosts`; hosts that do not answer get the provider's reason, if it has one."""
     silent = [host.name for host in hosts if not host.reachable]
     if not silent or not record.spec.options.rents:
         return hosts
     reasons: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():
-        reasons = ports.provider(record.spec.options).termination_reasons(record.spec.name, silent)
+        reasons = services.provider(record.spec.options).termination_reasons(record.spec.name, silent)
     repair = Step("up").text(record.spec.name)
     return tuple(
         replace(host, reason=f"{host.name} {reasons[host.name]}; replace it with `{repair}`")
@@ -133,7 +133,7 @@ def _ask(
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
     from fleet.remote.job import inspect
 
-    with opened(record.places, directory.key, access) as opening:
+    with opened(record.slots, directory.key, access) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
         reports: dict[str, JobReport] = {}
@@ -181,7 +181,7 @@ def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentChannel]) -> 
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
     """Return each host with the names of its slots in the newest job."""
-    each, places = record.tasks_per_host, [place.name for place in record.places]
+    each, places = record.tasks_per_host, [place.name for place in record.slots]
     return [(host, places[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
 
 

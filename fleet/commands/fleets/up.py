@@ -15,10 +15,10 @@ from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, 
 from fleet.fleets.deletion import delete_instances
 from fleet.fleets.host_keys import confirm_host_keys
 from fleet.fleets.rejoin import rejoin
-from fleet.fleets.release import leave, lent, untold
+from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Again, Shell, Step
 from fleet.translation import translated
@@ -41,7 +41,7 @@ class UpSummary:
     created: tuple[str, ...] = ()
 
 
-def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
+def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     """Create or repair the requested fleet, and check that every host answers.
 
     Raises:
@@ -49,16 +49,16 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
         FleetError: an instance could not be created or reached. Instances that this call created are deleted.
         CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
     """
-    directory = ports.store.fleet(request.fleet)
+    directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = _agreed(request, _requested(request, record, ports), record, ports, sink)
+    agreed = _agreed(request, _requested(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
-    with ports.store.lock(request.fleet, "up"):
+    with services.store.lock(request.fleet, "up"):
         record = directory.read() if directory.exists() else None
-        spec = _requested(request, record, ports)
-        provider = ports.provider(spec.options)
-        before = at_rest(spec.name, provider, ports)
+        spec = _requested(request, record, services)
+        provider = services.provider(spec.options)
+        before = at_rest(spec.name, provider, services)
         _check_known(directory, before)
         steps = plan(spec, before)
         if spec.options.rents and not set(steps.create) <= agreed:
@@ -67,15 +67,15 @@ def run(request: UpRequest, ports: Ports, sink: Sink) -> UpSummary:
                 f"{', '.join(steps.create)} would now be created",
                 next_steps=[Again({}, "up")],
             )
-        return _Up(request, spec, directory, provider, ports, sink).run(record, before, steps)
+        return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
 
 
-def _requested(request: UpRequest, record: FleetRecord | None, ports: Ports) -> FleetSpec:
+def _requested(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:
     """Return the requested fleet, with what its provider adds to it."""
     spec = resolve_spec(request, record)
     if record is not None or not spec.options.rents:
         return spec
-    provider = ports.provider(spec.options, keep=False)
+    provider = services.provider(spec.options, keep=False)
     with translated():
         provider.check(spec)
         completed = provider.complete(spec)
@@ -84,7 +84,7 @@ def _requested(request: UpRequest, record: FleetRecord | None, ports: Ports) -> 
 
 
 def _agreed(
-    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, ports: Ports, sink: Sink
+    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
 ) -> frozenset[str]:
     """Return the names of the instances that the user agrees to pay for; change nothing.
 
@@ -92,7 +92,7 @@ def _agreed(
         UsageError: they cost money, and no user can be asked.
         CancelledError: the user declined.
     """
-    provider = ports.provider(spec.options, keep=False)
+    provider = services.provider(spec.options, keep=False)
     with translated():
         provider.check(spec)
         names = plan(spec, provider.list(spec.name) if record else ()).create
@@ -105,13 +105,13 @@ def _agreed(
         )
     if request.dry_run or not quote.offers:
         return frozenset(names)
-    if not ports.attended:
+    if not services.attended:
         raise UsageError(
             "this costs money, and confirmation requires a terminal",
             hint="--yes accepts the price; --dry-run shows it",
             next_steps=[Again({"--yes": True})],
         )
-    if not ports.confirm("Proceed?"):
+    if not services.confirm("Proceed?"):
         raise CancelledError("nothing was created", next_steps=[Step("up", "--help")])
     return frozenset(names)
 
@@ -149,7 +149,7 @@ class _Up:
         spec: The requested fleet.
         directory: Files of the fleet.
         provider: Creates the instances.
-        ports: The outside world.
+        services: The outside world.
         sink: Takes the events.
     """
 
@@ -159,14 +159,14 @@ class _Up:
         spec: FleetSpec,
         directory: FleetDirectory,
         provider: Provider,
-        ports: Ports,
+        services: Services,
         sink: Sink,
     ) -> None:
         self._request = request
         self._spec = spec
         self._directory = directory
         self._provider = provider
-        self._ports = ports
+        self._services = services
         self._sink = sink
         self._created = False
 
@@ -204,7 +204,7 @@ class _Up:
     def _begun(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
         """Return the record that must be on disk before the first instance is created."""
         if record is None or not before:
-            now = self._ports.clock()
+            now = self._services.clock()
             record = replace(record or FleetRecord(self._spec, now), created_at=now)
         record = replace(record, spec=self._spec, kept_until=0.0)
         self._directory.write(record)
@@ -222,8 +222,8 @@ class _Up:
             )
             self._create(steps.create)
         self._created = True
-        confirm_host_keys(self._spec, self._provider, self._ports, self._sink, accept_new=self._request.accept_new)
-        access = Access(self._spec, self._ports, self._sink)
+        confirm_host_keys(self._spec, self._provider, self._services, self._sink, accept_new=self._request.accept_new)
+        access = Access(self._spec, self._services, self._sink)
         if not steps.create:
             access.reconcile()
         try:
@@ -232,7 +232,7 @@ class _Up:
                 self._listed(),
                 self._provider,
                 self._directory,
-                self._ports,
+                self._services,
                 self._sink,
                 wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
             )
@@ -255,7 +255,7 @@ class _Up:
                 self._sink.emit(Note(text, Level.WARNING))
             else:
                 return
-            self._ports.sleep(pause_s)
+            self._services.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_LONGEST_S)
 
     def _listed(self) -> list[Instance]:
@@ -277,7 +277,7 @@ class _Up:
         """
         if not (self._created and self._spec.options.rents):
             return None
-        ids, until = {instance.id for instance in old}, self._ports.clock() + KEEP_S
+        ids, until = {instance.id for instance in old}, self._services.clock() + KEEP_S
         try:
             instances = self._listed()
             new = [instance for instance in instances if instance.id not in ids]
@@ -324,8 +324,8 @@ class _Up:
         self._directory.intend("delete_fleet")
         progress = progress_to(self._sink, "deleted")
         if self._spec.options.existing:
-            leave(lent(self._spec, self._listed(), self._provider), self._directory.key, self._sink)
-            progress = untold
+            release_hosts(external_hosts(self._spec, self._listed(), self._provider), self._directory.key, self._sink)
+            progress = ignore_progress
         with translated():
             left = list(self._provider.delete_fleet(self._spec.name, progress))
         if not left:

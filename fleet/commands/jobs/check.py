@@ -28,7 +28,7 @@ from fleet.jobs.program import (
     missing_imports,
     script_findings,
 )
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Facts, verdict
@@ -63,7 +63,7 @@ class CheckSummary:
     hosts: int
 
 
-def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
+def run(request: CheckRequest, services: Services, sink: Sink) -> CheckSummary:
     """Check all hosts of a fleet, and the requirements of a script; leave no files on the hosts.
 
     Raises:
@@ -76,18 +76,18 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
         message = "--local-first runs a script, and none is given"
         raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
     located = find(request) if request.has_program else None
-    directory, record = ports.store.need(request.fleet)
+    directory, record = services.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
-        program = stack.enter_context(_collected(located, ports, python_path)) if located else None
+        program = stack.enter_context(_collected(located, services, python_path)) if located else None
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
-        channels = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, ports, sink)))
+        channels = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
         check = _Check(request, record, channels, program, sink)
         problems = check.look()
         if request.local_first_s > 0 and not problems:
-            problems = check.try_alone(f"check-{job_id(ports.clock())}")
+            problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
@@ -99,8 +99,8 @@ def run(request: CheckRequest, ports: Ports, sink: Sink) -> CheckSummary:
 
 
 @contextlib.contextmanager
-def _collected(located: Found, ports: Ports, python_path: str) -> Iterator[Program]:
-    program = collect(located, ports, python_path)
+def _collected(located: Found, services: Services, python_path: str) -> Iterator[Program]:
+    program = collect(located, services, python_path)
     with program.bundle:
         yield program
 
@@ -227,12 +227,12 @@ class _Check:
             self._sink.emit(Note(self._choice.note))
         return []
 
-    def try_alone(self, job: str) -> list[str]:
+    def run_smoke_tests(self, job: str) -> list[str]:
         """Run the script alone on each host; return a sentence for each failure."""
         problems = []
         for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
             host, tried = outcome.host.name, outcome.value
-            result = judged_alone(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
+            result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
             self._sink.emit(result)
             if not result.ok:
                 problems.append(f"{host}: {result.message}")
@@ -262,7 +262,7 @@ class _Check:
             self._sink.emit(event)
 
 
-def judged_alone(host: str, tried: Tried) -> SmokeTested:
+def describe_smoke_test(host: str, tried: Tried) -> SmokeTested:
     """Return the result of a smoke test."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
     if tried.stepped:

@@ -10,7 +10,7 @@ from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, open_some
 from fleet.jobs.results import StoredJobs, Survey, ask_stores, survey_of
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.protocol.records import JobsPruned
@@ -46,7 +46,7 @@ class JobsSummary:
     freed: int = 0
 
 
-def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
+def run(request: JobsRequest, services: Services, sink: Sink) -> JobsSummary:
     """List jobs, or delete them after a question.
 
     Raises:
@@ -56,8 +56,8 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
         CancelledError: the user declined.
         UnreachableError: no host answers.
     """
-    directory, record = ports.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
+    directory, record = services.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
         silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
         stored = survey_of(ask_stores(channels, (), silent), directory, silent)
         chosen = _chosen(request, stored)
@@ -75,7 +75,7 @@ def run(request: JobsRequest, ports: Ports, sink: Sink) -> JobsSummary:
         if not to_delete:
             return JobsSummary(tuple(chosen))
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
-        _ask(request, to_delete, ports)
+        _ask(request, to_delete, services)
         names = [job.job for job in to_delete]
         from fleet.remote.results import prune_jobs
 
@@ -117,14 +117,14 @@ def _count(count: int) -> str:
     return counted(count, "job")
 
 
-def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], ports: Ports) -> None:
+def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -> None:
     count = _count(len(jobs))
-    if not ports.attended:
+    if not services.attended:
         raise UsageError(
             f"{count} would be deleted, and confirmation requires a terminal",
             next_steps=[Step("jobs", "--prune", "--yes", *request.jobs)],
         )
-    if not ports.consent(f"Delete {count} on the hosts?"):
+    if not services.consent(f"Delete {count} on the hosts?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
 
 

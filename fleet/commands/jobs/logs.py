@@ -13,12 +13,12 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, newest_reports, open_some
 from fleet.fleets.agreement import description, latest_attempt
 from fleet.fleets.rejoin import missing_slots
-from fleet.fleets.repair import Rented, fix, mending
+from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.tasks import current_members, worker_name
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Step
 from train.agent.protocol.cluster import task_rank
@@ -45,7 +45,7 @@ class LogsRequest:
 
 def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list[str]:
     """Return the slot with the task `name`, or with this name itself; all slots if `name` is empty."""
-    slots = [host.name for host in record.places]
+    slots = [host.name for host in record.slots]
     tasks = {member.task: member.slot for member in members if member.task}
     if name and name not in tasks and name not in slots:
         names = sorted(tasks or slots, key=task_rank)
@@ -59,7 +59,7 @@ def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list
     return [tasks.get(name, name)] if name else slots
 
 
-def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
+def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
     """Show the output of a job; with `follow`, continue until it ends.
 
     Raises:
@@ -72,11 +72,11 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
     from fleet.remote.fanout import raise_failures
 
     name = worker_name(request.worker)
-    directory, record = ports.store.need(request.fleet)
-    fleet = Rented(record, directory, ports, "logs")
+    directory, record = services.store.need(request.fleet)
+    fleet = ExistingFleet(record, directory, services, "logs")
     with contextlib.ExitStack() as stack:
         channels, unreached = stack.enter_context(
-            open_some(record.places, directory.key, Access(record.spec, ports, sink))
+            open_some(record.slots, directory.key, Access(record.spec, services, sink))
         )
         newest = newest_reports(channels, request.job, record.last_job)
         reports = newest.by_host
@@ -96,10 +96,10 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             sink.emit(Note(text, Level.WARNING))
         _announce(record, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
-        mender = stack.enter_context(mending(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
-        if mender is not None:
+        repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
+        if repairer is not None:
             for host in lost:
-                mender.lost(host)
+                repairer.lost(host)
         else:
             _warn(unreached, sink)
         followed = Followed(
@@ -113,18 +113,18 @@ def run(request: LogsRequest, ports: Ports, sink: Sink) -> JobResult:
             attempts=first.attempts,
             lines=request.lines,
             follow=request.follow,
-            mender=mender,
+            repairer=repairer,
             lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
-            if mender is not None
+            if repairer is not None
             else (),
-            unread=ports.unread,
+            unread=services.unread,
         )
         ended = follow(followed, sink)
         if ended.result is not None:
             directory.note_results(first.job, log_shown=followed.whole)
             report_results(record, directory, first.job, followed.channels, sink)
     if lost and not request.follow:
-        fix(fleet, sink)
+        repair_fleet(fleet, sink)
     return outcome_or_raise(ended)
 
 

@@ -15,9 +15,9 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, fleet_opened, open_some
 from fleet.jobs.results import StoredJobs, StoredTask, ask_stores, survey_of
 from fleet.jobs.tasks import worker_name
-from fleet.ports import Ports
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import Part, Target
+from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
 from train.agent.protocol.records import FilePart
@@ -73,7 +73,7 @@ class PullSummary:
     complete: bool
 
 
-def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
+def run(request: PullRequest, services: Services, sink: Sink) -> PullSummary:
     """Copy the results of a job to this computer; skip files that exist there already.
 
     Raises:
@@ -85,8 +85,8 @@ def run(request: PullRequest, ports: Ports, sink: Sink) -> PullSummary:
     from fleet.remote.fanout import raise_failures
 
     name = worker_name(request.worker)
-    directory, record = ports.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
+    directory, record = services.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
         silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
         stored = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), directory, silent)
         job = stored.find(request.job)

@@ -8,7 +8,7 @@ from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.protocol.records import GRACE_S
@@ -30,7 +30,7 @@ class StopSummary:
     was_running: bool
 
 
-def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
+def run(request: StopRequest, services: Services, sink: Sink) -> StopSummary:
     """Stop the newest job: send TERM, wait for the grace period, send KILL to the remaining processes.
 
     Raises:
@@ -39,9 +39,9 @@ def run(request: StopRequest, ports: Ports, sink: Sink) -> StopSummary:
     """
     from fleet.remote.fanout import raise_failures
 
-    directory, record = ports.store.need(request.fleet)
-    with open_some(record.places, directory.key, Access(record.spec, ports, sink)) as (channels, unreached):
-        newest = newest_reports(channels, known=record.last_job)
+    directory, record = services.store.need(request.fleet)
+    with open_some(record.slots, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
+        newest = newest_reports(channels, started=record.last_job)
         reports = newest.by_host
         if not reports:
             raise NotFoundError(f"no job has run on fleet {request.fleet!r}", next_steps=[Step("status")])

@@ -15,7 +15,7 @@ from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, Task
 from fleet.fleets.agents import ask, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.interrupts import deferred_interrupt
-from fleet.fleets.repair import Rented, mending, open_whole
+from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.ids import job_id
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
@@ -34,7 +34,7 @@ from fleet.jobs.program import (
 )
 from fleet.jobs.results import report_results
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, Step
 from train.agent.protocol.cluster import endpoint, tf_config
@@ -78,7 +78,7 @@ class TrainSummary:
     result: JobResult | None = None
 
 
-def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
+def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
     """Start a job on all hosts of a fleet, and follow it unless asked not to.
 
     Raises:
@@ -92,31 +92,31 @@ def run(request: TrainRequest, ports: Ports, sink: Sink) -> TrainSummary:
     """
     started: list[str] = []
     try:
-        return _run(request, ports, sink, started)
+        return _run(request, services, sink, started)
     except KeyboardInterrupt:
         raise (detached(started[0]) if started else _nothing_started()) from None
 
 
-def _run(request: TrainRequest, ports: Ports, sink: Sink, started: list[str]) -> TrainSummary:
+def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
     """Do the same as `run`; append the job to `started` as soon as it runs."""
     located = find(request)
     entry = located.entry
-    directory, record = ports.store.need(request.fleet)
+    directory, record = services.store.need(request.fleet)
     request = _on_fleet(request, record)
     record = _placed(request, directory, record)
     if not (request.task_types.chief and request.task_types.ps):
         refuse_without_servers(entry, len(record.hosts))
-    program = collect(located, ports, request.env.get("PYTHONPATH", ""))
+    program = collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(ports.store.lock(request.fleet, f"train {shown(entry)}"))
+        lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes:
             sink.emit(Note(text))
-        fleet = Rented(record, directory, ports, "train")
+        fleet = ExistingFleet(record, directory, services, "train")
         record, channels = stack.enter_context(open_whole(fleet, sink))
-        job = job_id(ports.clock())
+        job = job_id(services.clock())
         prepared = _prepare(request, record, job, program, channels, sink)
         choice = _keras(request, program, prepared)
         if choice.note:
@@ -164,7 +164,7 @@ def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecor
     check_policy(
         request.policy,
         spares=request.spares,
-        hosts=len(placed.places),
+        hosts=len(placed.slots),
         link_timeout_s=request.link_timeout_s,
         others=types.others,
     )
@@ -288,7 +288,7 @@ def _commits(
 
 def _show(record: FleetRecord, commits: Sequence[Commit], sink: Sink) -> None:
     members = [member for member in commits[0].members if member.task]
-    for member, commit, host in zip(commits[0].members, commits, record.places, strict=True):
+    for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
         sink.emit(
             TaskPlanned(
                 task=member.task,
@@ -319,7 +319,7 @@ def _commit(channels: Sequence[AgentChannel], commits: Sequence[Commit], grace_s
 
 def _followed(
     request: TrainRequest,
-    fleet: Rented,
+    fleet: ExistingFleet,
     channels: Sequence[AgentChannel],
     commits: Sequence[Commit],
     sink: Sink,
@@ -332,7 +332,7 @@ def _followed(
             script=first.name,
             attempt=first.attempt,
             members=tuple(first.members),
-            started_at=fleet.ports.clock(),
+            started_at=fleet.services.clock(),
             attempts=attempts,
         )
     )
@@ -343,7 +343,7 @@ def _followed(
         channels=tuple(channels),
         members=tuple(first.members),
         attempts=attempts,
-        unread=fleet.ports.unread,
+        unread=fleet.services.unread,
     )
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
@@ -353,8 +353,8 @@ def _followed(
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
         return TrainSummary(job=first.job)
-    with mending(fleet, sink, request.policy.host_timeout_s) as mender:
-        ended = follow(dataclasses.replace(followed, mender=mender), sink)
+    with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
+        ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=followed.whole)
         report_results(record, fleet.directory, first.job, channels, sink)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.events import Event
-from fleet.ports import Ports
+from fleet.services import Services
 from fleet.state import Store
 from provision.gce.options import GceOptions
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Offer, Orphan, Quote
@@ -180,7 +180,7 @@ class World:
     def store(self) -> Store:
         return Store(self.state)
 
-    def ports(self) -> Ports:
+    def services(self) -> Services:
         return _Ports(
             store=self.store,
             confirm=self._confirm,
@@ -201,7 +201,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class _Ports(Ports):
+class _Ports(Services):
     world: World | None = None
 
     def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:

@@ -223,17 +223,17 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     sink = Kept()
-    ports = runtime.make_ports(sink)
-    assert (ports.attended, ports.confirm("Proceed?")) == (True, wanted)
+    services = runtime.make_services(sink)
+    assert (services.attended, services.confirm("Proceed?")) == (True, wanted)
     assert terminal.getvalue() == "Proceed? [Y/n] "
     assert sink.closed == 1  # the terminal is free for the question
 
 
 def test_yes_confirms_and_without_a_terminal_no_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert runtime.make_ports(yes=True).attended
-    assert runtime.make_ports(yes=True).confirm("Proceed?")
-    assert not runtime.make_ports().attended
+    assert runtime.make_services(yes=True).attended
+    assert runtime.make_services(yes=True).confirm("Proceed?")
+    assert not runtime.make_services().attended
 
 
 @pytest.mark.parametrize("command", ["train", "agent"])

@@ -40,7 +40,7 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr(extend, "running_job", lambda *_: "")
     world.answers = [True]
-    up.run(UpRequest("demo", settings(provider="gce", project="p")), world.ports(), world.sink)
+    up.run(UpRequest("demo", settings(provider="gce", project="p")), world.services(), world.sink)
     world.sink.events.clear()
     world.cloud.calls.clear()
     world.asked.clear()
@@ -53,7 +53,7 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_down_deletes_all_and_reports_the_cost_from_the_start_of_each_instance(fleet: World) -> None:
     started = replace(fleet.cloud.instances[1], created_at=NOW + 3600)
     fleet.cloud.instances[1] = started
-    assert down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink).deleted == ("worker-0", "worker-1")
+    assert down.run(down.DownRequest("demo"), fleet.services(), fleet.sink).deleted == ("worker-0", "worker-1")
     assert fleet.sink.events[-1] == FleetDown("demo", ("worker-0", "worker-1"), 0, 0.5 * 2 + 0.5 * 1, 7200.0)
     assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
     assert fleet.clouds[-1].project == "p"
@@ -65,7 +65,7 @@ def test_down_of_deleted_instances_reports_the_cost_until_their_deletion(fleet: 
     early = tuple(replace(rented, delete_at=NOW + 3600) for rented in record.instances)
     fleet.store.fleet("demo").write(replace(record, instances=early))
     fleet.cloud.instances = []
-    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.sink.events[-1] == FleetDown("demo", (), 0, 1.0, 7200.0)
     assert fleet.cloud.calls == ["delete_fleet"]  # its firewall rules still exist
 
@@ -73,10 +73,10 @@ def test_down_of_deleted_instances_reports_the_cost_until_their_deletion(fleet: 
 def test_down_names_what_is_left_and_forgets_nothing(fleet: World) -> None:
     fleet.cloud.stuck = {"worker-1"}
     with pytest.raises(FleetError, match=r"1 resource could not be deleted: instance worker-1"):
-        down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.store.names() == ["demo"]
     fleet.cloud.stuck = set()
-    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.store.names() == []
 
 
@@ -86,7 +86,7 @@ def test_down_writes_its_intent_before_the_call(fleet: World, monkeypatch: pytes
 
     monkeypatch.setattr(CloudProvider, "delete_fleet", interrupted)
     with pytest.raises(CancelledError):
-        down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.store.fleet("demo").intents()[-1]["intent"] == "delete_fleet"
 
 
@@ -95,7 +95,7 @@ def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, da
     file = fleet.store.fleet("demo").path / "fleet.json"
     file.unlink() if damage is None else file.write_text(damage)
     fleet.answers = [True]
-    down.run(down.DownRequest("demo"), fleet.ports(), fleet.sink)
+    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.sink.of(ResultsAtRisk) == [ResultsAtRisk("demo", (), ("worker-0", "worker-1"))]
     assert (fleet.cloud.instances, fleet.store.names()) == ([], [])
     assert fleet.clouds[-1].project == "p"
@@ -106,7 +106,7 @@ def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, da
 
 def test_extend_asks_and_moves_the_deletion(fleet: World) -> None:
     fleet.answers = [True]
-    summary = extend.run(extend.ExtendRequest("demo", 4 * 3600), fleet.ports(), fleet.sink)
+    summary = extend.run(extend.ExtendRequest("demo", 4 * 3600), fleet.services(), fleet.sink)
     assert summary.delete_at == NOW + 4 * 3600
     assert "restart the instances" in fleet.asked[0]
     [opened] = fleet.sink.of(FleetOpened)
@@ -121,22 +121,22 @@ def test_extend_names_the_job_that_would_end(fleet: World, monkeypatch: pytest.M
     monkeypatch.setattr(extend, "running_job", lambda *_: "j-1")
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was changed"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
     assert "the running job j-1 would end" in fleet.asked[0]
     fleet.attended = False
     with pytest.raises(UsageError, match="job j-1 is running"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
     assert fleet.cloud.calls == []
 
 
 def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
     with pytest.raises(UsageError, match="immediately"):
-        extend.run(extend.ExtendRequest("demo", 0), fleet.ports(), fleet.sink)
+        extend.run(extend.ExtendRequest("demo", 0), fleet.services(), fleet.sink)
     with pytest.raises(NotFoundError):
-        extend.run(extend.ExtendRequest("other", 60), fleet.ports(), fleet.sink)
+        extend.run(extend.ExtendRequest("other", 60), fleet.services(), fleet.sink)
     fleet.cloud.instances.pop()
     with pytest.raises(NotReadyError, match="1 of its 2 instances"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.ports(), fleet.sink)
+        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
 
 
 # --- status -----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
     monkeypatch.setattr(status, "_ask", lambda *_: (hosts, None, []))
-    [fleet_status] = status.run(status.StatusRequest("demo"), fleet.ports()).fleets
+    [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
     assert fleet_status.delete_at == NOW + 8 * 3600
     reason = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
     assert [host.reason for host in fleet_status.hosts] == ["no answer", reason]
@@ -163,7 +163,7 @@ def orphan(
 
 
 def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
-    return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.ports(), world.sink)
+    return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.services(), world.sink)
 
 
 def orphans_to_delete(world: World) -> dict[str, bool]:
@@ -234,17 +234,17 @@ def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) 
         world.store.fleet("demo").create()
         return True
 
-    ports = replace(world.ports(), consent=confirm)
-    gc.run(gc.GcRequest(settings(project="p")), ports, world.sink)
+    services = replace(world.services(), consent=confirm)
+    gc.run(gc.GcRequest(settings(project="p")), services, world.sink)
     assert len(world.cloud.things) == 1
 
 
 def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
     fleet.clouds.clear()
-    gc.run(gc.GcRequest(defaults=settings(project="q")), fleet.ports(), fleet.sink)
+    gc.run(gc.GcRequest(defaults=settings(project="q")), fleet.services(), fleet.sink)
     assert fleet.clouds == [GceOptions(project="p"), GceOptions(project="q")]
     fleet.clouds.clear()
-    gc.run(gc.GcRequest(), fleet.ports(), fleet.sink)
+    gc.run(gc.GcRequest(), fleet.services(), fleet.sink)
     assert fleet.clouds == [GceOptions(project="p")]
 
 
@@ -255,7 +255,7 @@ def test_gc_continues_without_credentials_if_no_project_is_known(
         raise ProviderError(ErrorKind.CREDENTIALS, "there are none")
 
     monkeypatch.setattr(CloudProvider, "orphans", unknown)
-    gc.run(gc.GcRequest(), world.ports(), world.sink)
+    gc.run(gc.GcRequest(), world.services(), world.sink)
     assert Note("skipped Compute Engine: there are none") in world.sink.events
     with pytest.raises(CredentialsError):
         collect(world)
@@ -281,10 +281,10 @@ def test_doctor_reports_all_findings_and_exits_with_the_worst(
     world.cloud.findings = findings
     request = DoctorRequest("gce", settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
     if error is None:
-        assert doctor(request, world.ports(), world.sink).checked == 1
+        assert doctor(request, world.services(), world.sink).checked == 1
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
-            doctor(request, world.ports(), world.sink)
+            doctor(request, world.services(), world.sink)
         assert next_lines(failure.value) == next(finding.next_step for finding in findings if not finding.ok)
     checks = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in checks] == [(finding.subject, finding.ok) for finding in findings]

@@ -29,7 +29,7 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: Worl
         return World._confirm(world, question)
 
     world.answers = [True]
-    summary = run(ASKED, replace(world.ports(), confirm=confirm), world.sink)
+    summary = run(ASKED, replace(world.services(), confirm=confirm), world.sink)
     assert seen == [([], False)]
     assert world.asked == ["Proceed?"]
     assert world.sink.events[0] == Quoted("demo", "gce", "p", 2, OFFERS, False, "2026-11-01", 8 * 3600)
@@ -38,7 +38,7 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: Worl
 
 def test_what_was_made_is_on_record(world: World) -> None:
     world.answers = [True]
-    run(ASKED, world.ports(), world.sink)
+    run(ASKED, world.services(), world.sink)
     record = world.store.fleet("demo").read()
     assert record is not None
     assert record.spec.options.rents
@@ -56,10 +56,10 @@ def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
     world.answers = [] if dry else [False]
     request = UpRequest("demo", ASKED.given, dry_run=dry)
     if dry:
-        assert run(request, world.ports(), world.sink).created == ()
+        assert run(request, world.services(), world.sink).created == ()
     else:
         with pytest.raises(CancelledError, match="nothing was created"):
-            run(request, world.ports(), world.sink)
+            run(request, world.services(), world.sink)
     assert world.sink.of(Quoted)
     assert world.cloud.calls == []
     assert not world.state.exists()
@@ -68,32 +68,32 @@ def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
 def test_without_a_terminal_nothing_is_created(world: World) -> None:
     world.attended = False
     with pytest.raises(UsageError, match="costs money") as refusal:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert repetition(refusal.value) == Again({"--yes": True})
     assert (world.asked, world.cloud.calls, world.state.exists()) == ([], [], False)
 
 
 def test_a_spec_that_cannot_be_made_is_refused_before_the_price(world: World) -> None:
     with pytest.raises(UsageError, match="at most 8"):
-        run(UpRequest("demo", settings(provider="gce", workers=9)), world.ports(), world.sink)
+        run(UpRequest("demo", settings(provider="gce", workers=9)), world.services(), world.sink)
     assert (world.sink.events, world.state.exists()) == ([], False)
 
 
 def test_a_repair_costs_only_what_is_missing(world: World) -> None:
     world.answers = [True, True]
-    run(ASKED, world.ports(), world.sink)
+    run(ASKED, world.services(), world.sink)
     first = world.cloud.instances[0]
     world.cloud.instances = [first]
-    assert run(UpRequest("demo"), world.ports(), world.sink).created == ("worker-1",)
+    assert run(UpRequest("demo"), world.services(), world.sink).created == ("worker-1",)
     assert [event.instances for event in world.sink.events if isinstance(event, Quoted)] == [2, 1]
     assert world.cloud.instances[0] == first
-    assert run(UpRequest("demo"), world.ports(), world.sink).created == ()  # and nothing is asked
+    assert run(UpRequest("demo"), world.services(), world.sink).created == ()  # and nothing is asked
 
 
 def test_a_dry_run_of_a_running_fleet_reports_that_it_runs(world: World) -> None:
     world.answers = [True]
-    run(ASKED, world.ports(), world.sink)
-    run(UpRequest("demo", dry_run=True), world.ports(), world.sink)
+    run(ASKED, world.services(), world.sink)
+    run(UpRequest("demo", dry_run=True), world.services(), world.sink)
     last = world.sink.events[-1]
     assert isinstance(last, Note)
     assert "nothing would be created" in last.text
@@ -101,7 +101,7 @@ def test_a_dry_run_of_a_running_fleet_reports_that_it_runs(world: World) -> None
 
 def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: World) -> None:
     world.answers = [True, True]
-    run(ASKED, world.ports(), world.sink)
+    run(ASKED, world.services(), world.sink)
     world.cloud.instances.pop()
 
     def confirm(_: str) -> bool:
@@ -109,7 +109,7 @@ def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: Wo
         return True
 
     with pytest.raises(NotReadyError, match="changed while waiting for confirmation"):
-        run(UpRequest("demo"), replace(world.ports(), confirm=confirm), world.sink)
+        run(UpRequest("demo"), replace(world.services(), confirm=confirm), world.sink)
     assert world.cloud.calls == ["create"]
 
 
@@ -117,7 +117,7 @@ def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> 
     world.cloud.make("demo", "worker-0")
     world.answers = [True]
     with pytest.raises(NotReadyError, match="SSH key is missing on this computer") as refusal:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert "fleet gc" in next_lines(refusal.value)
     assert world.cloud.calls == []
 
@@ -128,7 +128,7 @@ def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> 
 def test_without_capacity_it_fails_and_leaves_nothing(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING]
     with pytest.raises(CapacityError, match="no zone has room"):
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert world.sink.of(ZoneTried) == [ZoneTried("z-a", "no capacity")]
     assert world.cloud.calls == ["create", "delete_fleet"]
     assert not world.store.names()
@@ -136,7 +136,7 @@ def test_without_capacity_it_fails_and_leaves_nothing(world: World) -> None:
 
 def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING] * 7
-    run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+    run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
     assert world.slept == [30, 60, 120, 240, 480, 600, 600]
     notes = [event.text for event in world.sink.events if isinstance(event, Note)]
     assert notes[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
@@ -146,7 +146,7 @@ def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
 def test_it_waits_only_for_capacity(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
     with pytest.raises(QuotaError):
-        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
     assert world.slept == [30]
     assert not world.store.names()
 
@@ -157,7 +157,7 @@ def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
 
     world.answers, world.cloud.failures, world.on_sleep = [True], [NOTHING], interrupt
     with pytest.raises(CancelledError, match="nothing is left"):
-        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.ports(), world.sink)
+        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
     assert world.cloud.calls == ["create", "delete_fleet"]
     assert not world.store.names()
 
@@ -174,7 +174,7 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
 ) -> None:
     world.answers, world.cloud.broken = [True], error
     with pytest.raises((CancelledError, QuotaError)) as failure:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert repetition(failure.value) == Again({}, "up")
     assert "fleet" not in next_lines(failure.value)
     assert world.cloud.instances == []
@@ -197,11 +197,11 @@ def test_the_next_command_runs_an_existing_script(scripts: list[str], command: s
 
 def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
     world.answers = [True, True]
-    run(UpRequest("demo", settings(provider="gce", workers=3)), world.ports(), world.sink)
+    run(UpRequest("demo", settings(provider="gce", workers=3)), world.services(), world.sink)
     first = world.cloud.instances[0]
     world.cloud.instances, world.cloud.broken = [first], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(QuotaError):
-        run(UpRequest("demo"), world.ports(), world.sink)
+        run(UpRequest("demo"), world.services(), world.sink)
     assert world.cloud.instances == [first]
     assert world.store.names() == ["demo"]
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> 
     world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     world.cloud.stuck = {"worker-0"}
     with pytest.raises(QuotaError, match="the limit is 1") as failure:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert failure.value.cause == "still there: instance worker-0"
     assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
@@ -232,7 +232,7 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     monkeypatch.setattr("tests.unit.fleet.clouds.CloudProvider.delete_fleet", fail)
     world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
     with pytest.raises(kind, match=words) as failure:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert "resources may remain" in failure.value.message + failure.value.cause
     assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
@@ -240,9 +240,9 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
 
 def test_a_fleet_that_its_provider_deleted_is_recreated_and_costs_from_now(world: World) -> None:
     world.answers = [True, True]
-    run(ASKED, world.ports(), world.sink)
+    run(ASKED, world.services(), world.sink)
     world.cloud.instances = []
-    run(UpRequest("demo"), replace(world.ports(), clock=lambda: NOW + 10**6), world.sink)
+    run(UpRequest("demo"), replace(world.services(), clock=lambda: NOW + 10**6), world.sink)
     record = world.store.fleet("demo").read()
     assert record is not None
     assert record.created_at == NOW + 10**6
@@ -255,7 +255,7 @@ def test_hosts_that_do_not_answer_are_deleted_again(world: World, monkeypatch: p
     monkeypatch.setattr(up, "reach", unreached)
     world.answers = [True]
     with pytest.raises(NotReadyError):
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     assert (world.cloud.instances, world.store.names()) == ([], [])
     assert InstanceChanged("worker-0", "deleting") in world.sink.events
 
@@ -271,7 +271,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     monkeypatch.setattr(up, "reach", unprepared)
     world.answers, world.cloud.keeps = [True], True
     with pytest.raises(NotReadyError, match="no disk space") as failure:
-        run(ASKED, world.ports(), world.sink)
+        run(ASKED, world.services(), world.sink)
     until = NOW + 7200 + up.KEEP_S
     assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1"]
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
@@ -284,11 +284,11 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
 
     changed = UpRequest("demo", settings(packages=("six",)))
     with pytest.raises(NotReadyError):
-        run(changed, world.ports(), world.sink)  # and they are kept again
+        run(changed, world.services(), world.sink)  # and they are kept again
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
 
     monkeypatch.setattr(up, "reach", reach)
-    assert run(UpRequest("demo"), world.ports(), world.sink).created == ()
+    assert run(UpRequest("demo"), world.services(), world.sink).created == ()
     assert world.cloud.stops == {"worker-0": 0, "worker-1": 0}
     assert world.cloud.calls == ["create"]
     record = world.store.fleet("demo").read()

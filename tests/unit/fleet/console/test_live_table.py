@@ -143,7 +143,7 @@ def test_prepared_hosts_show_what_they_reserved() -> None:
 
 
 def test_a_failure_is_shown_in_full() -> None:
-    reason = "worker-1 raised ValueError: shapes (3, 4) and (5, 6) do not match, which nobody could foresee at all"
+    reason = "worker-1 raised ValueError: shapes (3, 4) and (5, 6) do not match, which no user could foresee at all"
     result = JobResult("j-1", 1, Outcome.FAILED, START, "worker-1", reason, {"worker-1": Exit(code=1)})
     lines = shown([started(2), *running(2), exited("worker-1", code=1), exited("worker-0", signal=15), result])
     assert any(line.startswith("worker-0  SIGTERM") for line in lines)

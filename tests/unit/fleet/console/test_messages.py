@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.messages import Teller, exit_words, message, plan_text, result_message
+from fleet.console.messages import Reporter, exit_words, message, plan_text, result_message
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
@@ -110,7 +110,7 @@ def test_messages(event: Event, text: str) -> None:
 
 
 def test_an_event_of_an_attempt_is_reported_once() -> None:
-    reporter = Teller()
+    reporter = Reporter()
     assert reporter.message(ENDED)
     killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
     assert reporter.message(killed) == ""

@@ -56,7 +56,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Net:
 
 def reached(world: World, spec: FleetSpec = RENTED, provider: CloudProvider | None = None) -> list[Host]:
     connected = provider or CloudProvider(Cloud())
-    return reach(spec, INSTANCES, connected, world.store.fleet("demo"), world.ports(), world.sink)
+    return reach(spec, INSTANCES, connected, world.store.fleet("demo"), world.services(), world.sink)
 
 
 def test_only_those_that_did_not_answer_are_tried_again(world: World, net: Net) -> None:

@@ -14,11 +14,11 @@ import pytest
 from fleet.errors import CapacityError, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
 from fleet.fleets import repair
-from fleet.fleets.repair import Mender, Rented, fix, mending, repaired
+from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_instances, repairing
 from fleet.jobs import follow as following
 from fleet.jobs.follow import Followed, follow
-from fleet.ports import Ports
 from fleet.remote.follower import Item
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
@@ -104,11 +104,11 @@ class World:
     story: Story
     reached: list[list[str]]
     rejoined: list[tuple[str, ...]]
-    ports: Any
+    services: Any
 
     @property
-    def fleet(self) -> Rented:
-        return Rented(self.record, self.directory, self.ports, "logs")
+    def fleet(self) -> ExistingFleet:
+        return ExistingFleet(self.record, self.directory, self.services, "logs")
 
     def lose(self, *numbers: int) -> None:
         self.cloud.rented_now = [rented for rented in self.cloud.rented_now if int(rented.name[-1]) not in numbers]
@@ -137,15 +137,15 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(repair, "reach", reach)
     monkeypatch.setattr(repair, "rejoin", rejoin)
     monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.01)
-    base = Ports(store, lambda _: True, clock=lambda: 1000.0)
-    ports = SimpleNamespace(store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: cloud)
-    return World(cloud, store, directory, record, Story(), reached, rejoined, ports)
+    base = Services(store, lambda _: True, clock=lambda: 1000.0)
+    services = SimpleNamespace(store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: cloud)
+    return World(cloud, store, directory, record, Story(), reached, rejoined, services)
 
 
 def test_only_lost_instances_are_replaced(world: World) -> None:
     world.lose(1)
     world.cloud.reasons = {"worker-1": "was preempted at 12:03:10"}
-    record = fix(world.fleet, world.story)
+    record = repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list", "create worker-1", "list"]
     assert world.story.notes == ["worker-1 was preempted at 12:03:10; it is being replaced"]
     assert InstanceChanged("worker-1", "ready", done=True) in world.story.events
@@ -159,17 +159,17 @@ def test_only_lost_instances_are_replaced(world: World) -> None:
 
 
 def test_existing_instances_are_kept_and_may_rejoin(world: World) -> None:
-    assert fix(world.fleet, world.story) == world.record
+    assert repair_fleet(world.fleet, world.story) == world.record
     assert (world.cloud.calls, world.reached, world.story.notes) == (["list"], [], [])
     assert len(world.rejoined) == 1
 
 
 def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
     world.record = replace(world.record, spec=replace(SPOT, options=ProviderOptions()))
-    assert fix(world.fleet, world.story) is world.record
+    assert repair_fleet(world.fleet, world.story) is world.record
     assert world.cloud.calls == []
-    with mending(world.fleet, world.story, 60.0) as mender:
-        assert mender is None
+    with repairing(world.fleet, world.story, 60.0) as repairer:
+        assert repairer is None
 
 
 def test_a_half_created_instance_is_deleted_first_and_a_stopped_one_is_started(world: World) -> None:
@@ -178,25 +178,25 @@ def test_a_half_created_instance_is_deleted_first_and_a_stopped_one_is_started(w
         instance(1, 1, InstanceState.STARTING),
         instance(2, 1, InstanceState.STOPPED),
     ]
-    fix(world.fleet, world.story)
+    repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list", "delete 11", "create worker-1,worker-2", "list"]
 
 
 def test_an_instance_that_is_stopping_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
-    world.ports.sleep = lambda _: world.lose(1)
-    fix(world.fleet, world.story)
+    world.services.sleep = lambda _: world.lose(1)
+    repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
     world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
     monkeypatch.setattr(repair, "_STOPPING_S", 0.0)
-    world.ports.sleep = lambda _: None
+    world.services.sleep = lambda _: None
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
-        fix(world.fleet, world.story)
+        repair_fleet(world.fleet, world.story)
 
 
 def test_an_instance_that_another_command_recreated_is_recorded(world: World) -> None:
     world.cloud.rented_now[1] = instance(1, 2)
-    record = repaired(world.record, world.directory, world.ports, world.story)
+    record = repair_instances(world.record, world.directory, world.services, world.story)
     assert record.hosts[1].address == "10.0.0.12"
     assert "create" not in " ".join(world.cloud.calls)
 
@@ -204,7 +204,7 @@ def test_an_instance_that_another_command_recreated_is_recorded(world: World) ->
 def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) -> None:
     world.lose(0, 1, 2)
     with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
-        fix(world.fleet, world.story)
+        repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list"]
 
 
@@ -212,13 +212,13 @@ def test_a_fleet_that_its_provider_is_about_to_delete_is_not_repaired(world: Wor
     world.directory.write(replace(world.record, delete_at=1500.0))
     world.lose(1)
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' is gone, and the others are deleted at"):
-        fix(world.fleet, world.story)
+        repair_fleet(world.fleet, world.story)
 
 
 def test_a_deleted_fleet_is_not_repaired(world: World) -> None:
     world.directory.delete()
     with pytest.raises(NotFoundError, match="was deleted"):
-        fix(world.fleet, world.story)
+        repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == []
 
 
@@ -226,7 +226,7 @@ def test_without_capacity_nothing_is_recorded(world: World) -> None:
     world.lose(1)
     world.cloud.against = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")]
     with pytest.raises(CapacityError):
-        fix(world.fleet, world.story)
+        repair_fleet(world.fleet, world.story)
     assert world.directory.read() == world.record
 
 
@@ -241,12 +241,12 @@ def test_capacity_is_requested_again_and_reported_once(world: World, monkeypatch
     monkeypatch.setattr(repair, "_LONGEST_PAUSE_S", 0.02)
     world.lose(1)
     world.cloud.against = [no_capacity() for _ in range(3)]
-    with Mender(world.fleet, world.story, 60.0) as mender:
-        mender.lost("worker-1")
-        new = wait_for("a new host", lambda: mender.where(world.record.hosts[1]) != world.record.hosts[1] or None)
+    with Repairer(world.fleet, world.story, 60.0) as repairer:
+        repairer.lost("worker-1")
+        new = wait_for("a new host", lambda: repairer.where(world.record.hosts[1]) != world.record.hosts[1] or None)
         assert new
-        assert mender.where(world.record.hosts[1]).address == "10.0.0.12"
-        mender.back("worker-1")
+        assert repairer.where(world.record.hosts[1]).address == "10.0.0.12"
+        repairer.back("worker-1")
     assert world.cloud.calls.count("create worker-1") == 4
     assert [text for text in world.story.notes if "retrying" in text] == ["No zone gave 1 instance; retrying in 0 s"]
 
@@ -254,11 +254,11 @@ def test_capacity_is_requested_again_and_reported_once(world: World, monkeypatch
 def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:
     world.lose(1)
     world.cloud.against = [no_capacity() for _ in range(1000)]
-    with Mender(world.fleet, world.story, 0.05) as mender:
-        mender.lost("worker-1")
+    with Repairer(world.fleet, world.story, 0.05) as repairer:
+        repairer.lost("worker-1")
         wait_for("the end of it", lambda: any("could not be replaced within" in text for text in world.story.notes))
         calls = len(world.cloud.calls)
-        mender.lost("worker-1")  # at each further try to connect
+        repairer.lost("worker-1")  # at each further try to connect
         assert len(world.cloud.calls) == calls
 
 
@@ -266,9 +266,9 @@ def test_a_host_that_is_back_before_the_first_probe_costs_no_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.2)
-    with Mender(world.fleet, world.story, 60.0) as mender:
-        mender.lost("worker-1")
-        mender.back("worker-1")
+    with Repairer(world.fleet, world.story, 60.0) as repairer:
+        repairer.lost("worker-1")
+        repairer.back("worker-1")
         assert not threading.Event().wait(0.4)
     assert world.cloud.calls == []
 
@@ -280,12 +280,12 @@ def test_a_bug_of_the_thread_is_a_bug_of_the_command(world: World, monkeypatch: 
         looked.set()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(repair, "fix", broken)
-    mender = Mender(world.fleet, world.story, 60.0)
-    mender.lost("worker-1")
+    monkeypatch.setattr(repair, "repair_fleet", broken)
+    repairer = Repairer(world.fleet, world.story, 60.0)
+    repairer.lost("worker-1")
     assert looked.wait(5)
     with pytest.raises(ZeroDivisionError):
-        mender.close()
+        repairer.close()
 
 
 class Hosts:
@@ -339,8 +339,8 @@ def test_following_a_job_reports_which_hosts_are_lost(
         Item("worker-0", JobResult("j", 2, Outcome.SUCCEEDED, 9.0)),
     ]
     monkeypatch.setattr(following, "_follower", lambda _: Hosts(items))
-    with mending(world.fleet, world.story, 60.0) as mender:
-        ended = follow(Followed(world.directory, world.record, "j", (), mender=mender, logs=False), world.story)
+    with repairing(world.fleet, world.story, 60.0) as repairer:
+        ended = follow(Followed(world.directory, world.record, "j", (), repairer=repairer, logs=False), world.story)
     assert ended.result is not None
     assert world.cloud.calls.count("create worker-1") == 1
     assert "worker-1 is gone; it is being replaced" in world.story.notes

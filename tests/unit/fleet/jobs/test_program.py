@@ -10,7 +10,7 @@ import pytest
 
 from fleet.cli import app as cli
 from fleet.commands.jobs import check, train
-from fleet.commands.jobs.check import CheckRequest, judged_alone
+from fleet.commands.jobs.check import CheckRequest, describe_smoke_test
 from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
@@ -210,6 +210,6 @@ def test_the_backend_of_keras_is_read_from_commands(
     ],
 )
 def test_the_finding_of_a_smoke_test(tried: Tried, ok: bool, message: str) -> None:
-    result = judged_alone("worker-0", tried)
+    result = describe_smoke_test("worker-0", tried)
     assert (result.ok, result.message) == (ok, message)
     assert result.lines == (() if ok else ("x",))

@@ -45,7 +45,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Typed:
+class CommandLine:
     """A command line.
 
     Attributes:
@@ -60,7 +60,7 @@ class Typed:
     program: tuple[str, ...] = ()
     option_names: frozenset[str] = frozenset()
 
-    def changed(self, change: Change) -> Typed:
+    def changed(self, change: Change) -> CommandLine:
         """Return the command line with options added, removed, or replaced."""
         words = [word for word in self.words if word.option not in change]
         if SCRIPT in change:
@@ -69,7 +69,7 @@ class Typed:
         options = {name: value for name, value in change.items() if name != SCRIPT}
         return replace(self, words=(*option_words(options), *words))
 
-    def for_program(self, words: Iterable[str]) -> Typed:
+    def for_program(self, words: Iterable[str]) -> CommandLine:
         """Return the command line with `words` as arguments of the program, before the given ones."""
         return replace(self, program=(*words, *self.program))
 
@@ -87,7 +87,7 @@ class Typed:
         return Step(self.command, *words, *(["--", *self.program] if self.program else []))
 
 
-def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> Typed:
+def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> CommandLine:
     """Split the arguments of a command.
 
     Args:
@@ -110,7 +110,7 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
         value = [rest.pop(0)] if option.takes_value and not attached and rest else []
         words.append(Word((given, *value), option.names[0]))
     names = frozenset(option.names[0] for option in by_name.values())
-    return Typed(command, tuple(words), tuple(arguments[end + 1 :]), names)
+    return CommandLine(command, tuple(words), tuple(arguments[end + 1 :]), names)
 
 
 def option_words(change: Change) -> tuple[Word, ...]:

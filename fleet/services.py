@@ -1,4 +1,4 @@
-"""Provide the services that commands use outside the program, so that tests can replace them."""
+"""Services outside the program that commands use: state, questions, providers, and the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.provider import Provider
 
 
 @dataclass(frozen=True)
-class Ports:
+class Services:
     """The services outside the program.
 
     Attributes:
@@ -22,7 +22,7 @@ class Ports:
         consent: Asks the user whether something may be lost; an empty answer means no, and so does an input that
             is not a terminal. `--yes` agrees.
         attended: Whether a user can be asked, or has agreed to everything in advance.
-        vouch: Asks the user for a confirmation that `--yes` does not give; None: no user can be asked.
+        confirm_keys: Asks the user for a confirmation that `--yes` does not give; None: no user can be asked.
         unread: Returns whether the reader of the output is gone.
         clock: Returns the time in seconds since the epoch.
         sleep: Waits for a number of seconds.
@@ -32,7 +32,7 @@ class Ports:
     confirm: Callable[[str], bool]
     attended: bool = True
     consent: Callable[[str], bool] = lambda _: False
-    vouch: Callable[[str], bool] | None = None
+    confirm_keys: Callable[[str], bool] | None = None
     unread: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.typed import Option, Typed, parse
+from fleet.cli.command_line import CommandLine, Option, parse
 
 OPTIONS = (
     Option(("--workers", "-w"), takes_value=True),
@@ -14,7 +14,7 @@ OPTIONS = (
 )
 
 
-def typed(*arguments: str, command: str = "up") -> Typed:
+def typed(*arguments: str, command: str = "up") -> CommandLine:
     return parse(command, arguments, OPTIONS)
 
 
