@@ -24,7 +24,6 @@ import secrets
 import shlex
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.private import make_directory
 from provision.registry import UnknownProviderError, make_options
+from train.agent.files.disk import write_atomic
 from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
@@ -118,19 +118,8 @@ def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
     )
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace the file at `path` by `data`, whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _replace(path: Path, data: bytes, mode: int = 0o600) -> None:
+    write_atomic(str(path), data, mode, sync=True)
 
 
 def cost_usd(instances: Sequence[Instance], now: float) -> float:
@@ -214,10 +203,8 @@ class FleetDirectory:
     def write(self, record: FleetRecord) -> None:
         """Replace the fleet's record and the known_hosts that goes with it."""
         lines = "".join(f"{host.key_alias} {host.host_key}\n" for host in record.hosts)
-        write_atomic(self.path / "known_hosts", lines.encode())
-        write_atomic(
-            self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode()
-        )
+        _replace(self.path / "known_hosts", lines.encode())
+        _replace(self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode())
 
     def intend(self, intent: str, **details: Any) -> None:
         """Write an intent to the journal; on disk when this returns."""
@@ -256,13 +243,13 @@ class FleetDirectory:
         comment = f"fleet {self.path.name}"
         if not self.key.exists():
             pair = generate_ed25519(comment)
-            write_atomic(self.key, pair.private.encode())
-            write_atomic(self._public_key, pair.public.encode() + b"\n", 0o644)
+            _replace(self.key, pair.private.encode())
+            _replace(self._public_key, pair.public.encode() + b"\n", 0o644)
             return pair.public
         public = self._stored_public_key()
         if not public:  # derived from the private key, which must never be replaced: hosts accept only this key
             public = self._derived_public_key(comment)
-            write_atomic(self._public_key, public.encode() + b"\n", 0o644)
+            _replace(self._public_key, public.encode() + b"\n", 0o644)
         return public
 
     @property
@@ -313,7 +300,7 @@ class FleetDirectory:
         now = OnThisComputer(directory or before.directory, {**kept, **(tasks or {})}, before.log_shown or log_shown)
         with contextlib.suppress(FileNotFoundError):
             (self.path / "results").mkdir(mode=0o700, exist_ok=True)
-            write_atomic(self.path / "results" / job, json.dumps(dataclasses.asdict(now)).encode())
+            _replace(self.path / "results" / job, json.dumps(dataclasses.asdict(now)).encode())
 
     def delete(self) -> None:
         """Forget the fleet."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+
+from train.agent.host.address import address_on_route
 
 LOOPBACK = "127.0.0.1"
 """Address if all processes are on one computer."""
@@ -19,21 +21,13 @@ def own_address(node: str, nodes: Sequence[str]) -> str:
         node: Name of this node.
         nodes: Names or addresses of all nodes; those equal to `node` are this node.
     """
-    return next((address for name in nodes if name != node for address in _local_addresses(name)), "")
-
-
-def _local_addresses(name: str) -> Iterator[str]:
-    """Yield this node's addresses on the routes to a node; nothing is sent."""
-    try:
-        result = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
-    except OSError:
-        return
-    for family, kind, number, _, target in result:
+    for name in nodes:
         try:
-            with socket.socket(family, kind, number) as probe:
-                probe.connect(target)
-                address = str(probe.getsockname()[0]).partition("%")[0]
+            targets = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM) if name != node else []
         except OSError:
             continue
-        if not ipaddress.ip_address(address).is_loopback:
-            yield address
+        for family, _, _, _, target in targets:
+            address = address_on_route(family, target)
+            if address and not ipaddress.ip_address(address).is_loopback:
+                return address
+    return ""

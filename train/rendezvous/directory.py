@@ -21,7 +21,7 @@ import stat
 import time
 from pathlib import Path
 
-from train.agent.files.disk import read_json, read_text, remove_file, remove_tree, write_atomic
+from train.agent.files.disk import list_names, read_json, read_text, remove_file, remove_tree, write_atomic
 from train.errors import RendezvousError
 from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Participants, Value, other_size
 
@@ -142,7 +142,7 @@ class DirectoryRendezvous:
 
     def _present(self) -> list[str]:
         """Return the files of other processes that have joined this rendezvous and not left it."""
-        names = [name for name in _names_in(self._directory) if name.startswith("rank-")]
+        names = [name for name in list_names(str(self._directory)) if name.startswith("rank-")]
         return [name for name in names if (read_json(str(self._directory / name)) or {}).get("call") == self._token]
 
 
@@ -183,7 +183,7 @@ def _await_all(directory: Path, participants: Participants, token: str, deadline
     announced: dict[str, str] | None = None
     poll = _Poll(deadline_s)
     while True:
-        names = set(_names_in(directory))
+        names = set(list_names(str(directory)))
         seen = {rank: _read(directory, names, f"rank-{rank}") for rank in range(1, participants.size)}
         nonces = {str(rank): str(value.get("nonce")) for rank, value in seen.items() if value}
         if announced is not None and _read(directory, names, "call").get("call") != token:
@@ -225,7 +225,7 @@ def _await_call(directory: Path, participants: Participants, nonce: str, deadlin
     written = False
     while True:
         _create(directory)
-        names = set(_names_in(directory))
+        names = set(list_names(str(directory)))
         mine = _read(directory, names, file_name)
         if written and mine and mine.get("nonce") != nonce:
             raise _duplicate(directory, participants)
@@ -265,13 +265,6 @@ def _create(directory: Path) -> None:
 
 def _directory_of(directory: Path, token: str) -> Path:
     return directory / f"run-{token}"
-
-
-def _names_in(directory: Path) -> list[str]:
-    try:
-        return [path.name for path in directory.iterdir()]
-    except FileNotFoundError:
-        return []
 
 
 def _read(directory: Path, names: set[str], name: str) -> Value:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-from fleet.state import write_atomic
 from provision.private import make_directory
+from train.agent.files.contents import hash_file
+from train.agent.files.disk import write_atomic
 
-_BLOCK = 1024 * 1024
 _KEPT = 50_000
 _SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
 
@@ -58,23 +57,7 @@ class HashCache:
         # If this fails, the next command computes the hashes again.
         with contextlib.suppress(OSError):
             make_directory(self._path.parent)
-            write_atomic(self._path, json.dumps(kept, separators=(",", ":")).encode())
-
-
-def hash_file(path: str) -> tuple[str, int]:
-    """Return the SHA-256 of a file's content in hexadecimal, and its size in bytes.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    digest = hashlib.sha256()
-    size = 0
-    block = memoryview(bytearray(_BLOCK))
-    with Path(path).open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(block[:count])
-            size += count
-    return digest.hexdigest(), size
+            write_atomic(str(self._path), json.dumps(kept, separators=(",", ":")).encode())
 
 
 def _load(path: Path) -> dict[str, list[Any]]:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.state import FleetRecord, Store, cost_usd, with_hosts, write_atomic
+from fleet.state import FleetRecord, Store, cost_usd, with_hosts
 from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
 from tests.next_steps import next_lines
+from train.agent.files.disk import write_atomic
 
 HOST = Host(
     name="worker-0",
@@ -186,13 +187,13 @@ def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_replacing_a_file_leaves_the_old_one_where_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
-    write_atomic(file, b"old")
+    write_atomic(str(file), b"old")
 
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="No space left"):
-        write_atomic(file, b"new")
+        write_atomic(str(file), b"new", sync=True)
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]

@@ -57,7 +57,7 @@ from train.agent.checkpoints.transfer import (
 )
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.host.ports import listen_for_links
-from train.agent.host.spawn import end_with
+from train.agent.host.spawn import close_descriptors, end_with
 from train.agent.protocol.channel import LineBuffer
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.session import LONGEST_LINE
@@ -305,10 +305,7 @@ def _keep_descriptors(control: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in (0, 1, 2, control):
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+    close_descriptors({control})
 
 
 class _Process:

@@ -11,7 +11,6 @@ Files that TensorFlow never changes are hard links into the checkpoint directory
 
 import contextlib
 import errno
-import hashlib
 import os
 import select
 import stat
@@ -44,6 +43,7 @@ from train.agent.checkpoints.snapshot import (
     surplus,
 )
 from train.agent.files.containment import inner_target
+from train.agent.files.contents import hash_file
 from train.agent.files.disk import (
     DISK_RESERVE,
     free_space,
@@ -670,19 +670,8 @@ def _item(origin: SnapshotOrigin, entry: PathInfo, copy: str, items_by_path: Dic
         return Item(entry.path, entry.kind, entry.mode, content=target)
     if entry.kind is not Kind.FILE:
         return Item(entry.path, entry.kind, entry.mode)
-    content = items_by_path[entry.path][1].content if _is_known(entry, items_by_path) else hash_file(copy)
+    content = items_by_path[entry.path][1].content if _is_known(entry, items_by_path) else hash_file(copy)[0]
     return Item(*entry[:5], content=content)
-
-
-def hash_file(path: str) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while True:
-            piece = file.read(_PIECE)
-            if not piece:
-                return digest.hexdigest()
-            digest.update(piece)
 
 
 # --- putting back -----------------------------------------------------------------------------------------------

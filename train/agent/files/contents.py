@@ -88,6 +88,22 @@ def missing(store: str, entries: Sequence[Entry]) -> Want:
     return Want(list(wanted), sum(wanted.values()))
 
 
+def hash_file(path: str) -> Tuple[str, int]:
+    """Return the SHA-256 of a file's content in hexadecimal, and its size in bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    block = memoryview(bytearray(_AT_ONCE))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(block[:count])
+            size += count
+    return digest.hexdigest(), size
+
+
 class Receiver:
     """Receive one zlib stream of contents, and store each after its hash was verified.
 

@@ -4,27 +4,37 @@ import contextlib
 import json
 import os
 import stat
+from _thread import get_ident
 from typing import Any, Dict, List, Optional, Tuple
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
 
 
-def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
+def write_atomic(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
     """Replace the file `path` atomically: readers see the old or the new content.
+
+    Args:
+        path: The file.
+        data: Its new content.
+        mode: Of the file.
+        sync: Write to the disk before the file is replaced, so that the content survives a power failure.
 
     Raises:
         OSError: it cannot be written; the old one is left as it was.
     """
-    temporary = f"{path}.{os.getpid()}.new"
+    temporary = f"{path}.{os.getpid()}-{get_ident()}.new"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             write_all(fd, data)
+            os.fchmod(fd, mode)
+            if sync:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         remove_file(temporary)
         raise
 

@@ -35,6 +35,8 @@ ROOT/                       one fleet's files on this host, readable by their ow
 import os
 from typing import List, NamedTuple
 
+from train.agent.files.disk import list_names
+
 SLOT_PREFIX = "slot-"
 
 
@@ -51,10 +53,7 @@ class HostPaths(NamedTuple):
 
     def slots(self) -> List["HostPaths"]:
         """Return the paths of the host and of all its slots."""
-        try:
-            names = sorted(name for name in os.listdir(self.common) if name.startswith(SLOT_PREFIX))
-        except OSError:
-            names = []
+        names = sorted(name for name in list_names(self.common) if name.startswith(SLOT_PREFIX))
         return [HostPaths(self.common), *(HostPaths(os.path.join(self.common, name), self.common) for name in names)]
 
     @property

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from typing import Dict, NamedTuple, NoReturn, Optional, Sequence
+from typing import AbstractSet, Dict, NamedTuple, NoReturn, Optional, Sequence
 
 from train.agent.host.startup import Hook, hook_environment
 
@@ -21,6 +21,16 @@ try:
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
 except (ImportError, OSError, AttributeError):  # a Python built without libffi
     _prctl = None  # type: ignore[assignment]
+
+
+def close_descriptors(keep: AbstractSet[int]) -> None:
+    """Close all file descriptors but the standard ones and those in `keep`."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue
 
 
 def adopt_orphans() -> None:
@@ -130,12 +140,7 @@ def _keep_descriptors(ends: _Ends) -> _Ends:
     os.dup2(high[1], 2)
     line = os.dup2(ends.line, _high_descriptor(0)) if ends.line >= 0 else -1
     gate = os.dup2(ends.gate, _high_descriptor(1)) if ends.gate >= 0 else -1
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in (0, 1, 2, gate, line):
-            try:
-                os.close(int(name))
-            except OSError:
-                continue
+    close_descriptors({gate, line})
     return _Ends(1, gate, line)
 
 

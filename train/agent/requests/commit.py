@@ -12,6 +12,7 @@ from train.agent.files.journal import write_job
 from train.agent.gang.readiness import Facts, visible
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
+from train.agent.host.spawn import close_descriptors
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Refusal, to_dict
@@ -145,12 +146,7 @@ def _close_others(keep: Set[int], log: str) -> None:
     os.dup2(nothing, 0)
     os.dup2(words, 1)
     os.dup2(words, 2)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep | {0, 1, 2}:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue
+    close_descriptors(keep)
 
 
 def _await_start(reservation: Reservation, request: Commit, pid: int, reads: int) -> None:

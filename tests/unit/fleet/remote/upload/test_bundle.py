@@ -16,7 +16,7 @@ from fleet.remote.upload import bundle as bundle_module
 from fleet.remote.upload import hashes
 from fleet.remote.upload.bundle import Bundle, DataSource, compress, parse_data, scan
 from fleet.results.target import Target
-from train.agent.files.contents import check_entries
+from train.agent.files.contents import check_entries, hash_file
 from train.agent.protocol.records import Entry, EntryKind
 
 
@@ -342,11 +342,10 @@ def test_unchanged_files_are_not_read_again(root: Path, monkeypatch: pytest.Monk
     put(root / "a", b"one")
     first = scanned(root)
     reads: list[str] = []
-    real = hashes.hash_file
 
     def counted(path: str) -> tuple[str, int]:
         reads.append(path)
-        return real(path)
+        return hash_file(path)
 
     monkeypatch.setattr(hashes, "hash_file", counted)
     assert scanned(root).digest == first.digest
