@@ -9,38 +9,11 @@ from collections.abc import Sequence
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import Outcome
 from train.agent.protocol.wording import join_names, signal_name
-from train.diagnosis.messages import (
-    CLAUSES,
-    CRASH_HINT,
-    HINTS,
-    ILLEGAL_HINT,
-    INTERRUPT_HINT,
-    JOIN_HINT,
-    OWN_PORT_HINT,
-    PACKAGE_HINT,
-    RESTARTED_HINT,
-    SERVERS_HINT,
-    SHARED_CLAUSES,
-)
+from train.diagnosis import messages, rules
+from train.diagnosis.messages import CLAUSES, HINTS, SHARED_CLAUSES
 from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
 from train.diagnosis.reading import Cluster, Reading, Remote, ending, excerpt, headline, read, source_of
-from train.diagnosis.rules import (
-    DECISIONS,
-    EARLY_WORDS,
-    LAST_WORDS,
-    MEMORY,
-    MEMORY_WORDS,
-    OWN_REASONS,
-    REASONS,
-    RESTARTED,
-    RESTARTED_FOR_SURE,
-    TIMED_OUT,
-    Rule,
-    find_rule,
-    hint_of,
-    mentions_peers,
-    rule_of,
-)
+from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
 from train.diagnosis.text import error_in, shortened
 from train.diagnosis.tracebacks import Raised
 from train.script.packages import advice
@@ -118,17 +91,28 @@ class _Case:
         self._by_task = {reading.task: reading for reading in readings}
         self._first_failed_task = first_failed_task
         self._leader = "chief-0" if "chief-0" in self._by_task else "worker-0"
+        self._victims = [reading for reading in readings if reading.collateral and not reading.ours]
         self._reason = _one_line(reason)
 
     # --- the task -------------------------------------------------------------------------------------------------
 
     def decided(self) -> Verdict | None:
         """Return the decision of the gang."""
-        reasons = [(self._reason, "")] + [
-            (_one_line(reading.evidence.reason), reading.task) for reading in self._readings
-        ]
+        return self._find_reason([(self._reason, ""), *self._reasons(self._readings)], rules.DECISIONS)
+
+    def reported(self) -> Verdict | None:
+        """Return what the agents report; used if the logs show no cause."""
+        order = sorted(self._readings, key=lambda reading: reading.task != self._first_failed_task)
+        return self._find_reason([*self._reasons(order), (self._reason, "")], rules.REASONS)
+
+    @staticmethod
+    def _reasons(readings: Sequence[Reading]) -> list[tuple[str, str]]:
+        return [(_one_line(reading.evidence.reason), reading.task) for reading in readings]
+
+    def _find_reason(self, reasons: Sequence[tuple[str, str]], table: tuple[Rule, ...]) -> Verdict | None:
+        """Return the verdict for the first of `reasons` for which `table` has a rule."""
         for reason, task in reasons:
-            rule = find_rule(reason, DECISIONS) if reason else None
+            rule = find_rule(reason, table) if reason else None
             if rule:
                 return self._from_reason(rule.kind, reason, task)
         return None
@@ -149,8 +133,7 @@ class _Case:
         named.sort(key=lambda name: (name != self._first_failed_task, reason.index(name)))
         about = named[0] if named else task or self._first_failed_task
         message = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
-        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
-        return self._verdict(about, kind, message, lines)
+        return self._verdict(about, kind, message)
 
     def _hang(self, reason: str, task: str) -> Verdict:
         stuck = next((reading for reading in self._readings if reading.fatal and not reading.collateral), None)
@@ -158,28 +141,23 @@ class _Case:
             raised = describe(stuck.fatal)
             message = f"{stuck.name} raised {raised}, but its process did not end, and the others waited for it"
             return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
-        looked = {
-            reading.task: reading.evidence.inspection
-            for reading in self._readings
-            if reading.evidence.inspection is not None
-        }
-        doings = {name: find_activity(seen) for name, seen in looked.items()}
-        awaited = [name for name, activity in doings.items() if activity.does]
+        looked = {item.task: item.evidence.inspection for item in self._readings if item.evidence.inspection}
+        activities = {name: find_activity(seen) for name, seen in looked.items()}
+        stacks = {name: _filled(seen.stack.splitlines()) for name, seen in looked.items()}
         if looked and all(is_serving(seen) for seen in looked.values()):
-            first = next(iter(looked.values()))
+            first = next(iter(looked))
             message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
-            lines = tuple(shortened(line) for line in first.stack.splitlines() if line.strip())
-            return self._verdict(None, Kind.HANG, message, lines, find_activity(first).location, hint=SERVERS_HINT)
+            place = activities[first].location
+            return self._verdict(None, Kind.HANG, message, stacks[first], place, hint=messages.SERVERS_HINT)
+        awaited = [name for name, activity in activities.items() if activity.does]
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
         if about and not _mentions(reason, about):
             message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
         if about in looked:
-            lines = tuple(shortened(line) for line in looked[about].stack.splitlines() if line.strip())
-            place = doings[about].location.partition(", inside")[0]
-            return self._verdict(about, Kind.HANG, message, lines or (looked[about].kernel,), place)
-        lines = ending(self._by_task[about].lines) if about in self._by_task else ()
-        return self._verdict(about, Kind.HANG, message, lines)
+            place = activities[about].location.partition(", inside")[0]
+            return self._verdict(about, Kind.HANG, message, stacks[about] or (looked[about].kernel,), place)
+        return self._verdict(about, Kind.HANG, message)
 
     def own_failure(self) -> Verdict | None:
         """Return the earliest failure that no peer caused."""
@@ -187,9 +165,8 @@ class _Case:
         if not failed:
             return None
         first = failed[0]
-        reported_first = self._by_task.get(self._first_failed_task)
-        if reported_first in failed and reported_first is not None and not reported_first.at > first.at + _CLOCKS_S:
-            first = reported_first
+        near = (reading for reading in failed if not reading.at > first.at + _CLOCKS_S)
+        first = next((reading for reading in near if reading.task == self._first_failed_task), first)
         return self._of_task(first, [reading.task for reading in failed])
 
     def _failed_by_itself(self, reading: Reading) -> bool:
@@ -197,70 +174,46 @@ class _Case:
             return True
         if reading.ours or reading.code == 0:
             return False
-        if reading.unseen:
-            return (reading.fatal is not None and not reading.collateral) or bool(
-                reading.evidence.reason and self._is_lost(reading)
-            )
-        return not reading.collateral
-
-    def _is_lost(self, reading: Reading) -> bool:
-        """Return whether a task with an unknown end was the first to fail."""
-        return self._first_failed_task in ("", reading.task)
+        if not reading.collateral and (reading.fatal or not reading.unseen):
+            return True
+        return reading.unseen and bool(reading.evidence.reason) and self._first_failed_task in ("", reading.task)
 
     def _own_reason(self, reading: Reading) -> Rule | None:
         """Return the rule for the reason that the agent reported, if the reason is a cause."""
         reason = reading.evidence.reason
         if not reason or any(_mentions(reason, task) for task in self._by_task if task != reading.task):
             return None
-        rule = find_rule(reason, REASONS)
-        if reading.ours:
-            return rule if rule and rule.kind in OWN_REASONS else None
-        return rule if reading.code == 0 or (rule and rule.kind in OWN_REASONS) else None
+        rule = find_rule(reason, rules.REASONS)
+        exited = reading.code == 0 and not reading.ours
+        return rule if rule and (exited or rule.kind in rules.OWN_REASONS) else None
 
     def early_exit(self) -> Verdict | None:
         """Return the first task that exited with code 0 before its peers failed because of that."""
-        victims = [reading for reading in self._readings if reading.collateral and not reading.ours]
-        if not victims:
+        latest = max((victim.at for victim in self._victims), default=0) + _EXIT_S
+        left = (item for item in self._readings if item.code == 0 and not item.ours and item.at <= latest)
+        first = next(left, None) if self._victims else None
+        if first is None:
             return None
-        latest = max(victim.at for victim in victims)
-        left = [
-            reading
-            for reading in self._readings
-            if reading.code == 0 and not reading.ours and reading.at <= latest + _EXIT_S
-        ]
-        if not left:
-            return None
-        first = left[0]
         for line in reversed(first.last_words):
-            rule = find_rule(line, EARLY_WORDS)
+            rule = find_rule(line, rules.EARLY_WORDS)
             if rule:
                 message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
                 return self._verdict(first, rule.kind, message, (shortened(line),))
         message = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
-        hint = JOIN_HINT if first.is_server else ""
-        return self._verdict(first, Kind.STOPPED_EARLY, message, ending(first.lines), hint=hint)
+        hint = messages.JOIN_HINT if first.is_server else ""
+        return self._verdict(first, Kind.STOPPED_EARLY, message, hint=hint)
 
     def lost_leader(self) -> Verdict | None:
         """Return the chief if it answered none of the other tasks."""
         leader = self._leader
-        others = [
-            reading
-            for reading in self._readings
-            if reading.task != leader and reading.collateral and not reading.ours
-        ]
+        others = [reading for reading in self._victims if reading.task != leader]
         if not others or not all(other.lost_leader for other in others):
             return None
-        accusers = [
-            reading for reading in self._readings if reading.task == leader and others[0].task in reading.accused
-        ]
-        if (
-            len(others) == 1
-            and len(self._readings) > 2
-            and any(others[0].task in reading.accused for reading in self._readings)
-        ):
+        accusers = [reading.task for reading in self._readings if others[0].task in reading.accused]
+        if len(others) == 1 and len(self._readings) > 2 and accusers:
             return None  # this task was cut off, not the chief
         where = self._called(leader)
-        if len(others) == 1 and accusers:
+        if len(others) == 1 and leader in accusers:
             message = (
                 f"{where} and {others[0].name} lost each other: the network between them broke, or one was frozen"
             )
@@ -275,7 +228,7 @@ class _Case:
             if not witness.answers:
                 continue
             answer = witness.answers[0]
-            if RESTARTED_FOR_SURE.search(answer.text):
+            if rules.RESTARTED_FOR_SURE.search(answer.text):
                 return self._came_back(witness, answer.task, _about_peers(witness))
             return self._of_answer(witness, answer)
         return None
@@ -320,7 +273,7 @@ class _Case:
                 f"{leader.name} could not reach its own server at the address that TF_CONFIG gives it: "
                 "that address is another host's, or a proxy is set and no_proxy does not except it"
             )
-            return self._verdict(leader, Kind.PEER_UNREACHABLE, message, ending(leader.lines))
+            return self._verdict(leader, Kind.PEER_UNREACHABLE, message)
         for reading in self._readings:
             deserted = self._deserted(reading)
             absent = [task for task in self._by_task if reading.arrived and task not in reading.arrived]
@@ -358,21 +311,10 @@ class _Case:
         leader = self._by_task.get(self._leader)
         return reading.task != self._leader and reading.alone and not (leader and leader.serves)
 
-    def reported(self) -> Verdict | None:
-        """Return what the agents report; used if the logs show no cause."""
-        order = sorted(self._readings, key=lambda reading: reading.task != self._first_failed_task)
-        for reason, task in [(_one_line(reading.evidence.reason), reading.task) for reading in order] + [
-            (self._reason, "")
-        ]:
-            rule = find_rule(reason, REASONS) if reason else None
-            if rule:
-                return self._from_reason(rule.kind, reason, task)
-        return None
-
     def all_collateral(self) -> Verdict | None:
         """Return what the failures have in common if each is a consequence of another."""
-        victims = [reading for reading in self._readings if reading.collateral and not reading.ours]
-        if victims and all(victim.fatal and TIMED_OUT.search(victim.fatal.message) for victim in victims):
+        victims = self._victims
+        if victims and all(victim.fatal and rules.TIMED_OUT.search(victim.fatal.message) for victim in victims):
             others = [reading for reading in self._readings if reading not in victims and reading.code is None]
             suspect = others[0] if len(others) == 1 else None
             stuck = suspect.name if suspect else "one of the workers"
@@ -399,20 +341,13 @@ class _Case:
             text = self._reason or "the job failed for an unknown reason"
             return Verdict(self._first_failed_task, Kind.UNKNOWN, text)
         if self._reason and (reading.ours or reading.unseen):
-            return self._verdict(reading, Kind.UNKNOWN, self._reason, ending(reading.lines))
+            return self._verdict(reading, Kind.UNKNOWN, self._reason)
         if reading.fatal:
             message = f"{reading.name} raised {describe(reading.fatal)}"
-            return self._verdict(
-                reading, Kind.UNKNOWN, message, excerpt(reading.lines, reading.fatal), reading.fatal.place
-            )
-        words = (
-            f"; last output: {shortened(reading.last_output, 200)}"
-            if reading.last_output
-            else ", and its log does not show why"
-        )
-        return self._verdict(
-            reading, Kind.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}", ending(reading.lines)
-        )
+            lines = excerpt(reading.lines, reading.fatal)
+            return self._verdict(reading, Kind.UNKNOWN, message, lines, reading.fatal.place)
+        words = _last_output(reading.last_output) or ", and its log does not show why"
+        return self._verdict(reading, Kind.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}")
 
     # --- the cause ------------------------------------------------------------------------------------------------
 
@@ -420,29 +355,25 @@ class _Case:
         """Return the verdict on a task that failed by itself."""
         rule = self._own_reason(reading)
         if rule:
-            return self._verdict(
-                reading,
-                rule.kind,
-                f"{reading.name} {CLAUSES[rule.kind]}: {reading.evidence.reason}",
-                ending(reading.lines),
-                but=failed,
-            )
+            message = f"{reading.name} {CLAUSES[rule.kind]}: {reading.evidence.reason}"
+            return self._verdict(reading, rule.kind, message, but=failed)
         if reading.fatal and reading.signal != signal.SIGINT:
             return self._of_exception(reading, reading.fatal, failed)
         if reading.unseen:
             return self._of_lost(reading)
         for line in reversed(reading.last_words):
-            rule = find_rule(line, LAST_WORDS)
+            rule = find_rule(line, rules.LAST_WORDS)
             if rule:
                 clause, hint = self._clause_and_hint(reading, rule)
                 text = f"{reading.name} {clause}: {shortened(error_in(line) or line.strip(), 200)}"
-                return self._verdict(reading, rule.kind, text, ending(reading.lines), but=failed, hint=hint)
+                return self._verdict(reading, rule.kind, text, but=failed, hint=hint)
         if reading.signal:
             return self._of_signal(reading, failed)
         return self._of_code(reading, failed)
 
     def _of_exception(self, reading: Reading, fatal: Raised, failed: list[str]) -> Verdict:
-        if RESTARTED_FOR_SURE.search(fatal.message) or (RESTARTED.search(fatal.message) and reading.progressed):
+        restarted = rules.RESTARTED if reading.progressed else rules.RESTARTED_FOR_SURE
+        if restarted.search(fatal.message):
             return self._came_back(reading, reading.named(fatal.message), excerpt(reading.lines, fatal))
         rule = rule_of(fatal) or _memory(reading, fatal)
         kind = Kind.SERVICE_UNREACHABLE if reading.service else rule.kind if rule else Kind.SCRIPT_EXCEPTION
@@ -464,7 +395,7 @@ class _Case:
             where = f" at {fatal.place}" if fatal.place else ""
             by = next((f", as {answer.task} reported" for answer in reading.answers if answer.line < fatal.end), "")
             message = f"{reading.name} raised {text}{where}{by}{too}"
-            hint = hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
+            hint = rules.hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
         elif kind is Kind.SERVICE_UNREACHABLE:
             message = (
                 f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"
@@ -479,7 +410,7 @@ class _Case:
             return (
                 f"could not listen on port {reading.listens}, which was in use. fleet gave it port "
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
-                OWN_PORT_HINT,
+                messages.OWN_PORT_HINT,
             )
         return rule.clause or CLAUSES[rule.kind], rule.hint
 
@@ -487,7 +418,8 @@ class _Case:
         """Blame a peer that ended and was restarted, which this task only noticed."""
         lost = self._called(peer) if peer else "a peer"
         message = f"{reading.task} lost {lost}: it ended, and was started again while the others continued"
-        return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=RESTARTED_HINT)
+        hint = messages.RESTARTED_HINT
+        return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=hint)
 
     def _resumed_apart(self) -> bool:
         """Return whether the tasks began with different epochs, or one while the chief was still restoring."""
@@ -497,36 +429,33 @@ class _Case:
 
     def _of_lost(self, reading: Reading) -> Verdict:
         """Return the verdict on a task with an unknown end: its agent or its host is gone."""
-        rule = find_rule(reading.evidence.reason, REASONS)
+        rule = find_rule(reading.evidence.reason, rules.REASONS)
         kind = rule.kind if rule else Kind.UNKNOWN
         message = f"{reading.name} was lost: {reading.evidence.reason}"
-        return self._verdict(reading, kind, message, ending(reading.lines))
+        return self._verdict(reading, kind, message)
 
     def _of_signal(self, reading: Reading, failed: list[str]) -> Verdict:
-        name = signal_name(reading.signal)
-        message, hint = f"{reading.name} was killed by {name}", ""
+        name, reason = signal_name(reading.signal), reading.evidence.reason
+        event, hint = f"was killed by {name}", ""
         if reading.signal == signal.SIGINT:
             where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
-            message, hint = f"{reading.name} was interrupted by SIGINT or KeyboardInterrupt{where}", INTERRUPT_HINT
-        if reading.signal == signal.SIGILL:
-            message, hint = f"{reading.name} crashed: its CPU does not have an instruction ({name})", ILLEGAL_HINT
+            event, hint = f"was interrupted by SIGINT or KeyboardInterrupt{where}", messages.INTERRUPT_HINT
+        elif reading.signal == signal.SIGILL:
+            event, hint = f"crashed: its CPU does not have an instruction ({name})", messages.ILLEGAL_HINT
         elif reading.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE):
-            words = f"; last output: {shortened(reading.error, 200)}" if reading.error else ""
-            message, hint = f"{reading.name} crashed in native code ({name}){words}", CRASH_HINT
-        rule = find_rule(reading.evidence.reason, REASONS) if reading.evidence.reason else None
+            event, hint = f"crashed in native code ({name}){_last_output(reading.error)}", messages.CRASH_HINT
+        message = f"{reading.name} {event}"
+        rule = find_rule(reason, rules.REASONS) if reason else None
         if rule and rule.kind is Kind.PREEMPTED:
-            return self._verdict(
-                reading, rule.kind, f"{message}: {reading.evidence.reason}", ending(reading.lines), but=failed
-            )
-        if reading.evidence.reason and name not in reading.evidence.reason:
-            message = f"{message} ({reading.evidence.reason})"
-        return self._verdict(reading, Kind.KILLED, message, ending(reading.lines), but=failed, hint=hint)
+            return self._verdict(reading, rule.kind, f"{message}: {reason}", but=failed)
+        if reason and name not in reason:
+            message = f"{message} ({reason})"
+        return self._verdict(reading, Kind.KILLED, message, but=failed, hint=hint)
 
     def _of_code(self, reading: Reading, failed: list[str]) -> Verdict:
         """Return the verdict on a task that exited without an exception and without a known message."""
-        words = f"; last output: {shortened(reading.last_output, 200)}" if reading.last_output else ""
-        message = f"{reading.name} {self._ended(reading)} without a traceback{words}"
-        return self._verdict(reading, Kind.UNKNOWN, message, ending(reading.lines), but=failed)
+        message = f"{reading.name} {self._ended(reading)} without a traceback{_last_output(reading.last_output)}"
+        return self._verdict(reading, Kind.UNKNOWN, message, but=failed)
 
     # --- the verdict ----------------------------------------------------------------------------------------------
 
@@ -535,7 +464,7 @@ class _Case:
         blamed: Reading | str | None,
         kind: Kind,
         message: str,
-        lines: Sequence[str],
+        lines: Sequence[str] | None = None,
         place: str = "",
         *,
         but: Sequence[str] = (),
@@ -547,14 +476,17 @@ class _Case:
             blamed: The task to blame; None: no single task.
             kind: The class of the cause.
             message: The cause.
-            lines: The lines of the log that decided.
+            lines: The lines of the log that decided; None: the last lines of the task to blame.
             place: Where in the user's code it was raised.
             but: Tasks that failed by themselves.
             hint: What to change; empty: that of the kind.
         """
         task = blamed.task if isinstance(blamed, Reading) else blamed or ""
+        reading = blamed if isinstance(blamed, Reading) else self._by_task.get(task)
+        if lines is None:
+            lines = ending(reading.lines) if reading else ()
         follow = tuple(
-            sorted(each.task for each in self._readings if each.collateral and each.task not in (task, *but))
+            sorted(item.task for item in self._readings if item.collateral and item.task not in (task, *but))
         )
         return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
 
@@ -580,15 +512,15 @@ def _package_hint(fatal: Raised) -> str:
 def _import_hint(reading: Reading, fatal: Raised) -> str:
     """Return the hint for an exception out of a package that the script imports; empty: that of the kind."""
     inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.place
-    return PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
+    return messages.PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
 
 
 def _memory(reading: Reading, fatal: Raised) -> Rule | None:
     """Return the rule for an exception caused by missing memory; earlier lines show whether it is the GPU's."""
-    if not any(rule.fits(fatal) for rule in MEMORY):
+    if not any(rule.fits(fatal) for rule in rules.MEMORY):
         return None
-    matches = (find_rule(line, MEMORY_WORDS) for line in reversed(reading.lines))
-    return next((rule for rule in matches if rule), next(rule for rule in MEMORY if rule.fits(fatal)))
+    matches = (find_rule(line, rules.MEMORY_WORDS) for line in reversed(reading.lines))
+    return next((rule for rule in matches if rule), next(rule for rule in rules.MEMORY if rule.fits(fatal)))
 
 
 def describe(raised: Raised) -> str:
@@ -604,6 +536,14 @@ def _failure(reading: Reading) -> str:
 def _same(raised: Raised | None, other: Raised) -> bool:
     """Return whether two tasks failed with the same exception at the same place."""
     return raised is not None and raised.short == other.short and raised.place == other.place
+
+
+def _last_output(line: str) -> str:
+    return f"; last output: {shortened(line, 200)}" if line else ""
+
+
+def _filled(lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(shortened(line) for line in lines if line.strip())
 
 
 def _about_peers(reading: Reading) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ A new rule is one row. The texts are those of TensorFlow 1.4 to 2.21, Keras 2 an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from train.diagnosis.messages import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
 from train.diagnosis.model import Kind
@@ -20,57 +20,35 @@ class Rule:
     Attributes:
         kind: The class of the failure.
         text: Found in the message of the exception, or in the line.
-        types: Matches the whole short name of the exception; None: any.
-        unless: Excludes texts that contain it; None: excludes none.
+        types: Matches the whole short name of the exception; empty: any.
+        unless: Excludes texts that contain it; empty: excludes none.
         shared: True if no single task is to blame because the tasks disagree with each other.
         clause: Replaces the clause of the kind; empty: the kind's clause.
         hint: Replaces the hint of the kind; empty: the kind's hint.
-        calls: Found in the file of a call in the traceback; None: raised in any file.
+        calls: Found in the file of a call in the traceback; empty: raised in any file.
     """
 
     kind: Kind
-    text: re.Pattern[str]
-    types: re.Pattern[str] | None = None
-    unless: re.Pattern[str] | None = None
+    text: str
+    _: KW_ONLY
+    types: str = ""
+    unless: str = ""
     shared: bool = False
     clause: str = ""
     hint: str = ""
-    calls: re.Pattern[str] | None = None
+    calls: str = ""
 
     def fits(self, raised: Raised) -> bool:
         """Return whether this exception is such a failure."""
-        if self.types and not self.types.fullmatch(raised.short):
+        if self.types and not re.fullmatch(self.types, raised.short):
             return False
-        if self.calls and not any(self.calls.search(frame.file) for frame in raised.frames):
+        if self.calls and not any(re.search(self.calls, frame.file) for frame in raised.frames):
             return False
         return self.reads(raised.message)
 
     def reads(self, text: str) -> bool:
         """Return whether this text reports such a failure."""
-        return self.text.search(text) is not None and not (self.unless and self.unless.search(text))
-
-
-def _rule(
-    kind: Kind,
-    text: str,
-    types: str = "",
-    unless: str = "",
-    *,
-    shared: bool = False,
-    clause: str = "",
-    hint: str = "",
-    calls: str = "",
-) -> Rule:
-    return Rule(
-        kind,
-        re.compile(text),
-        re.compile(types) if types else None,
-        re.compile(unless) if unless else None,
-        shared,
-        clause,
-        hint,
-        re.compile(calls) if calls else None,
-    )
+        return bool(re.search(self.text, text)) and not (self.unless and re.search(self.unless, text))
 
 
 # --- exceptions -------------------------------------------------------------------------------------------------
@@ -100,12 +78,12 @@ _COLLATERAL_TYPE = re.compile(
     r"|InvalidArgument"
 )
 # A peer that ended and was restarted while this task continued.
-RESTARTED = re.compile(
-    r"different incarnation|different device incarnation|has likely restarted|was probably restarted"
-    r"|incarnation doesn't match with one in the group|Graph handle is not found|Unable to find a context_id matching"
-)
 RESTARTED_FOR_SURE = re.compile(
     r"different device incarnation|was probably restarted|Graph handle is not found|Unable to find a context_id"
+)
+RESTARTED = re.compile(
+    rf"{RESTARTED_FOR_SURE.pattern}|different incarnation|has likely restarted"
+    r"|incarnation doesn't match with one in the group"
 )
 TIMED_OUT = re.compile(r"Collective has timed out")
 # Any exception of TensorFlow with these words is collateral.
@@ -147,7 +125,7 @@ _TENSORFLOW_1 = (
 
 EXCEPTIONS = (
     # The tasks disagree.
-    _rule(
+    Rule(
         Kind.MODELS_DIFFER,
         r"Gather(?:V\d)?(?:_\d+)?(?: defined at|_device)[\s\S]{0,2000}Shape mismatch in the collective",
         shared=True,
@@ -155,17 +133,17 @@ EXCEPTIONS = (
         hint="give the tensors the same shape in every task: drop the last, smaller batch (drop_remainder=True), or "
         "pad them before they are gathered",
     ),
-    _rule(
+    Rule(
         Kind.MODELS_DIFFER,
         r"Shape mismatch in the collective instance|found no source for broadcast",
         shared=True,
     ),
-    _rule(
+    Rule(
         Kind.VERSION_MISMATCH,
         r"Collective instance \d+ expected type|expected data_type .{0,40} but got",
         shared=True,
     ),
-    _rule(
+    Rule(
         Kind.WRONG_TF_CONFIG,
         r"unknown device\.|joining a group (?:with|that)|that group has size|different incarnation"
         r"|has likely restarted|incarnation doesn't match with one in the group|Unexpected task registered",
@@ -173,26 +151,26 @@ EXCEPTIONS = (
         unless=RESTARTED_FOR_SURE.pattern,
         shared=True,
     ),
-    _rule(
+    Rule(
         Kind.PEER_UNREACHABLE,
         r"Unable to find the relevant tensor remote_handle",
         shared=True,
         clause="a worker or parameter server was restarted, or could not be reached by another",
         hint="read the logs of the parameter servers and of the task that the message names",
     ),
-    _rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
-    _rule(
+    Rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
+    Rule(
         Kind.WRONG_TF_CONFIG,
         r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"
         r"|Task \d+ was not defined in job",
     ),
-    _rule(
+    Rule(
         Kind.WRONG_TF_CONFIG,
         r"TF_CONFIG|`?task_type`? .{0,60}(?:must|should|not) |cluster_spec.{0,60}(?:invalid|must|missing)"
         r"|There is no chief .{0,40}cluster|Unrecognized task_type|not a valid task_type|No such job in cluster",
         types=r"ValueError|RuntimeError|KeyError|TypeError",
     ),
-    _rule(
+    Rule(
         Kind.WRONG_TF_CONFIG,
         r"^'?\d+'? has type (?:<class ')?str'?>?, but expected one of: \(?(?:<class ')?int",
         types="TypeError",
@@ -200,49 +178,49 @@ EXCEPTIONS = (
         calls=r"/server_lib\.py|/cluster_resolver/|/eager/context\.py|/distribute/",
     ),
     # Resources that a task has used up.
-    _rule(
+    Rule(
         Kind.DISK_FULL,
         r"No space left on device|[Dd]isk quota exceeded|\[Errno 122\]|Disk is full",
         unless=r"inotify|/dev/shm",
     ),
-    _rule(Kind.DISK_FULL, r"\.tempstate\d+", types="ResourceExhaustedError", unless=_NO_MEMORY),
-    _rule(
+    Rule(Kind.DISK_FULL, r"\.tempstate\d+", types="ResourceExhaustedError", unless=_NO_MEMORY),
+    Rule(
         Kind.GPU_OUT_OF_MEMORY,
         rf"(?s)(?:{_NO_MEMORY}).{{0,2000}}(?:GPU|gpu|CUDA|cuda)|(?:GPU|CUDA|cuda)[^\n]{{0,400}}(?:{_NO_MEMORY})",
         types=_MEMORY_TYPES,
         unless=r"device:CPU:\d+ by allocator",
     ),
-    _rule(
+    Rule(
         Kind.HOST_OUT_OF_MEMORY,
         rf"(?s)(?:{_NO_MEMORY}).{{0,2000}}(?:device:CPU|allocator (?:mkl)?cpu)|std::bad_alloc",
         types=_MEMORY_TYPES,
     ),
-    _rule(Kind.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
-    _rule(Kind.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
-    _rule(Kind.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
+    Rule(Kind.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
+    Rule(Kind.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
+    Rule(Kind.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
     # Ports and names.
-    _rule(
+    Rule(
         Kind.PORT_IN_USE,
         r"\[Errno 98\]|\[Errno 48\]",
         types=r"OSError|error",
         clause="could not open a port of the script's own: it was in use",
         hint=OWN_PORT_HINT,
     ),
-    _rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
-    _rule(
+    Rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
+    Rule(
         Kind.NAME_RESOLUTION,
         r"DNS resolution failed|Domain name not found|errors resolving \S|Address lookup failed"
         r"|Name or service not known|Temporary failure in name resolution"
         r"|No address associated with hostname|nodename nor servname|Failed to resolve '|Could not resolve host",
     ),
-    _rule(
+    Rule(
         Kind.NCCL,
         r"\bNCCL\b|\bnccl(?:Unhandled|System|Internal|Invalid|Remote)\w*|unhandled (?:system|cuda) error",
         types=r"(?:Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition|InvalidArgument)Error",
     ),
-    _rule(Kind.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
+    Rule(Kind.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
     # The host's GPU, packages and permissions.
-    _rule(
+    Rule(
         Kind.GPU_FAILED,
         r"Could not satisfy (?:explicit )?device specification .{0,300}GPU|No CUDA GPUs are available"
         r"|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
@@ -251,7 +229,7 @@ EXCEPTIONS = (
         hint="start the job on hosts with GPUs (fleet up --gpu TYPE), check nvidia-smi there, or let the script use "
         "the devices that tf.config.list_logical_devices() returns",
     ),
-    _rule(
+    Rule(
         Kind.GPU_FAILED,
         r"DNN library is not found|DNN library initialization failed|libdevice(?:\.10\.bc)? not found"
         r"|can't find libdevice|insufficient driver version|driver version is insufficient"
@@ -267,7 +245,7 @@ EXCEPTIONS = (
         r"(?:cannot open|undefined symbol|version)",
         types=_CUDA_TYPES,
     ),
-    _rule(
+    Rule(
         Kind.PACKAGES,
         r"cannot open shared object file|Library not loaded|DLL load failed",
         types=_IMPORTED,
@@ -275,7 +253,7 @@ EXCEPTIONS = (
         hint="install the library on all hosts (libGL.so.1: `sudo apt-get install -y libgl1`, or the package "
         "opencv-python-headless), or a build of the package that has it",
     ),
-    _rule(
+    Rule(
         Kind.PACKAGES,
         r"_ARRAY_API not found|compiled using NumPy 1\.x|numpy\.core\S* failed to import|numpy\.dtype size changed"
         r"|[Bb]inary incompatibility|compiled against A[BP]I version|Descriptors cannot (?:not )?be created directly"
@@ -288,63 +266,63 @@ EXCEPTIONS = (
         r"|(?:requires|needs) \S{1,60} ?[<>=!~]=? ?[\d.]+.{0,80}(?:but|found|have|installed)",
         types=_IMPORTED,
     ),
-    _rule(
+    Rule(
         Kind.PERMISSION,
         r"HTTP response code 40[13]|\[Errno 13\]|\[Errno 30\]|Read-only file system|HTTP Error 40[13]"
         r"|\bAccessDenied\b|does not have (?:permission|\S{1,80} access)",
         types=r"\w+Error|Forbidden|Unauthorized|ClientError|PermissionDenied",
     ),
-    _rule(Kind.PERMISSION, r"", types=r"PermissionError|PermissionDeniedError|PermissionDenied|UnauthenticatedError"),
+    Rule(Kind.PERMISSION, r"", types=r"PermissionError|PermissionDeniedError|PermissionDenied|UnauthenticatedError"),
     # Data and files.
-    _rule(
+    Rule(
         Kind.DATA_CANNOT_BE_SHARDED,
         r"FILE based sharding|not enough for the required \d+ shards|Found an unshardable source dataset"
         r"|autoshard",
     ),
-    _rule(
+    Rule(
         Kind.DATA_RAN_OUT,
         r"End of sequence|[Yy]our input ran out of data|[Yy]our dataset iterator ran out of data",
         types=r"(?:OutOfRange|Cancelled|Value|Runtime|Unknown)Error|StopIteration",
     ),
-    _rule(
+    Rule(
         Kind.DATA_RAN_OUT,
         r"Unexpected result of `?\w{4,7}_function`? \(Empty [Ll]ogs\)",
         types="ValueError",
         hint="give the data set at least one batch for every worker; a filter or a missing file may have left none",
     ),
-    _rule(
+    Rule(
         Kind.CHECKPOINT_NOT_SHARED,
         r"_temp(?:_[0-9a-f]+)?/part-\d{5}-of-(?!00001)\d{5}",
         clause="did not find all parts of a checkpoint, which several tasks write",
         hint="save to storage that all hosts share, or let one task write all parts (experimental_io_device of "
         "tf.train.CheckpointOptions)",
     ),
-    _rule(
+    Rule(
         Kind.SAVE_CONFLICT,
         r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|unable to lock file",
         types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument"
         r"|BlockingIO)Error",
     ),
-    _rule(
+    Rule(
         Kind.SAVE_CONFLICT,
         r"Directory not empty|File exists",
         types=r"OSError|FileExistsError|FailedPreconditionError|AlreadyExistsError",
         calls=r"/shutil\.py|/saved_model/|/checkpoint/|/checkpoint_manag|/keras/|/tf_keras/|/training/saver",
     ),
-    _rule(
+    Rule(
         Kind.CHECKPOINT_NOT_SHARED,
         r"[Ff]ailed to find any matching files for \S*(?:ckpt|checkpoint|ck-\d)|ckpt-\d+.{0,80}No such file",
     ),
-    _rule(Kind.FILE_NOT_FOUND, r"", types=r"FileNotFoundError|NotADirectoryError"),
-    _rule(
+    Rule(Kind.FILE_NOT_FOUND, r"", types=r"FileNotFoundError|NotADirectoryError"),
+    Rule(
         Kind.FILE_NOT_FOUND,
         rf"{_MISSING}|Could not find directory|is not a directory",
         types=_FILE_TYPES,
         unless=r"undefined symbol|shared object",
     ),
-    _rule(Kind.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
+    Rule(Kind.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
     # Keras 3 in place of Keras 2.
-    _rule(
+    Rule(
         Kind.KERAS_3,
         r"Attempt to convert a value \(PerReplica:"
         r"|object has no attribute 'reset_states'\. Did you mean: 'reset_state'"
@@ -357,7 +335,7 @@ EXCEPTIONS = (
 
 # Hints for exceptions of the script or the host that have no other kind.
 SCRIPT_HINTS = (
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_ALWAYS}'|module '(?:numpy|keras)' has no attribute "
         r"'(?:array|float32|ndarray|zeros|layers|Model|Sequential)'|; '(?:tensorflow|keras|numpy)' is not a package",
@@ -365,14 +343,14 @@ SCRIPT_HINTS = (
         hint="rename the file or directory of the script that has the same name as the package and hides it; if "
         "there is none, install the package again",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"partially initialized module '\S+' |\(most likely due to a circular import\)|consider renaming '",
         types="AttributeError|ImportError",
         hint="rename the script's file if it has the same name as a package or a module of Python; else remove the "
         "circular import",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_TENSORFLOW_1}'|No module named 'tensorflow\.(?:contrib|examples)"
         r"|module 'tensorflow\S*' has no attribute '(?:GradientDescentOptimizer|AdamOptimizer"
@@ -382,38 +360,38 @@ SCRIPT_HINTS = (
         hint="the script is written for TensorFlow 1: convert it (tf_upgrade_v2, or import tensorflow.compat.v1), "
         "and replace tf.contrib, which no version of TensorFlow 2 has",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"Collective ops must be configured at program startup",
         types="RuntimeError",
         hint="create the strategy before anything else that uses TensorFlow, such as a data set or a tensor",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"When providing a distributed dataset, you must specify the number of steps",
         types="ValueError",
         hint="pass steps_per_epoch to fit, and validation_steps if it gets validation_data; or pass data sets that "
         "the strategy has not distributed yet",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"EOF when reading a line",
         types="EOFError",
         hint="a task has no keyboard: give the answer as an argument (after --) or as a variable (-e NAME=VALUE)",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"",
         types=r"TBNotInstalledError",
         hint="list tensorboard in requirements.txt next to the script",
     ),
-    _rule(
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"can't start new thread|Too many open files|Resource temporarily unavailable",
         hint="raise the limits of the host's account (ulimit -n for files, ulimit -u for threads), or use fewer",
     ),
-    _rule(Kind.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
-    _rule(
+    Rule(Kind.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
+    Rule(
         Kind.SCRIPT_EXCEPTION,
         r"",
         types=r"OSError|IOError|error|(?:Internal|Unknown|Unavailable|FailedPrecondition|Connection\w*|Timeout|URL|HTTP"
@@ -424,12 +402,12 @@ SCRIPT_HINTS = (
 
 # Out of memory, or a consequence of it: only earlier lines show whether on the host or the GPU.
 MEMORY = (
-    _rule(
+    Rule(
         Kind.UNKNOWN,
         rf"{_NO_MEMORY}|failed to allocate memory|[Rr]an out of memory",
         types=r"ResourceExhaustedError|XlaRuntimeError|OutOfMemoryError",
     ),
-    _rule(
+    Rule(
         Kind.UNKNOWN,
         r"cuDNN failed to initialize|[Cc]ould not create cudnn handle|failed to create cublas handle"
         r"|CU(?:DNN|BLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|Blas \w{4,6} launch failed"
@@ -438,85 +416,83 @@ MEMORY = (
     ),
 )
 MEMORY_WORDS = (
-    _rule(
+    Rule(
         Kind.GPU_OUT_OF_MEMORY,
         r"Allocator \(GPU_\d+_bfc\) ran out of memory|BFCAllocator dump for GPU|CUDA_ERROR_OUT_OF_MEMORY"
         r"|CU(?:DNN|BLAS)_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
         unless=r"not a failure",
     ),
-    _rule(
-        Kind.HOST_OUT_OF_MEMORY, r"Allocator \((?:mkl_)?cpu(?:_bfc)?\) ran out of memory|BFCAllocator dump for cpu"
-    ),
+    Rule(Kind.HOST_OUT_OF_MEMORY, r"Allocator \((?:mkl_)?cpu(?:_bfc)?\) ran out of memory|BFCAllocator dump for cpu"),
 )
 
 # --- last output: lines of a process that ended without an exception -----------------------------------------------
 
 LAST_WORDS = (
-    _rule(
+    Rule(
         Kind.HOST_OUT_OF_MEMORY,
         r"'std::bad_alloc'|oom-kill event|oom_kill event|out-of-memory handler|Memory cgroup out of memory"
         r"|\bOOMKilled\b|OOM Killed|Out of memory: Kill(?:ed)? process|^MemoryError$"
         r"|slurmstepd: error: .{0,80}exceeded (?:job )?memory limit|PBS: job killed: (?:v?mem|pvmem) "
         r"|reaching LSF memory usage limit",
     ),
-    _rule(
+    Rule(
         Kind.GPU_OUT_OF_MEMORY,
         r"CUDA_ERROR_OUT_OF_MEMORY|Allocator \(GPU_\d+_bfc\) ran out of memory|cudaErrorMemoryAllocation"
         r"|status: \w*(?:INTERNAL|Internal): .{0,80}out of memory",
         unless=r"not a failure",
     ),
-    _rule(
+    Rule(
         Kind.PORT_IN_USE,
         r"Could not start gRPC server|Failed to add port to server|No address added out of total"
         r"|Failed to add any wildcard listeners|\"syscall\":\"bind\"|\bbind addr=\S{1,80}: Address already in use",
     ),
-    _rule(
+    Rule(
         Kind.KILLED,
         r"compiled to use \w{1,20} instructions, but these aren't available",
         clause="runs on a CPU that lacks instructions of this TensorFlow",
         hint=ILLEGAL_HINT,
     ),
-    _rule(
+    Rule(
         Kind.GPU_FAILED,
         r"CUDA_ERROR_(?:ILLEGAL|ECC|LAUNCH|MISALIGNED|UNCORRECTABLE|HARDWARE|INVALID_PTX|NO_BINARY)\w*"
         r"|uncorrectable ECC|GPU has fallen off the bus",
     ),
-    _rule(
+    Rule(
         Kind.PACKAGES,
         r"GLIBC(?:XX)?_[\d.]+\S{0,2} not found|error while loading shared libraries: |symbol lookup error: ",
     ),
-    _rule(
+    Rule(
         Kind.FILE_NOT_FOUND,
         r"^fleet: cannot run \S{1,400}: its lines end with CR LF|\^M: bad interpreter|\$'\\r': command not found",
         clause="could not run its program",
         hint="convert the line ends of the file, for example with `sed -i 's/\\r$//' FILE`",
     ),
-    _rule(
+    Rule(
         Kind.PERMISSION,
         r"^fleet: cannot run \S{1,400}: Permission denied",
         clause="could not run its program",
         hint="make the file executable, for example with `chmod +x FILE`",
     ),
-    _rule(
+    Rule(
         Kind.FILE_NOT_FOUND,
         r"^fleet: cannot run \S{1,400}: (?:No such file|its interpreter)|: bad interpreter: ",
         clause="could not run its program",
         hint="put the program or its interpreter on every host, or name it by its path",
     ),
-    _rule(Kind.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
-    _rule(Kind.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
-    _rule(
+    Rule(Kind.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
+    Rule(Kind.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
+    Rule(
         Kind.PREEMPTED,
         r"PreemptionCheckpointHandler: .{0,80}(?:[Pp]reemption|[Ee]xiting|maintenance)"
         r"|CANCELLED AT \S{1,40} DUE TO PREEMPTION",
     ),
-    _rule(
+    Rule(
         Kind.DEADLINE,
         r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime |reaching LSF run time limit",
     ),
 )
 EARLY_WORDS = (
-    _rule(
+    Rule(
         Kind.DATA_RAN_OUT,
         r"[Yy]our input ran out of data|[Yy]our dataset iterator ran out of data|OUT_OF_RANGE: End of sequence"
         r"|Out of range: End of sequence",
@@ -528,32 +504,30 @@ EARLY_WORDS = (
 
 # Decisions of the gang; they take precedence over logs.
 DECISIONS = (
-    _rule(Kind.DEADLINE, r"^the job ran longer than \S{1,20} s\b"),
-    _rule(Kind.HANG, r"^no (?:progress for|first step within) \S{1,20} s\b"),
-    _rule(
-        Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"
-    ),
-    _rule(Kind.PREEMPTED, r"^\S{1,80} \(\S{1,80}\) was preempted(?:, and |$)"),
-    _rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer(?:$|[,;] ))"),
+    Rule(Kind.DEADLINE, r"^the job ran longer than \S{1,20} s\b"),
+    Rule(Kind.HANG, r"^no (?:progress for|first step within) \S{1,20} s\b"),
+    Rule(Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"),
+    Rule(Kind.PREEMPTED, r"^\S{1,80} \(\S{1,80}\) was preempted(?:, and |$)"),
+    Rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer(?:$|[,;] ))"),
 )
 REASONS = (
-    _rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota|\bof disk left\b"),
-    _rule(Kind.HOST_OUT_OF_MEMORY, r"(?i)out of memory|\boom\b|oom[- ]kill"),
-    _rule(Kind.PREEMPTED, r"(?i)preempt|spot (?:instance|vm)|host maintenance|reclaimed"),
-    _rule(Kind.HANG, r"(?i)no progress|\bhang|\bhung\b|\bstuck\b|\bstalled\b|no output"),
-    _rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)"),
-    _rule(
+    Rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota|\bof disk left\b"),
+    Rule(Kind.HOST_OUT_OF_MEMORY, r"(?i)out of memory|\boom\b|oom[- ]kill"),
+    Rule(Kind.PREEMPTED, r"(?i)preempt|spot (?:instance|vm)|host maintenance|reclaimed"),
+    Rule(Kind.HANG, r"(?i)no progress|\bhang|\bhung\b|\bstuck\b|\bstalled\b|no output"),
+    Rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)"),
+    Rule(
         Kind.NAME_RESOLUTION,
         r"(?i)name resolution|cannot resolve|could not resolve|name or service not known|cannot be resolved",
     ),
-    _rule(Kind.PORT_IN_USE, r"(?i)port \S{1,20} (?:is )?(?:in use|taken|busy)|address already in use"),
-    _rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ|(?:tensorflow|keras) differs"),
-    _rule(
+    Rule(Kind.PORT_IN_USE, r"(?i)port \S{1,20} (?:is )?(?:in use|taken|busy)|address already in use"),
+    Rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ|(?:tensorflow|keras) differs"),
+    Rule(
         Kind.PEER_UNREACHABLE,
         r"(?i)\bsilent\b|\blost\b|unreachable|cannot reach|no answer|link (?:broke|is down)|connection"
         r"|closed|no longer answers|did not answer",
     ),
-    _rule(Kind.KILLED, r"(?i)\bagent of \S{1,80} was killed\b|\bwas killed by (?:SIG[A-Z]|signal)"),
+    Rule(Kind.KILLED, r"(?i)\bagent of \S{1,80} was killed\b|\bwas killed by (?:SIG[A-Z]|signal)"),
 )
 # For a task that its agent stopped, only these reasons are causes.
 OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
