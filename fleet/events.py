@@ -165,7 +165,6 @@ class JobDiagnosed:
     traceback: str = ""  # location in the user's code
     consequences: tuple[str, ...] = ()  # tasks whose errors are consequences of the cause
     hint: str = ""  # what to change
-    next_step: str = ""  # commands that can be pasted into a shell, one a line
     attempt: int = 1
     final: bool = True  # whether the job ended with this attempt
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.config import DEFAULT_FLEET
@@ -78,8 +78,13 @@ class Again:
 NextStep = Step | Shell | Again
 
 
+def step_of(words: Sequence[str]) -> Step | Shell:
+    """Return the step for a command of any program, given as its words."""
+    return Step(*words[1:]) if words[0] == "fleet" else Shell(shlex.join(words))
+
+
 def read_steps(lines: str) -> tuple[Step | Shell, ...]:
-    """Return the steps of command lines, one per line, that come from another package or from a host."""
+    """Return the steps of command lines, one per line, that come from a provider or from a host."""
     return tuple(_read_step(line) for line in lines.split("\n") if line)
 
 

@@ -14,7 +14,7 @@ from fleet.errors import (
     UnreachableError,
     UsageError,
 )
-from fleet.steps import Again, read_steps
+from fleet.steps import Again, read_steps, step_of
 from provision.provider import ErrorKind, ProviderError
 from train.errors import KerasError, LocalAgentError, RendezvousError, ScriptError, TrainError
 
@@ -38,10 +38,12 @@ def translate(error: ProviderError | TrainError) -> FleetError:
     """Return the error of the program for an error of a provider or of the training side."""
     if isinstance(error, ProviderError):
         kind, command = _PROVIDER[error.kind], "up"
+        steps = read_steps(error.next_step)
     else:
         kind, command = next(to for of, to in _TRAIN.items() if isinstance(error, of)), ""
+        steps = tuple(map(step_of, error.next_steps))
     again = () if error.again is None else (Again(error.again, command),)
-    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *read_steps(error.next_step)))
+    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *steps))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class TrainError(Exception):
@@ -12,7 +12,7 @@ class TrainError(Exception):
         message: What happened.
         cause: Why, if it is known and adds something.
         hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one per line.
+        next_steps: Commands to run next, each as its words: ``("fleet", "train", "task.py")``.
         again: Options of the command to change before it is repeated (None removes one), ``SCRIPT`` among them.
     """
 
@@ -22,14 +22,14 @@ class TrainError(Exception):
         *,
         cause: str = "",
         hint: str = "",
-        next_step: str = "",
+        next_steps: Sequence[tuple[str, ...]] = (),
         again: Mapping[str, str | bool | None] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.cause = cause
         self.hint = hint
-        self.next_step = next_step
+        self.next_steps = tuple(next_steps)
         self.again = again
 
 

@@ -15,7 +15,7 @@ from fleet.fleets.agreement import agree
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.restarts import Restarts
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.steps import Step, read_steps
+from fleet.steps import Step
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (
@@ -356,7 +356,6 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
         traceback=verdict.traceback,
         consequences=verdict.consequences,
         hint=verdict.hint,
-        next_step=verdict.next_step,
         attempt=attempt,
         final=final,
     )
@@ -434,7 +433,7 @@ def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
         f"job {result.job} failed: {message}" if message else f"job {result.job} failed",
         cause=_quoted(verdict, task) if verdict else "",
         hint=verdict.hint if verdict else "",
-        next_steps=[*read_steps(verdict.next_step if verdict else ""), logs],
+        next_steps=[logs],
     )
 
 

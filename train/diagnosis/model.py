@@ -86,7 +86,6 @@ class Verdict:
         traceback: Place in the user's code that raised it: ``task.py:12 in main``; empty: no exception.
         consequences: Tasks whose errors are consequences of it.
         hint: What to change, one sentence; empty if unknown.
-        next_step: Commands that can be pasted into a shell, one a line.
     """
 
     task: str
@@ -96,4 +95,3 @@ class Verdict:
     traceback: str = ""
     consequences: tuple[str, ...] = ()
     hint: str = ""
-    next_step: str = ""

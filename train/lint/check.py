@@ -73,7 +73,7 @@ def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
     line, message = (int(place[1]), place[2]) if place else (1, error.message)
     level = Severity.ERROR if name == entry else Severity.WARNING
-    return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint or error.next_step)
+    return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint)
 
 
 def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:

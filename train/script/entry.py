@@ -137,7 +137,7 @@ def find_entry(script: str, module: str, command: Sequence[str], workdir: str) -
         raise ScriptError(
             "nothing to run: give SCRIPT, -m MODULE, or a command after --",
             hint="such as: fleet train task.py",
-            next_step="fleet train --help",
+            next_steps=[("fleet", "train", "--help")],
         )
     return _command(tuple(command), _directory(workdir))
 
@@ -243,7 +243,7 @@ def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
         raise ScriptError(
             message,
             hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
-            next_step=f"fleet train -- python -m {name}",
+            next_steps=[("fleet", "train", "--", "python", "-m", name)],
         )
     return result
 
@@ -289,13 +289,12 @@ def _check_is_program(words: tuple[str, ...], path: Path) -> None:
     first, suffix = words[0], path.suffix
     exists = path.is_file() or Path(first).is_file()
     if suffix in (".py", *_R) and exists and not (path.is_file() and os.access(path, os.X_OK)):
-        rest = f" -- {shlex.join(words[1:])}" if len(words) > 1 else ""
-        way = f"fleet train {shlex.quote(first)}{rest}"
+        command = ("fleet", "train", first, *(("--", *words[1:]) if len(words) > 1 else ()))
     elif suffix in _RUN_BY and "/" not in first and path.is_file():
-        way = f"fleet train -- {_RUN_BY[suffix]} {shlex.join(words)}"
+        command = ("fleet", "train", "--", _RUN_BY[suffix], *words)
     else:
         return
-    raise ScriptError(f"{first} is a script, not a program", next_step=way)
+    raise ScriptError(f"{first} is a script, not a program", next_steps=[command])
 
 
 def _check_executable(first: str, path: Path) -> None:
@@ -306,7 +305,7 @@ def _check_executable(first: str, path: Path) -> None:
         raise ScriptError(
             f"{first} may not be executed",
             hint="make it executable, or name the program that runs it",
-            next_step=f"chmod +x {shlex.quote(str(path))}\nfleet train -- {runner} {shlex.quote(first)}",
+            next_steps=[("chmod", "+x", str(path)), ("fleet", "train", "--", runner, first)],
         )
 
 

@@ -10,7 +10,6 @@ import ast
 import difflib
 import errno
 import os
-import shlex
 import stat
 import sys
 import warnings
@@ -120,14 +119,14 @@ def _check_name(script: Path) -> None:
     if script.suffix == ".ipynb":
         raise ScriptError(
             f"{script} is a notebook, not a script",
-            next_step=f"jupyter nbconvert --to script {shlex.quote(str(script))}",
+            next_steps=[("jupyter", "nbconvert", "--to", "script", str(script))],
         )
     if script.suffix != ".py":
         raise ScriptError(
             f"{script} is not a Python script",
             cause="its name does not end in .py",
             hint="name one that does, or a program that runs it",
-            next_step=f"fleet train -- bash {shlex.quote(script.name)}",
+            next_steps=[("fleet", "train", "--", "bash", script.name)],
         )
 
 
@@ -149,12 +148,10 @@ def _similar(script: Path) -> tuple[str, str]:
 
 
 def _unreadable(script: Path, error: OSError) -> ScriptError:
-    reason = (error.strerror or str(error)).lower()
+    message, reason = f"the script {script} cannot be read", (error.strerror or str(error)).lower()
     if error.errno == errno.EACCES:
-        return ScriptError(
-            f"the script {script} cannot be read", cause=reason, next_step=f"chmod u+r {shlex.quote(str(script))}"
-        )
-    return ScriptError(f"the script {script} cannot be read", cause=reason, hint="check the path")
+        return ScriptError(message, cause=reason, next_steps=[("chmod", "u+r", str(script))])
+    return ScriptError(message, cause=reason, hint="check the path")
 
 
 def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
@@ -167,7 +164,7 @@ def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
         f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",
         cause=f"Python {version} cannot compile the line: {shown}" if shown else "",
         hint="correct it, then check it again",
-        next_step=f"python3 -m py_compile {shlex.quote(script)}",
+        next_steps=[("python3", "-m", "py_compile", script)],
     )
 
 

@@ -26,7 +26,7 @@ from fleet.jobs.local import Slot
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.remote.local import LocalAgent
-from fleet.steps import Shell, read_steps
+from fleet.steps import Shell
 from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
@@ -474,5 +474,5 @@ def _outcome(ended: Ended) -> None:
         outcome_or_raise(ended)
     except FleetError as error:
         error.hint = ended.verdict.hint if ended.verdict else ""
-        error.next_steps = read_steps(ended.verdict.next_step) if ended.verdict else ()
+        error.next_steps = ()
         raise

@@ -86,12 +86,25 @@ def next_steps() -> list[tuple[str, str]]:
             for line in text.split("\n")
             if line.partition(" ")[0] not in ("", "x")
         ]
+        for command in commands(tree):
+            words = [
+                next(iter(texts(word, names)), "x") for word in command.elts if not isinstance(word, ast.Starred)
+            ]
+            lines.append((command.lineno, shlex.join(words)))
         for call in calls(tree, "Step", "Shell"):
             words = [next(iter(texts(word, names)), "x") for word in call.args if not isinstance(word, ast.Starred)]
             if words and words[0] != "x":
                 lines.append((call.lineno, Step(*words).text() if call.func.id == "Step" else words[0]))  # type: ignore[attr-defined]
         steps += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
     return steps
+
+
+def commands(tree: ast.AST) -> Iterator[ast.Tuple]:
+    """Yield the commands that errors of the training side recommend, each as a tuple of its words."""
+    for value in keywords(tree, "next_steps"):
+        for command in value.elts if isinstance(value, ast.List) else ():
+            if isinstance(command, ast.Tuple):
+                yield command
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:

@@ -23,7 +23,7 @@ def _keras_3(subject: Subject) -> Iterator[Violation]:
         try:
             choose(need, tasks, {}, adapt=subject.adapt)
         except KerasError as error:
-            yield Violation(place, error.message, ERROR, error.cause, error.hint or error.next_step)
+            yield Violation(place, error.message, ERROR, error.cause, error.hint)
     elif need.verdict is Verdict.KERAS_3_FIT and subject.workers > 1:
         if subject.adapt and not need.only_new:
             yield Violation(

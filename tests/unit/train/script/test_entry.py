@@ -97,7 +97,7 @@ def test_an_r_script_needs_rscript(here: Path) -> None:
 
 def test_a_notebook_is_rejected_with_the_conversion_command(here: Path) -> None:
     write(here, {"task.ipynb": "{}"})
-    assert rejected("task.ipynb").next_step == "jupyter nbconvert --to script task.ipynb"
+    assert rejected("task.ipynb").next_steps == (("jupyter", "nbconvert", "--to", "script", "task.ipynb"),)
 
 
 # --- modules --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_missing_module_is_reported_with_the_searched_paths(here: Path) -> Non
     )
     assert error.again == {"--workdir": f"{here}/src"}
     assert rejected(module="package.tasky").again == {"-m": "package.tasks"}
-    assert "fleet train -- python -m zzz" in rejected(module="zzz").next_step
+    assert rejected(module="zzz").next_steps == (("fleet", "train", "--", "python", "-m", "zzz"),)
     error = rejected(module="bare")
     assert error.message == "bare is a package without __main__.py, which cannot be run"
     assert error.again == {"-m": "bare.one"}
@@ -176,15 +176,20 @@ def test_a_program_of_the_directory_must_be_executable(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
     error = rejected(command=("./run.sh",))
     assert error.message == "./run.sh may not be executed"
-    assert error.next_step == f"chmod +x {here}/run.sh\nfleet train -- bash ./run.sh"
+    assert error.next_steps == (
+        ("chmod", "+x", f"{here}/run.sh"),
+        ("fleet", "train", "--", "bash", "./run.sh"),
+    )
     assert rejected(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to upload"
     (here / "run.sh").chmod(0o755)
     entry = entry_of(command=("./run.sh", "x"))
     assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")
-    assert rejected(command=("run.sh", "x")).next_step == "fleet train -- bash run.sh x"
-    assert rejected(command=("task.py", "--epochs", "3")).next_step == "fleet train task.py -- --epochs 3"
-    assert rejected(command=("task.R",)).next_step == "fleet train task.R"
-    assert rejected(command=("../job/task.py",), workdir="..").next_step == "fleet train ../job/task.py"
+    assert rejected(command=("run.sh", "x")).next_steps == (("fleet", "train", "--", "bash", "run.sh", "x"),)
+    steps = rejected(command=("task.py", "--epochs", "3")).next_steps
+    assert steps == (("fleet", "train", "task.py", "--", "--epochs", "3"),)
+    assert rejected(command=("task.R",)).next_steps == (("fleet", "train", "task.R"),)
+    steps = rejected(command=("../job/task.py",), workdir="..").next_steps
+    assert steps == (("fleet", "train", "../job/task.py"),)
 
 
 def test_nothing_to_run_is_an_error(here: Path) -> None:

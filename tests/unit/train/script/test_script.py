@@ -57,7 +57,7 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, l
     assert error.message.startswith(f"{script}:{line}: ")
     assert shown in error.cause
     assert len(error.cause) < 200
-    assert "py_compile" in error.next_step
+    assert error.next_steps == (("python3", "-m", "py_compile", str(script)),)
 
 
 @pytest.mark.parametrize("content", [b"name = '\xe9'\n", b"# coding: no-such-thing\n", b"x = 1\x00\n", b"(" * 5000])
@@ -89,7 +89,7 @@ def test_a_directory_is_rejected_with_a_script_in_it_as_hint(tmp_path: Path) -> 
 def test_a_notebook_is_rejected_with_the_conversion_command(tmp_path: Path) -> None:
     notebook = tmp_path / "my work.ipynb"
     notebook.write_text("{}")
-    assert refused(notebook).next_step == f"jupyter nbconvert --to script '{notebook}'"
+    assert refused(notebook).next_steps == (("jupyter", "nbconvert", "--to", "script", str(notebook)),)
 
 
 @pytest.mark.parametrize("name", ["task", "task.pyc", "task.sh", "task.txt"])
@@ -118,7 +118,7 @@ def test_an_unreadable_script_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "read_bytes", denied)
     error = refused(script)
     assert error.cause == "permission denied"
-    assert error.next_step == f"chmod u+r {script}"
+    assert error.next_steps == (("chmod", "u+r", str(script)),)
 
 
 def test_parse_reports_the_given_name() -> None:
