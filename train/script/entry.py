@@ -13,21 +13,12 @@ from enum import Enum
 from pathlib import Path
 
 from train.errors import ScriptError
-from train.script.source import check_file, check_script, imports, parse
+from train.script.source import check_file, check_script, imports, name_one, parse
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")
-_HARMLESS = (
-    "-u",
-    "-B",
-    "-O",
-    "-OO",
-    "-b",
-    "-q",
-    "-v",
-    "-d",
-    "-s",
-)  # options that do not change where modules are found
+# Options that do not change where modules are found.
+_HARMLESS = ("-u", "-B", "-O", "-OO", "-b", "-q", "-v", "-d", "-s")
 _MAIN = "__main__.py"
 _TEXT_MAX = 1 << 18  # bytes of a file that are searched for names of other files
 _SCRIPT_NAMES = re.compile(r"[\w./+-]+\.py\b")
@@ -181,11 +172,7 @@ def _main_of(directory: Path) -> Path:
     main = directory / _MAIN
     if main.is_file():
         return main
-    inside = sorted(path.name for path in directory.glob("*.py"))
-    raise ScriptError(
-        f"{directory} is a directory without {_MAIN}",
-        hint=f"name one of its scripts, such as {directory / inside[0]}" if inside else "name a Python script",
-    )
+    raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=name_one(directory))
 
 
 def _check_relative(script: Path, file: Path) -> None:
@@ -216,7 +203,7 @@ def _module(name: str, directory: Path) -> EntryPoint:
         message = f"-m takes the dotted name of a module, not {name}"
         raise ScriptError(message, hint="such as: -m package.task", again=again)
     file = _module_file(name, parts, directory)
-    parse(_read(file), file.relative_to(directory).as_posix())
+    parse(check_file(file), file.relative_to(directory).as_posix())
     return EntryPoint(Kind.MODULE, f"-m {name}", directory, file, ("-m", name))
 
 
@@ -260,13 +247,6 @@ def _similar_module(name: str, parts: Sequence[str], directory: Path) -> dict[st
     if close:
         return {"-m": close[0]}
     return None
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ScriptError(f"{file} cannot be read", cause=(error.strerror or "").lower()) from error
 
 
 # --- any other program ----------------------------------------------------------------------------------------------
@@ -313,14 +293,9 @@ def _named(words: Sequence[str], directory: Path) -> Iterator[tuple[Path, bool]]
     """Yield Python files of `directory` that a command or a text file among its words names; whether as a module."""
     for text in _texts(words, directory):
         for item in _SCRIPT_NAMES.findall(text):
-            path = directory / item
-            if path.is_file() and path.resolve().is_relative_to(directory):
-                yield path, False
+            yield from _script_file(item, directory)
         for name in _MODULE_NAMES.findall(text):
-            for path in _module_places(name, directory):
-                if path.is_file():
-                    yield path, True
-                    break
+            yield from _run_module(name, directory)
 
 
 def _first_of_python(words: Sequence[str], directory: Path) -> tuple[Path, bool] | None:
@@ -328,22 +303,26 @@ def _first_of_python(words: Sequence[str], directory: Path) -> tuple[Path, bool]
     waiting = iter(words)
     for word in waiting:
         if word == "-m":
-            return next(
-                ((path, True) for path in _module_places(next(waiting, ""), directory) if path.is_file()), None
-            )
+            return next(_run_module(next(waiting, ""), directory), None)
         if word in ("-X", "-W"):
             next(waiting, None)
         elif word not in _HARMLESS:
-            path = directory / word
-            inside = path.is_file() and path.resolve().is_relative_to(directory)
-            return (path, False) if inside and not word.startswith("-") else None
+            return next(_script_file(word, directory), None) if not word.startswith("-") else None
     return None
 
 
-def _module_places(name: str, directory: Path) -> tuple[Path, Path]:
-    """Return the possible files of a module that is run: of a package, or of a plain module."""
+def _script_file(word: str, directory: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the file of `directory` that a word names, if it exists."""
+    path = directory / word
+    if path.is_file() and path.resolve().is_relative_to(directory):
+        yield path, False
+
+
+def _run_module(name: str, directory: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the file that ``-m NAME`` runs, if it exists: of a package, or of a plain module."""
     place = directory.joinpath(*name.split("."))
-    return place / _MAIN, place.with_name(f"{place.name}.py")
+    files = (place / _MAIN, place.with_name(f"{place.name}.py"))
+    yield from [(path, True) for path in files if path.is_file()][:1]
 
 
 def _texts(words: Sequence[str], directory: Path) -> Iterator[str]:

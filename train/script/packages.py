@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from train.errors import ScriptError
 from train.script.dotted import uses
 from train.script.entry import EntryPoint
 from train.script.requirements import distribution_of
-from train.script.source import imported_files, parse
+from train.script.source import find_imports, follow, parse_module
 
 TENSORBOARD = "tensorboard"
 # Calls that fail without the package tensorboard on TensorFlow 2.21; none of the API of version 1 does.
@@ -125,22 +124,14 @@ class _Reading:
         roots = [entry.workdir] if module else [file.parent, entry.workdir]
         first = entry.sources() if module else []
         packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
-        waiting = [file, *packages]
-        seen = {os.path.realpath(path) for path in waiting}
-        while waiting:
-            for other in self._of_file(waiting.pop(0), roots):
-                key = os.path.realpath(other)
-                if key not in seen and other.is_relative_to(entry.workdir):
-                    seen.add(key)
-                    waiting.append(other)
+        follow([file, *packages], entry.workdir, lambda path: self._of_file(path, roots))
         for name in self._provided:
             self.found.pop(name, None)
 
     def _of_file(self, path: Path, roots: list[Path]) -> Iterator[Path]:
         """Add the imports of one file; return the files of the job that it imports."""
-        try:
-            tree = parse(path.read_bytes(), str(path))
-        except (ScriptError, OSError):
+        tree = parse_module(path)
+        if tree is None:
             return
         name = path.relative_to(self._entry.workdir).as_posix()
         self.changes += _changes(tree, name)
@@ -148,28 +139,12 @@ class _Reading:
         line = _tensorboard(tree)
         if line:
             self.found.setdefault(TENSORBOARD, f"{name}:{line}")
-        for parts, level, line in _at_once(tree.body):
-            files = list(imported_files(_roots(path, level) or roots, parts))
-            if not files and not level and not _is_directory(roots, parts[0]):
-                self.found.setdefault(parts[0], f"{name}:{line}")
+        for item in find_imports(tree.body):
+            files = list(item.files(path, roots))
+            # A directory may be a package without ``__init__.py``.
+            if not files and not item.level and not any((root / item.parts[0]).is_dir() for root in roots):
+                self.found.setdefault(item.parts[0], f"{name}:{item.line}")
             yield from files
-
-
-def _roots(module: Path, level: int) -> list[Path]:
-    """Return the directories that a relative import searches; empty for an absolute import."""
-    return [module.parents[min(level, len(module.parents)) - 1]] if level else []
-
-
-def _at_once(body: Sequence[ast.stmt]) -> Iterator[tuple[list[str], int, int]]:
-    """Yield dotted name, level and line of the imports that a module executes in any case."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name.split("."), 0, node.lineno
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module.split(".") if node.module else []
-            for alias in node.names:
-                yield [*base, alias.name], node.level, node.lineno
 
 
 def _tensorboard(tree: ast.Module) -> int:
@@ -187,20 +162,18 @@ def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/")
     )
     for node in ast.walk(tree):
-        if _of_sys(node, ("path",)) or _imports_path(node):
-            yield _Change(f"{file}:{getattr(node, 'lineno', 1)} changes sys.path", directories=absolute)
-        elif isinstance(node, ast.Attribute) and node.attr == "addsitedir":
-            yield _Change(f"{file}:{node.lineno} changes sys.path", directories=absolute)
+        imported = [item.parts for item in find_imports([node])]
+        place = f"{file}:{getattr(node, 'lineno', 1)}"
+        if (
+            _of_sys(node, ("path",))
+            or ["sys", "path"] in imported
+            or (isinstance(node, ast.Attribute) and node.attr == "addsitedir")
+        ):
+            yield _Change(f"{place} changes sys.path", directories=absolute)
         elif isinstance(node, ast.Attribute) and _of_sys(node, _HOOKS):
-            yield _Change(f"{file}:{node.lineno} changes sys.{node.attr}", opaque=True)
+            yield _Change(f"{place} changes sys.{node.attr}", opaque=True)
         elif isinstance(node, ast.Subscript) and _of_sys(node.value, ("modules",)) and _is_other_module(node):
-            yield _Change(f"{file}:{node.lineno} changes sys.modules", opaque=True)
-
-
-def _imports_path(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.ImportFrom) and node.module == "sys" and any(name.name == "path" for name in node.names)
-    )
+            yield _Change(f"{place} changes sys.modules", opaque=True)
 
 
 def _is_other_module(node: ast.Subscript) -> bool:
@@ -225,8 +198,3 @@ def _of_sys(node: ast.AST, names: Sequence[str]) -> bool:
         and isinstance(node.value, ast.Name)
         and node.value.id == "sys"
     )
-
-
-def _is_directory(roots: Sequence[Path], name: str) -> bool:
-    """Return whether a name may belong to a package without ``__init__.py``."""
-    return any((root / name).is_dir() for root in roots)

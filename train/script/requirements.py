@@ -25,11 +25,14 @@ _EDITABLE = ("-e", "--editable")
 _PLACES = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
 # Names by which a package is imported if they differ from the name of the package.
 _IMPORTED_AS = {
+    "absl-py": ("absl",),
     "attrs": ("attr", "attrs"),
     "beautifulsoup4": ("bs4",),
     "faiss-cpu": ("faiss",),
     "faiss-gpu": ("faiss",),
+    "gin-config": ("gin",),
     "google-cloud-storage": ("google",),
+    "hydra-core": ("hydra",),
     "ipython": ("IPython",),
     "msgpack-python": ("msgpack",),
     "nvidia-ml-py": ("pynvml",),
@@ -51,37 +54,32 @@ _IMPORTED_AS = {
     "tensorboard-plugin-profile": ("tensorboard_plugin_profile",),
     "tensorflow-cpu": ("tensorflow", "tensorboard"),
     "tensorflow-gpu": ("tensorflow",),
+    "tfds-nightly": ("tfds",),
     "tf-models-official": ("official",),
     "tf-nightly": ("tensorflow",),
     "tf-nightly-cpu": ("tensorflow",),
+    "umap-learn": ("umap",),
 }
 # Packages of research code whose name on PyPI is the name of their module; any other module may be the author's.
 _SAME_NAME = frozenset(
     """
-    absl accelerate aiohttp albumentations boto3 catboost click cloudpickle dask datasets diffusers einops etils
-    fastai flask fsspec gcsfs gensim gin gpustat gym gymnasium h5py horovod hydra imageio imgaug jax jaxlib joblib
+    accelerate aiohttp albumentations boto3 catboost click cloudpickle dask datasets diffusers einops etils
+    fastai flask fsspec gcsfs gensim gpustat gym gymnasium h5py horovod imageio imgaug jax jaxlib joblib
     keras keras_cv keras_hub keras_nlp keras_tuner librosa lightgbm lmdb loguru lxml matplotlib medpy mlflow
     mpi4py natsort neptune netCDF4 nibabel nltk numba numpy omegaconf onnx openpyxl optax optuna pandas plotly polars
     portalocker psutil pyarrow pydantic pydicom pydot pytest rasterio ray regex requests rich s3fs sacrebleu scipy
     seaborn sentencepiece shapely simplejson six soundfile spacy statsmodels sympy tabulate tensorboard tensorboardX
     tensorflow tensorflow_addons tensorflow_datasets tensorflow_hub tensorflow_io tensorflow_model_optimization
-    tensorflow_probability tensorflow_text termcolor tf_keras tf_slim tfds tifffile tiktoken timm tokenizers toml
-    torch torchvision tqdm transformers typer ujson umap wandb wget xarray xgboost zarr
+    tensorflow_probability tensorflow_text termcolor tf_keras tf_slim tifffile tiktoken timm tokenizers toml
+    torch torchvision tqdm transformers typer ujson wandb wget xarray xgboost zarr
     """.split()  # noqa: SIM905 - as a list of strings it would fill two screens
 )
-_OTHER_NAME = {
-    "absl": "absl-py",
-    "gin": "gin-config",
-    "hydra": "hydra-core",
-    "tfds": "tfds-nightly",
-    "umap": "umap-learn",
-}
 
 
 def distribution_of(module: str) -> str:
     """Return the package on PyPI that provides a module; empty if unknown, for example a module of the author."""
     if module in _SAME_NAME:
-        return _OTHER_NAME.get(module, module.replace("_", "-"))
+        return module.replace("_", "-")
     return next((name for name, modules in _IMPORTED_AS.items() if module in modules), "")
 
 

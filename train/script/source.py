@@ -13,8 +13,9 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from train.errors import ScriptError
 
@@ -60,10 +61,21 @@ def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
     """
     roots = [workdir] if module else [script.parent, workdir]
     first = [script, *(_packages(script, workdir) if module else ())]
+    return follow(first, workdir, lambda path: _files(path, roots))
+
+
+def follow(first: Sequence[Path], workdir: Path, imported: Callable[[Path], Iterable[Path]]) -> list[Path]:
+    """Return files and the files of `workdir` that they import, directly or not, each once.
+
+    Args:
+        first: The files to begin with.
+        workdir: The task's working directory.
+        imported: Returns the files that a file imports.
+    """
     result = {os.path.realpath(path): path for path in first}
-    waiting = list(first)
+    waiting = list(result.values())
     while waiting:
-        for path in _siblings(waiting.pop(0), roots):
+        for path in imported(waiting.pop(0)):
             key = os.path.realpath(path)
             if key not in result and _inside(path, workdir):
                 result[key] = path
@@ -108,11 +120,15 @@ def _check_kind(script: Path) -> None:
     except ValueError as error:  # a null character in the name
         raise ScriptError(f"{str(script)!r} is not a file name", hint="name a Python script") from error
     if stat.S_ISDIR(mode):
-        inside = sorted(path.name for path in script.glob("*.py"))
-        choice = f"one of its scripts, such as {script / inside[0]}" if inside else "a Python script"
-        raise ScriptError(f"{script} is a directory, not a script", hint=f"name {choice}")
+        raise ScriptError(f"{script} is a directory, not a script", hint=name_one(script))
     if not stat.S_ISREG(mode):
         raise ScriptError(f"{script} is not a regular file", hint="write the script to a file and name that")
+
+
+def name_one(directory: Path) -> str:
+    """Return the hint to name a script of a directory."""
+    first = min((path.name for path in directory.glob("*.py")), default="")
+    return f"name one of its scripts, such as {directory / first}" if first else "name a Python script"
 
 
 def _check_name(script: Path) -> None:
@@ -173,40 +189,62 @@ def _line(content: bytes, number: int) -> str:
     return lines[number - 1].decode("utf-8", "replace") if 0 < number <= len(lines) else ""
 
 
-def _siblings(module: Path, roots: list[Path]) -> Iterator[Path]:
-    """Yield the files below `roots` that `module` imports directly."""
-    try:
-        tree = parse(module.read_bytes(), str(module))
-    except (ScriptError, OSError):
-        return
-    for node in ast.walk(tree):
+class Import(NamedTuple):
+    """A module, or a name in a module, that a statement imports.
+
+    Attributes:
+        parts: Dotted name.
+        level: Number of dots before it; 0: absolute.
+        line: Line number from 1.
+    """
+
+    parts: list[str]
+    level: int
+    line: int
+
+    def files(self, module: Path, roots: Sequence[Path]) -> Iterator[Path]:
+        """Yield the files that this import in `module` executes; its last part may be a name in a module."""
+        package = module.parents[min(self.level, len(module.parents)) - 1]
+        for root in [package] if self.level else roots:
+            result = []
+            for depth in range(1, len(self.parts) + 1):
+                place = root.joinpath(*self.parts[:depth])
+                choices = (place / "__init__.py", place.with_name(place.name + ".py"))
+                result += [path for path in choices if path.is_file()][:1]
+            if result:
+                yield from result
+                return
+
+
+def find_imports(nodes: Iterable[ast.AST]) -> Iterator[Import]:
+    """Yield the imports among the nodes of a syntax tree."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from imported_files(roots, alias.name.split("."))
+            yield from (Import(alias.name.split("."), 0, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module.split(".") if node.module else []
-            package = [module.parents[min(node.level, len(module.parents)) - 1]] if node.level else roots
-            for alias in node.names:
-                yield from imported_files(package, [*base, alias.name])
+            yield from (Import([*base, alias.name], node.level, node.lineno) for alias in node.names)
+
+
+def parse_module(module: Path) -> ast.Module | None:
+    """Return the syntax tree of a file; None: it cannot be read or does not compile."""
+    try:
+        return parse(module.read_bytes(), str(module))
+    except (ScriptError, OSError):
+        return None
+
+
+def _files(module: Path, roots: list[Path]) -> Iterator[Path]:
+    """Yield the files below `roots` that `module` imports directly."""
+    tree = parse_module(module)
+    for item in find_imports(ast.walk(tree)) if tree else ():
+        yield from item.files(module, roots)
 
 
 def _packages(module: Path, workdir: Path) -> Iterator[Path]:
     """Yield the files that Python executes before `module`, the outermost package first."""
     above = [directory for directory in module.parents if directory != workdir and _inside(directory, workdir)]
     yield from (path for directory in reversed(above) if (path := directory / "__init__.py").is_file())
-
-
-def imported_files(roots: list[Path], parts: list[str]) -> Iterator[Path]:
-    """Yield the files that the import of `parts` executes; its last part may be a name in a module."""
-    for root in roots:
-        result = []
-        for depth in range(1, len(parts) + 1):
-            place = root.joinpath(*parts[:depth])
-            choices = (place / "__init__.py", place.with_name(place.name + ".py"))
-            result += [path for path in choices if path.is_file()][:1]
-        if result:
-            yield from result
-            return
 
 
 def _inside(path: Path, directory: Path) -> bool:

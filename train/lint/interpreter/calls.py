@@ -81,8 +81,7 @@ _ANY = Arguments(starred=True)
 class Caller(Evaluator):
     """Evaluates the calls of one script."""
 
-    def call(self, node: ast.Call) -> Value:
-        """Return the value of a call, after its arguments and its function are evaluated."""
+    def _call(self, node: ast.Call) -> Value:
         func = self.evaluate(node.func)
         args: list[Value] = []
         keywords: dict[str, Value] = {}

@@ -7,11 +7,11 @@ import builtins
 import operator
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from train.lint.interpreter import conditions
-from train.lint.interpreter.names import Kind, canonical, kind_of, kind_of_type, type_of
+from train.lint.interpreter.names import Kind, canonical, kind_of
 from train.lint.interpreter.state import State
 from train.lint.interpreter.values import (
     Arguments,
@@ -99,10 +99,6 @@ class Evaluator(State):
     """Evaluates the expressions of one script; calls are in train.lint.interpreter.calls."""
 
     @abstractmethod
-    def call(self, node: ast.Call) -> Value:
-        """Return the value of a call."""
-
-    @abstractmethod
     def enter(self, function: Function, given: Arguments) -> Value:
         """Return the result of a function in the sources."""
 
@@ -116,7 +112,9 @@ class Evaluator(State):
         handler: Handler | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if handler is not None:
             return handler(node)
-        return unknown(union([self.evaluate(child) for child in _children(node)]))
+        return unknown(
+            union([self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+        )
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -349,9 +347,6 @@ class Evaluator(State):
                 exact = False
         return Table(marks, items, exact)
 
-    def _lambda(self, node: ast.Lambda) -> Value:
-        return self.defined(node)
-
     def defined(self, node: _Code) -> Function:
         """Return a function with its default arguments."""
         args = node.args
@@ -364,6 +359,8 @@ class Evaluator(State):
             if default is not None:
                 defaults[argument.arg] = self.evaluate(default)
         return Function(node=node, frame=self.frame, defaults=defaults)
+
+    _lambda = defined
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         outer = self.frame
@@ -391,14 +388,10 @@ class Evaluator(State):
     _generatorexp = _comprehension
     _dictcomp = _comprehension
 
-    def _call(self, node: ast.Call) -> Value:
-        return self.call(node)
-
-    def _starred(self, node: ast.Starred) -> Value:
+    def _starred(self, node: ast.Starred | ast.Await) -> Value:
         return self.evaluate(node.value)
 
-    def _await(self, node: ast.Await) -> Value:
-        return self.evaluate(node.value)
+    _await = _starred
 
     # --- assignment -------------------------------------------------------------------------------------------------
 
@@ -482,13 +475,8 @@ def element(value: Value) -> Value:
 
 def is_property(node: ast.AST) -> bool:
     """Return whether a function is a property."""
-    decorators = getattr(node, "decorator_list", [])
-    return any(
-        (isinstance(item, ast.Name) and item.id == "property")
-        or (isinstance(item, ast.Attribute) and item.attr == "cached_property")
-        or (isinstance(item, ast.Name) and item.id == "cached_property")
-        for item in decorators
-    )
+    names = [getattr(item, "id", getattr(item, "attr", "")) for item in getattr(node, "decorator_list", [])]
+    return bool({"property", "cached_property"} & set(names))
 
 
 def owned(function: Function, owner: Value) -> Function:
@@ -498,11 +486,7 @@ def owned(function: Function, owner: Value) -> Function:
 
 def _role_of(value: Value) -> str:
     kind = kind_of(value)
-    if kind is Kind.STRATEGY:
-        return "strategy"
-    if kind is Kind.RESOLVER or kind_of_type(type_of(value)) is Kind.RESOLVER:
-        return "resolver"
-    return ""
+    return kind.value if kind in (Kind.STRATEGY, Kind.RESOLVER) else ""
 
 
 def _named(marks: Mark, name: str) -> Mark:
@@ -516,12 +500,6 @@ def _called_global(name: str, value: Value) -> Value:
     if isinstance(value, Const):
         return Const(value.marks | Mark.REPLICAS, value.value)
     return Opaque(value.marks | Mark.REPLICAS, value.meaning) if isinstance(value, Opaque) else value
-
-
-def _children(node: ast.AST) -> Iterable[ast.expr]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
 
 
 def _shown(value: str | int) -> str:

@@ -225,25 +225,21 @@ class _Walker(Caller):
 
     def _augassign(self, node: ast.AugAssign) -> _Flow:
         value = self.evaluate(node.value)
-        if isinstance(node.target, ast.Name):
-            old = self.frame.find(node.target.id) or unknown()
-            if isinstance(old, Ref) and old.name == ENVIRON:
-                self.call_seen("os.environ.update", node, Arguments((value,)))
-                return _Flow.NEXT
-            if isinstance(old, Items):
-                both = old.items + (value.items if isinstance(value, Items) else [])
-                exact = old.exact and isinstance(value, Items) and value.exact
-                new: Value = Items(union((old, value)), both, exact)
-            else:
-                loose = isinstance(old, Made) or isinstance(value, Made)
-                new = unknown(union((old, value))) if loose else Opaque(union((old, value)))
-            self.frame.bind(node.target.id, new)
-            return _Flow.NEXT
-        target = self.evaluate(node.target)
-        if isinstance(target, Ref) and target.name == ENVIRON:
+        name = node.target.id if isinstance(node.target, ast.Name) else ""
+        old = self.frame.find(name) or unknown() if name else self.evaluate(node.target)
+        marks = union((old, value))
+        if isinstance(old, Ref) and old.name == ENVIRON:
             self.call_seen("os.environ.update", node, Arguments((value,)))
+        elif not name:
+            self.assign(node.target, unknown(marks))
+        elif isinstance(old, Items):
+            both = old.items + (value.items if isinstance(value, Items) else [])
+            self.frame.bind(
+                node.target.id, Items(marks, both, old.exact and isinstance(value, Items) and value.exact)
+            )
         else:
-            self.assign(node.target, unknown(union((target, value))))
+            loose = isinstance(old, Made) or isinstance(value, Made)
+            self.frame.bind(name, unknown(marks) if loose else Opaque(marks))
         return _Flow.NEXT
 
     def _delete(self, node: ast.Delete) -> _Flow:
@@ -511,8 +507,3 @@ def _captured(pattern: ast.pattern) -> list[str]:
         if isinstance(name, str):
             result.append(name)
     return result
-
-
-def _loaded(node: ast.expr) -> ast.expr:
-    """Return a target as an expression; the evaluation ignores its context."""
-    return node
