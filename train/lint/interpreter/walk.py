@@ -234,9 +234,7 @@ class _Walker(Caller):
             self.assign(node.target, unknown(marks))
         elif isinstance(old, Items):
             both = old.items + (value.items if isinstance(value, Items) else [])
-            self.frame.bind(
-                node.target.id, Items(marks, both, old.exact and isinstance(value, Items) and value.exact)
-            )
+            self.frame.bind(name, Items(marks, both, old.exact and isinstance(value, Items) and value.exact))
         else:
             loose = isinstance(old, Made) or isinstance(value, Made)
             self.frame.bind(name, unknown(marks) if loose else Opaque(marks))
