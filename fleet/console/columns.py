@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fleet.console.colors import paint
 from fleet.console.log_lines import clean
 
 GAP = 2  # columns of space between two columns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Column:
     rank: int = 0
     right: bool = False
     limit: int = 40
+
+    @classmethod
+    def of(cls, title: str, rows: Iterable[T], text: Callable[[T], str], **layout: Any) -> Column:
+        """Return the column with the plain text of each row; `layout`: further attributes."""
+        return cls(title, tuple(Span(text(row)) for row in rows), **layout)
 
     @property
     def width(self) -> int:

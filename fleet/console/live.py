@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from fleet import events
 from fleet.console.backlog import Backlog, Batch
 from fleet.console.colors import paint, task_color
 from fleet.console.columns import Line
@@ -21,20 +22,6 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
 from fleet.console.reports import report_text
 from fleet.console.view import View, apply
-from fleet.events import (
-    ConnectionLost,
-    ConnectionRestored,
-    Event,
-    FleetDown,
-    JobDiagnosed,
-    JobsDeleted,
-    JobStarted,
-    LogChunk,
-    Note,
-    OrphansDeleted,
-    ResultsPulled,
-    ZoneTried,
-)
 from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, HangInspection
@@ -47,18 +34,18 @@ _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
 _SAID = (
-    Note,
-    ZoneTried,
-    JobStarted,
+    events.Note,
+    events.ZoneTried,
+    events.JobStarted,
     AttemptEnded,
     HangInspection,
-    JobDiagnosed,
-    ConnectionLost,
-    ConnectionRestored,
-    FleetDown,
-    OrphansDeleted,
-    JobsDeleted,
-    ResultsPulled,
+    events.JobDiagnosed,
+    events.ConnectionLost,
+    events.ConnectionRestored,
+    events.FleetDown,
+    events.OrphansDeleted,
+    events.JobsDeleted,
+    events.ResultsPulled,
 )
 
 
@@ -134,7 +121,7 @@ class LiveSink:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Take one event.
 
         Raises:
@@ -144,7 +131,7 @@ class LiveSink:
             return
         now = self._clock()
         with self._lock:
-            if isinstance(event, LogChunk):
+            if isinstance(event, events.LogChunk):
                 self._backlog.add(event)
             else:
                 self._view = apply(self._view, event, now)
@@ -183,7 +170,7 @@ class LiveSink:
             vertical_overflow="crop",
         )
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: events.Event) -> None:
         report = report_text(event)
         if report:
             self._messages.append((time.monotonic(), report))
@@ -196,7 +183,7 @@ class LiveSink:
             lines = message.split("\n")
             text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
             self._messages.append((time.monotonic(), text + "\n"))
-            if isinstance(event, JobStarted):
+            if isinstance(event, events.JobStarted):
                 self._messages = [(_AT_ONCE, earlier) for _, earlier in self._messages]
 
     def _run(self) -> None:

@@ -7,28 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fleet import events
 from fleet.console.formatting import money, short_span, size, span
 from fleet.console.log_lines import clean, quoted
-from fleet.events import (
-    BootstrapProgress,
-    ConnectionLost,
-    ConnectionRestored,
-    Event,
-    FleetDown,
-    FleetOpened,
-    InstanceChanged,
-    JobDiagnosed,
-    JobsDeleted,
-    JobStarted,
-    Level,
-    Note,
-    OrphansDeleted,
-    PushProgress,
-    ResultsPulled,
-    TaskPlanned,
-    TaskPrepared,
-    ZoneTried,
-)
 from fleet.folding import fold
 from provision.quantities import counted
 from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
@@ -37,10 +18,10 @@ from train.agent.protocol.wording import signal_name
 _SPARE = "none: a spare gets no task until another host is lost"
 
 
-def message(event: Event) -> str:
+def message(event: events.Event) -> str:
     """Return the message of an event, without control characters; empty if it has none.
 
-    Output of a task, progress and usage have no sentence. PushProgress has one when it is complete.
+    Output of a task, progress and usage have no sentence. events.PushProgress has one when it is complete.
     """
     words = _SENTENCES.get(type(event))
     if words is None:
@@ -56,15 +37,15 @@ class Reporter:
         self._reasons: dict[int, str] = {}
         self._steps: set[tuple[str, str]] = set()  # hosts, and their reported steps
 
-    def message(self, event: Event) -> str:
+    def message(self, event: events.Event) -> str:
         """Return the message of an event; empty if it repeats an earlier one."""
-        if isinstance(event, BootstrapProgress):
+        if isinstance(event, events.BootstrapProgress):
             if (event.host, event.step) in self._steps:
                 return ""
             self._steps.add((event.host, event.step))
         elif isinstance(event, AttemptEnded):
             self._reasons[event.attempt] = _plain(event.reason)
-        elif isinstance(event, JobDiagnosed) and not event.final:
+        elif isinstance(event, events.JobDiagnosed) and not event.final:
             reason = self._reasons.get(event.attempt, "")
             if reason and _plain(event.message) == reason:
                 return ""
@@ -76,7 +57,7 @@ def _plain(text: str) -> str:
     return re.sub(r" \([^()]*\)", "", text)
 
 
-def plan_text(plan: TaskPlanned) -> str:
+def plan_text(plan: events.TaskPlanned) -> str:
     """Return the command and the environment of a task as lines, for ``--dry-run``."""
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
@@ -143,11 +124,7 @@ def _ended(end: Exit | None) -> str:
     return f"exited with code {end.code}"
 
 
-def _note(event: Note) -> str:
-    return f"warning: {event.text}" if event.level is Level.WARNING else event.text
-
-
-def _fleet_opened(event: FleetOpened) -> str:
+def _fleet_opened(event: events.FleetOpened) -> str:
     hosts = counted(len(event.hosts) // event.tasks_per_host, "host")
     each = f", {event.tasks_per_host} tasks each" if event.tasks_per_host > 1 else ""
     text = f"fleet {event.fleet}: {hosts}{each} ({event.provider})"
@@ -158,11 +135,7 @@ def _fleet_opened(event: FleetOpened) -> str:
     return text
 
 
-def _bootstrap_progress(event: BootstrapProgress) -> str:
-    return f"{event.host}: {event.step}" + (f" ({event.detail})" if event.detail else "")
-
-
-def _push_progress(event: PushProgress) -> str:
+def _push_progress(event: events.PushProgress) -> str:
     if event.sent < event.total:
         return ""
     if event.total == 0:
@@ -170,7 +143,7 @@ def _push_progress(event: PushProgress) -> str:
     return f"{event.host}: {counted(event.files, 'file')} pushed, {size(event.total)}"
 
 
-def _task_prepared(event: TaskPrepared) -> str:
+def _task_prepared(event: events.TaskPrepared) -> str:
     details = [f"{name} {version}" for name, version in event.versions.items()]
     if event.gpus:
         details.append(_gpus(event.gpus))
@@ -182,7 +155,7 @@ def _gpus(names: tuple[str, ...]) -> str:
     return ", ".join(f"{count} of {name}" if count > 1 else name for name, count in kinds.items())
 
 
-def _job_started(event: JobStarted) -> str:
+def _job_started(event: events.JobStarted) -> str:
     tasks = fold(member.task for member in event.members if member.task)
     names = fold(member.slot for member in event.members if not member.task)
     attached = f"attached to job {event.job}" if event.attached else f"job {event.job} started"
@@ -192,12 +165,12 @@ def _job_started(event: JobStarted) -> str:
     return f"{head}: {event.script} on {tasks}{spares}{attempt}"
 
 
-def _connection_lost(event: ConnectionLost) -> str:
+def _connection_lost(event: events.ConnectionLost) -> str:
     then = f"retrying in {span(max(1, event.retry_s))}" if event.retry_s > 0 else "giving up"
     return f"{event.host}: connection lost ({event.reason}); {then}"
 
 
-def _fleet_down(event: FleetDown) -> str:
+def _fleet_down(event: events.FleetDown) -> str:
     if event.external:
         left = f"files remain on {event.left}" if event.left else "no files remain on them"
         return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} released; {left}"
@@ -232,30 +205,18 @@ def _hang_inspection(event: HangInspection) -> str:
     return f"no progress: {describe(event)}" + (f" (state {event.state})" if event.state else "")
 
 
-def _job_diagnosed(event: JobDiagnosed) -> str:
+def _job_diagnosed(event: events.JobDiagnosed) -> str:
     if event.final or event.kind == "unknown":  # the error at the end of the command reports that of the job
         return ""
     return f"attempt {event.attempt}: {event.message}"
 
 
-def _instance_changed(event: InstanceChanged) -> str:
-    return f"{event.instance}: {event.step}"
-
-
-def _zone_tried(event: ZoneTried) -> str:
-    return f"{event.zone}: {event.step}"
-
-
-def _orphans_deleted(event: OrphansDeleted) -> str:
-    return f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left"
-
-
-def _jobs_deleted(event: JobsDeleted) -> str:
+def _jobs_deleted(event: events.JobsDeleted) -> str:
     kept = "".join(f"\njob {job} was not deleted: {why}" for job, why in event.kept.items())
     return f"{counted(len(event.jobs), 'job')} deleted, {size(event.freed)} freed on the hosts" + kept
 
 
-def _results_pulled(event: ResultsPulled) -> str:
+def _results_pulled(event: events.ResultsPulled) -> str:
     present = event.files - event.received_files
     before = f", {present:,} of them there before" if present and event.received_files else ""
     if not event.received_files:
@@ -263,28 +224,26 @@ def _results_pulled(event: ResultsPulled) -> str:
     return f"{counted(event.files, 'file')}, {size(event.size)}{before}, in {event.directory}"
 
 
-def _connection_restored(event: ConnectionRestored) -> str:
-    return f"{event.host}: connected again"
-
-
 _SENTENCES: dict[type, Callable[[Any], str]] = {
-    Note: _note,
-    FleetOpened: _fleet_opened,
-    ZoneTried: _zone_tried,
-    InstanceChanged: _instance_changed,
-    BootstrapProgress: _bootstrap_progress,
-    PushProgress: _push_progress,
-    TaskPrepared: _task_prepared,
-    JobStarted: _job_started,
-    ConnectionLost: _connection_lost,
-    ConnectionRestored: _connection_restored,
-    FleetDown: _fleet_down,
-    OrphansDeleted: _orphans_deleted,
-    JobsDeleted: _jobs_deleted,
-    ResultsPulled: _results_pulled,
+    events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
+    events.FleetOpened: _fleet_opened,
+    events.ZoneTried: lambda event: f"{event.zone}: {event.step}",
+    events.InstanceChanged: lambda event: f"{event.instance}: {event.step}",
+    events.BootstrapProgress: lambda event: (
+        f"{event.host}: {event.step}" + (f" ({event.detail})" if event.detail else "")
+    ),
+    events.PushProgress: _push_progress,
+    events.TaskPrepared: _task_prepared,
+    events.JobStarted: _job_started,
+    events.ConnectionLost: _connection_lost,
+    events.ConnectionRestored: lambda event: f"{event.host}: connected again",
+    events.FleetDown: _fleet_down,
+    events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
+    events.JobsDeleted: _jobs_deleted,
+    events.ResultsPulled: _results_pulled,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,
-    JobDiagnosed: _job_diagnosed,
+    events.JobDiagnosed: _job_diagnosed,
     JobResult: result_message,
 }

@@ -7,25 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fleet import events
 from fleet.console.columns import Column, Span, choose, render, table
 from fleet.console.formatting import money, size, size_short, span
 from fleet.console.log_lines import clean
 from fleet.console.messages import plan_text
-from fleet.events import (
-    Checked,
-    Event,
-    HostFacts,
-    HostsChecked,
-    JobsListed,
-    Orphan,
-    OrphansFound,
-    Quoted,
-    ResultsAtRisk,
-    ResultsFound,
-    SmokeTested,
-    StoredResults,
-    TaskPlanned,
-)
 from fleet.folding import fold
 from provision.quantities import counted
 from train.lint.model import Finding
@@ -39,13 +25,13 @@ _PLACES = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
 
 
-def report_text(event: Event) -> str:
+def report_text(event: events.Event) -> str:
     """Return the lines of a report, at most 80 columns each, with a final newline; empty for other events."""
     words = _REPORTS.get(type(event))
     return words(event) if words else ""
 
 
-def _quoted(event: Quoted) -> str:
+def _quoted(event: events.Quoted) -> str:
     kind = "spot instance" if event.spot else "instance"
     payer = f", project {event.project}" if event.project else ""
     head = f"fleet {event.fleet}: {counted(event.instances, kind)}{payer}"
@@ -53,10 +39,10 @@ def _quoted(event: Quoted) -> str:
         head += ", all in the first of these zones with capacity"
     shown = event.offers[:_OFFERS]
     columns = [
-        Column("ZONE", tuple(Span(offer.zone) for offer in shown)),
-        Column("MACHINE", tuple(Span(offer.machine) for offer in shown)),
-        Column("USD/H EACH", tuple(Span(_price(offer.price_usd_h, 1)) for offer in shown), right=True),
-        Column("USD/H ALL", tuple(Span(_price(offer.price_usd_h, event.instances)) for offer in shown), right=True),
+        Column.of("ZONE", shown, lambda offer: offer.zone),
+        Column.of("MACHINE", shown, lambda offer: offer.machine),
+        Column.of("USD/H EACH", shown, lambda offer: _price(offer.price_usd_h, 1), right=True),
+        Column.of("USD/H ALL", shown, lambda offer: _price(offer.price_usd_h, event.instances), right=True),
     ]
     text = _filled(head) + _indented(columns)
     if len(event.offers) > len(shown):
@@ -79,27 +65,17 @@ def _price(usd_h: float | None, count: int) -> str:
     return "unknown" if usd_h is None else f"{usd_h * count:,.3f}"
 
 
-def _orphans_found(event: OrphansFound) -> str:
+def _orphans_found(event: events.OrphansFound) -> str:
     if not event.orphans:
         return "no orphaned resources found\n"
-    now = time.time()
     shown = event.orphans[:_ORPHANS]
-
-    def cells(words: Callable[[Orphan], str]) -> tuple[Span, ...]:
-        return tuple(Span(words(orphan)) for orphan in shown)
-
     columns = [
-        Column("KIND", cells(lambda orphan: orphan.kind)),
-        Column("NAME", cells(lambda orphan: orphan.name), limit=32),
-        Column("ZONE", cells(lambda orphan: orphan.zone), rank=3),
-        Column("USER", cells(lambda orphan: orphan.user), rank=2, limit=16),
-        Column(
-            "AGE",
-            cells(lambda orphan: span(now - orphan.created_at) if orphan.created_at else ""),
-            rank=1,
-            right=True,
-        ),
-        Column("COST", cells(lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else ""), right=True),
+        Column.of("KIND", shown, lambda orphan: orphan.kind),
+        Column.of("NAME", shown, lambda orphan: orphan.name, limit=32),
+        Column.of("ZONE", shown, lambda orphan: orphan.zone, rank=3),
+        Column.of("USER", shown, lambda orphan: orphan.user, rank=2, limit=16),
+        Column.of("AGE", shown, lambda orphan: _age(orphan.created_at), rank=1, right=True),
+        Column.of("COST", shown, lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else "", right=True),
     ]
     text = _filled(f"{counted(len(event.orphans), 'orphaned resource')}:") + _indented(columns)
     if len(event.orphans) > len(shown):
@@ -110,7 +86,11 @@ def _orphans_found(event: OrphansFound) -> str:
     return text
 
 
-def _checked(event: Checked) -> str:
+def _age(began_at: float) -> str:
+    return span(time.time() - began_at) if began_at else ""
+
+
+def _checked(event: events.Checked) -> str:
     lines = [] if event.ok else [line for line in (event.hint, *event.next_step.split("\n")) if line]
     steps = "".join(f"{' ' * 9}{clean(line)}\n" for line in lines)
     return _item("ok" if event.ok else "missing", f"{event.subject}: {event.message}") + steps
@@ -118,36 +98,27 @@ def _checked(event: Checked) -> str:
 
 def _item(mark: str, words: str) -> str:
     """Format a status word and a text, wrapped at the width."""
-    return (
-        textwrap.fill(
-            clean(f"{mark:8} {words}"),
-            _WIDTH,
-            subsequent_indent=" " * 9,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
+    return _filled(f"{mark:8} {words}", indent=" " * 9)
 
 
-def _hosts_checked(event: HostsChecked) -> str:
-    def cells(words: Callable[[HostFacts], str]) -> tuple[Span, ...]:
-        return tuple(Span(words(host) if host.python else "") for host in event.hosts)
+def _hosts_checked(event: events.HostsChecked) -> str:
+    def column(title: str, text: Callable[[events.HostFacts], str], **layout: Any) -> Column:
+        return Column.of(title, event.hosts, lambda host: text(host) if host.python else "", **layout)
 
-    def versions(package: str) -> tuple[Span, ...]:
-        return cells(lambda host: host.versions.get(package, "none"))
+    def version(title: str, package: str, rank: int = 0) -> Column:
+        return column(title, lambda host: host.versions.get(package, "none"), rank=rank)
 
     columns = [
-        Column("HOST", tuple(Span(host.host) for host in event.hosts)),
-        Column("ADDRESS", tuple(Span(host.address) for host in event.hosts), rank=5),
-        Column("PYTHON", versions("python")),
-        Column("TENSORFLOW", versions("tensorflow")),
-        Column("KERAS", versions("keras")),
-        Column("TF-KERAS", versions("tf_keras"), rank=1),
-        Column("GPUS", cells(_gpus), limit=20),
-        Column("DISK", cells(lambda host: size_short(host.disk_free)), rank=2, right=True),
-        Column("MEMORY", cells(lambda host: size_short(host.memory)), rank=3, right=True),
-        Column("ARCH", cells(lambda host: host.machine), rank=4),
+        Column.of("HOST", event.hosts, lambda host: host.host),
+        Column.of("ADDRESS", event.hosts, lambda host: host.address, rank=5),
+        version("PYTHON", "python"),
+        version("TENSORFLOW", "tensorflow"),
+        version("KERAS", "keras"),
+        version("TF-KERAS", "tf_keras", rank=1),
+        column("GPUS", _gpus, limit=20),
+        column("DISK", lambda host: size_short(host.disk_free), rank=2, right=True),
+        column("MEMORY", lambda host: size_short(host.memory), rank=3, right=True),
+        column("ARCH", lambda host: host.machine, rank=4),
     ]
     text = _filled(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _indented(columns)
     text += "".join(_item("warning", words) for words in event.warnings)
@@ -157,11 +128,11 @@ def _hosts_checked(event: HostsChecked) -> str:
     return text + ("" if event.problems else f"{'ok':8} hosts are ready\n")
 
 
-def _gpus(host: HostFacts) -> str:
+def _gpus(host: events.HostFacts) -> str:
     return ", ".join(f"{host.gpus.count(name)} x {name}" for name in dict.fromkeys(host.gpus))
 
 
-def _smoke_tested(event: SmokeTested) -> str:
+def _smoke_tested(event: events.SmokeTested) -> str:
     lines = [line[: _WIDTH - len(_INDENT) - 1] for line in map(clean, event.lines)]
     return _item("ok" if event.ok else "failed", f"{event.host}: {event.message}") + "".join(
         f"{_INDENT} {line}\n" for line in lines
@@ -169,25 +140,24 @@ def _smoke_tested(event: SmokeTested) -> str:
 
 
 def _finding(event: Finding) -> str:
-    head = f"{event.place}: {event.rule} {event.severity.value}: {event.message}"
-    parts = ((head, ""), (event.reason, "why:  "), (event.fix, "fix:  "))
-    return "".join(
+    text = _filled(f"{event.place}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
+    parts = (("why:  ", event.reason), ("fix:  ", event.fix))
+    return text + "".join(_filled(words, _INDENT + label, " " * 8) for label, words in parts if words)
+
+
+def _filled(text: str, first: str = "", indent: str = "") -> str:
+    """Return a paragraph: the indentation of its first line is `first`, that of the others `indent`."""
+    return (
         textwrap.fill(
-            clean(words),
+            clean(text),
             _WIDTH,
-            initial_indent=_INDENT + label if label else "",
-            subsequent_indent=" " * 8 if label else _INDENT,
+            initial_indent=first,
+            subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
         )
         + "\n"
-        for words, label in parts
-        if words
     )
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(clean(text), _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def _indented(columns: list[Column]) -> str:
@@ -196,7 +166,7 @@ def _indented(columns: list[Column]) -> str:
     return render(((Span(_INDENT), *line) for line in lines), color=False)
 
 
-def _jobs_listed(event: JobsListed) -> str:
+def _jobs_listed(event: events.JobsListed) -> str:
     text = _filled(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
     if event.jobs:
         text += _indented(_job_columns(event.jobs))
@@ -209,19 +179,14 @@ def _jobs_listed(event: JobsListed) -> str:
     return text + _silent(event.silent)
 
 
-def _job_columns(jobs: tuple[StoredResults, ...]) -> list[Column]:
-    now = time.time()
-
-    def cells(words: Callable[[StoredResults], str]) -> tuple[Span, ...]:
-        return tuple(Span(words(job)) for job in jobs)
-
+def _job_columns(jobs: tuple[events.StoredResults, ...]) -> list[Column]:
     return [
-        Column("JOB", cells(lambda job: job.job)),
-        Column("SCRIPT", cells(lambda job: job.script), rank=2, limit=20),
-        Column("STATE", cells(lambda job: job.state or "unknown")),
-        Column("AGE", cells(lambda job: span(now - job.started_at) if job.started_at else ""), rank=1, right=True),
-        Column("SIZE", cells(lambda job: size(job.size)), right=True),
-        Column("PULLED", cells(lambda job: job.pulled or "nothing to pull"), rank=1),
+        Column.of("JOB", jobs, lambda job: job.job),
+        Column.of("SCRIPT", jobs, lambda job: job.script, rank=2, limit=20),
+        Column.of("STATE", jobs, lambda job: job.state or "unknown"),
+        Column.of("AGE", jobs, lambda job: _age(job.started_at), rank=1, right=True),
+        Column.of("SIZE", jobs, lambda job: size(job.size), right=True),
+        Column.of("PULLED", jobs, lambda job: job.pulled or "nothing to pull", rank=1),
     ]
 
 
@@ -232,7 +197,7 @@ def _silent(hosts: tuple[str, ...]) -> str:
     return _filled(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
 
 
-def _results_at_risk(event: ResultsAtRisk) -> str:
+def _results_at_risk(event: events.ResultsAtRisk) -> str:
     text = ""
     if event.jobs:
         end = "jobs on the hosts will be deleted" if event.pruned else "results exist on the hosts only"
@@ -244,8 +209,8 @@ def _results_at_risk(event: ResultsAtRisk) -> str:
     return text + _silent(event.silent)
 
 
-def _job_at_risk(job: StoredResults) -> str:
-    age = f", started {span(time.time() - job.started_at)} ago" if job.started_at else ""
+def _job_at_risk(job: events.StoredResults) -> str:
+    age = f", started {_age(job.started_at)} ago" if job.started_at else ""
     pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
     script = f" {job.script}" if job.script else ""
     text = _filled(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {size(job.size)}")
@@ -259,7 +224,7 @@ def _job_at_risk(job: StoredResults) -> str:
     return text + _few([f"{_INDENT}{path}" for path in job.paths])
 
 
-def _results_found(event: ResultsFound) -> str:
+def _results_found(event: events.ResultsFound) -> str:
     shown = [place for place in event.results if place.kind != "logs"]
     lines = [
         f"{_INDENT}{size(result.size)}, {counted(result.files, 'file')}  {result.host}:{result.path}"
@@ -276,14 +241,14 @@ def _few(lines: list[str]) -> str:
 
 
 _REPORTS: dict[type, Callable[[Any], str]] = {
-    TaskPlanned: plan_text,
-    Quoted: _quoted,
-    OrphansFound: _orphans_found,
-    Checked: _checked,
-    HostsChecked: _hosts_checked,
-    SmokeTested: _smoke_tested,
+    events.TaskPlanned: plan_text,
+    events.Quoted: _quoted,
+    events.OrphansFound: _orphans_found,
+    events.Checked: _checked,
+    events.HostsChecked: _hosts_checked,
+    events.SmokeTested: _smoke_tested,
     Finding: _finding,
-    JobsListed: _jobs_listed,
-    ResultsAtRisk: _results_at_risk,
-    ResultsFound: _results_found,
+    events.JobsListed: _jobs_listed,
+    events.ResultsAtRisk: _results_at_risk,
+    events.ResultsFound: _results_found,
 }

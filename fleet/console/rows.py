@@ -116,13 +116,13 @@ def row_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozense
     """
 
     def numbers(title: str, text: Callable[[Row], str], rank: int) -> Column:
-        return Column(title, tuple(Span(text(row)) for row in rows), rank=rank, right=True, limit=12)
+        return Column.of(title, rows, text, rank=rank, right=True, limit=12)
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
     return [
         Column(title, tuple(Span(called(row.name, row.slot), task_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(_state(row, slow) for row in rows), limit=30),
-        Column("ADDRESS", tuple(Span(row.endpoint or row.address) for row in rows), rank=9, limit=28),
+        Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
         numbers("EPOCH", lambda row: formatting.of(row.epoch, row.epochs), 1),
         numbers("STEP", lambda row: formatting.of(row.step, row.steps), 2),
         numbers("STEPS/S", lambda row: formatting.rate(row.steps_per_s) if row.steps_per_s >= 0 else "", 4),

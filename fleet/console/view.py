@@ -8,23 +8,10 @@ from enum import Enum
 from statistics import median
 from typing import Any
 
+from fleet import events
 from fleet.console.formatting import size
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.rows import STOPPED, Row
-from fleet.events import (
-    BootstrapProgress,
-    ConnectionLost,
-    ConnectionRestored,
-    Event,
-    FleetDown,
-    FleetOpened,
-    HostConnected,
-    InstanceChanged,
-    JobStarted,
-    PullProgress,
-    PushProgress,
-    TaskPrepared,
-)
 from fleet.folding import order
 from provision.quantities import counted
 from train.agent.protocol.cluster import endpoint
@@ -87,18 +74,18 @@ class View:
     ended_at: float = 0.0
     rows: tuple[Row, ...] = field(default=())
     result: JobResult | None = None
-    down: FleetDown | None = None
+    down: events.FleetDown | None = None
 
     def cost_usd(self, now: float) -> float:
         """Return the cost of the fleet until `now`, in USD."""
         return self.price_usd_h * max(0.0, now - self.created_at) / 3600 if self.created_at else 0.0
 
 
-def apply(view: View, event: Event, now: float) -> View:
+def apply(view: View, event: events.Event, now: float) -> View:
     """Return `view` after `event`, which this computer received at `now`."""
     if not view.began_at:
         view = replace(view, began_at=now)
-    if isinstance(event, (JobResult, FleetDown)):
+    if isinstance(event, (JobResult, events.FleetDown)):
         view = replace(view, ended_at=now)
     elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
         view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
@@ -153,7 +140,7 @@ def _stage(view: View, stage: Stage) -> View:
     return replace(view, stage=stage, rows=tuple(replace(row, ready=False) for row in view.rows))
 
 
-def _fleet_opened(view: View, event: FleetOpened) -> View:
+def _fleet_opened(view: View, event: events.FleetOpened) -> View:
     by_name = {row.name: row for row in view.rows}
     rows = tuple(by_name.get(name, Row(name, slot=name)) for name in sorted(event.hosts, key=order))
     return replace(
@@ -167,18 +154,18 @@ def _fleet_opened(view: View, event: FleetOpened) -> View:
     )
 
 
-def _instance_changed(view: View, event: InstanceChanged) -> View:
+def _instance_changed(view: View, event: events.InstanceChanged) -> View:
     stage = Stage.DOWN if event.step.startswith("delet") else Stage.UP
     address = _row(view, event.instance).address
     row = Row(event.instance, slot=event.instance, address=address, step_text=event.step, ready=event.done)
     return _put(_stage(view, stage), row)
 
 
-def _host_connected(view: View, event: HostConnected) -> View:
+def _host_connected(view: View, event: events.HostConnected) -> View:
     return _with(view, event.host, step_text="connected", address=event.address, lost="")
 
 
-def _bootstrap_progress(view: View, event: BootstrapProgress) -> View:
+def _bootstrap_progress(view: View, event: events.BootstrapProgress) -> View:
     return _with(
         _stage(view, Stage.READY),
         event.host,
@@ -190,26 +177,28 @@ def _bootstrap_progress(view: View, event: BootstrapProgress) -> View:
     )
 
 
-def _push_progress(view: View, event: PushProgress) -> View:
+def _push_progress(view: View, event: events.PushProgress) -> View:
     done = event.sent >= event.total
     return _transferred(_stage(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
 
 
-def _transferred(view: View, event: PushProgress | PullProgress, step: str, part: int, *, done: bool) -> View:
+def _transferred(
+    view: View, event: events.PushProgress | events.PullProgress, step: str, part: int, *, done: bool
+) -> View:
     text = f"{size(part)} of {size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
     return _with(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
 
 
-def _pull_progress(view: View, event: PullProgress) -> View:
+def _pull_progress(view: View, event: events.PullProgress) -> View:
     step = "pulled" if event.done else "pulling" if event.total else "listing"
     return _transferred(_stage(view, Stage.PULL), event, step, event.received, done=event.done)
 
 
-def _task_prepared(view: View, event: TaskPrepared) -> View:
+def _task_prepared(view: View, event: events.TaskPrepared) -> View:
     return _with(view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint)
 
 
-def _job_started(view: View, event: JobStarted) -> View:
+def _job_started(view: View, event: events.JobStarted) -> View:
     lost = {row.name: row.lost for row in view.rows}
     tasks = {member.task for member in event.members}
     shown = [member for member in event.members if member.task or member.slot not in tasks]
@@ -245,15 +234,15 @@ def _connection(view: View, host: str, reason: str) -> View:
     return replace(view, rows=rows)
 
 
-def _connection_lost(view: View, event: ConnectionLost) -> View:
+def _connection_lost(view: View, event: events.ConnectionLost) -> View:
     return _connection(view, event.host, event.reason or "no answer")
 
 
-def _connection_restored(view: View, event: ConnectionRestored) -> View:
+def _connection_restored(view: View, event: events.ConnectionRestored) -> View:
     return _connection(view, event.host, "")
 
 
-def _fleet_down(view: View, event: FleetDown) -> View:
+def _fleet_down(view: View, event: events.FleetDown) -> View:
     return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
 
 
@@ -323,17 +312,17 @@ def _job_result(view: View, event: JobResult) -> View:
 
 
 _REDUCERS: dict[type, Callable[[View, Any], View]] = {
-    FleetOpened: _fleet_opened,
-    InstanceChanged: _instance_changed,
-    HostConnected: _host_connected,
-    BootstrapProgress: _bootstrap_progress,
-    PushProgress: _push_progress,
-    PullProgress: _pull_progress,
-    TaskPrepared: _task_prepared,
-    JobStarted: _job_started,
-    ConnectionLost: _connection_lost,
-    ConnectionRestored: _connection_restored,
-    FleetDown: _fleet_down,
+    events.FleetOpened: _fleet_opened,
+    events.InstanceChanged: _instance_changed,
+    events.HostConnected: _host_connected,
+    events.BootstrapProgress: _bootstrap_progress,
+    events.PushProgress: _push_progress,
+    events.PullProgress: _pull_progress,
+    events.TaskPrepared: _task_prepared,
+    events.JobStarted: _job_started,
+    events.ConnectionLost: _connection_lost,
+    events.ConnectionRestored: _connection_restored,
+    events.FleetDown: _fleet_down,
     TaskState: _task_state,
     Progress: _progress,
     Usage: _usage,

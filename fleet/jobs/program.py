@@ -14,7 +14,8 @@ from fleet.fleets.install import install
 from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translated
-from train.agent.protocol.records import Prepared
+from provision.model import Host
+from train.agent.protocol.records import Prepare, Prepared
 from train.lint.check import lint
 from train.lint.model import Finding, Severity
 from train.script.entry import EntryPoint, Kind, find_entry
@@ -168,6 +169,31 @@ def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) 
         return [channel.connection.host.python for channel in channels]
     answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
     return [answer.python for answer in answers]
+
+
+def preparation(program: Program | None, fleet: str, host: Host, job: str, python: str, *, dry_run: bool) -> Prepare:
+    """Return the request to prepare a slot for a job.
+
+    Args:
+        program: The program to run; None: only the properties of the host are requested.
+        fleet: Name of the fleet.
+        host: The slot.
+        job: The identifier of the job.
+        python: The interpreter of the job on this host.
+        dry_run: Reserve and keep nothing.
+    """
+    return Prepare(
+        job=job,
+        fleet=fleet,
+        slot=host.name,
+        entries=list(program.bundle.entries) if program else [],
+        address=host.private_address,
+        python=python,
+        dry_run=dry_run,
+        program=program.entry.program if program else "",
+        imports=sorted(program.imports.places) if program else [],
+        import_directories=list(program.imports.directories) if program else [],
+    )
 
 
 # --- requirements on the hosts --------------------------------------------------------------------------------------

@@ -28,14 +28,7 @@ class DoctorRequest:
     settings: Settings = field(default_factory=Settings)
 
 
-@dataclass(frozen=True)
-class DoctorSummary:
-    """The number of checks; all of them passed."""
-
-    checked: int
-
-
-def run(request: DoctorRequest, services: Services, sink: Sink) -> DoctorSummary:
+def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]:
     """Check all that the provider needs; change nothing.
 
     Raises:
@@ -46,17 +39,19 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> DoctorSummary
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
     with translated():
         findings = services.provider(options, keep=False).doctor()
-    for finding in findings:
-        sink.emit(
-            Checked(
-                provider=request.provider,
-                subject=finding.subject,
-                ok=finding.ok,
-                message=finding.message,
-                next_step=finding.next_step,
-                hint=finding.hint,
-            )
+    checked = [
+        Checked(
+            provider=request.provider,
+            subject=finding.subject,
+            ok=finding.ok,
+            message=finding.message,
+            next_step=finding.next_step,
+            hint=finding.hint,
         )
+        for finding in findings
+    ]
+    for event in checked:
+        sink.emit(event)
     missing = [finding for finding in findings if not finding.ok]
     if missing:
         unknown = any(finding.subject == "credentials" for finding in missing)
@@ -66,4 +61,4 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> DoctorSummary
             hint=next((finding.hint for finding in missing if finding.hint), ""),
             next_steps=read_steps(next((finding.next_step for finding in missing if finding.next_step), "")),
         )
-    return DoctorSummary(len(findings))
+    return checked

@@ -32,15 +32,7 @@ class DownRequest:
     fleet: str
 
 
-@dataclass(frozen=True)
-class DownSummary:
-    """Instances that were deleted."""
-
-    fleet: str
-    deleted: tuple[str, ...]
-
-
-def run(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
+def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
     """Delete all resources of the fleet, list again, and forget the fleet once none is left.
 
     Raises:
@@ -52,7 +44,7 @@ def run(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
         return _down(request, services, sink)
 
 
-def _down(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
+def _down(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
     directory = services.store.fleet(request.fleet)
     record = _record(directory)
     spec = record.spec if record else _journaled_spec(directory)
@@ -61,7 +53,7 @@ def _down(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
         instances = provider.list(request.fleet)
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
-        return DownSummary(request.fleet, ())
+        return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
     _ask(request.fleet, record, directory, instances, services, sink)
     external = spec.options.existing
     silent = _release(spec, record, instances, directory, provider, services, sink) if external else []
@@ -72,8 +64,9 @@ def _down(request: DownRequest, services: Services, sink: Sink) -> DownSummary:
         )
     directory.delete()
     bill = _bill(request.fleet, record, instances, services.clock())
-    sink.emit(replace(bill, left=len(silent), external=True) if external else bill)
-    return DownSummary(request.fleet, tuple(item.name for item in instances))
+    summary = replace(bill, left=len(silent), external=True) if external else bill
+    sink.emit(summary)
+    return summary
 
 
 def _release(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.errors import CancelledError, NotReadyError, UsageError
-from fleet.events import Sink
+from fleet.events import FleetOpened, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
@@ -24,15 +24,7 @@ class ExtendRequest:
     seconds: float
 
 
-@dataclass(frozen=True)
-class ExtendSummary:
-    """New deletion time of the fleet, in seconds since the epoch."""
-
-    fleet: str
-    delete_at: float
-
-
-def run(request: ExtendRequest, services: Services, sink: Sink) -> ExtendSummary:
+def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
     """Let the provider delete the fleet after a new lifetime, in seconds from now.
 
     Raises:
@@ -61,8 +53,9 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> ExtendSummary
             instances = provider.list(request.fleet)
         record = with_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
-        sink.emit(fleet_opened(record))
-        return ExtendSummary(request.fleet, record.delete_at)
+        summary = fleet_opened(record)
+        sink.emit(summary)
+        return summary
 
 
 def _ask(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:

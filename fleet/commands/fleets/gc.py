@@ -42,14 +42,7 @@ class GcRequest:
         return bool(self.given.options)
 
 
-@dataclass(frozen=True)
-class GcSummary:
-    """Number of resources that were deleted."""
-
-    deleted: int = 0
-
-
-def run(request: GcRequest, services: Services, sink: Sink) -> GcSummary:
+def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
     """List resources that belong to no fleet of this state directory, and delete those that this user created.
 
     Raises:
@@ -62,15 +55,16 @@ def run(request: GcRequest, services: Services, sink: Sink) -> GcSummary:
     sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
     if not to_delete:
-        return GcSummary()
+        return OrphansDeleted(0, ())
     _ask(len(to_delete), len(orphans), services)
     left = [name for search in searches for name in search.delete()]
-    sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
+    summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
+    sink.emit(summary)
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
         )
-    return GcSummary(len(to_delete))
+    return summary
 
 
 def _ask(to_delete: int, total: int, services: Services) -> None:

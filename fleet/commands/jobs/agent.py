@@ -30,19 +30,7 @@ from fleet.steps import Shell
 from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
-from train.agent.protocol.records import (
-    GRACE_S,
-    LINK_TIMEOUT_S,
-    Commit,
-    JobResult,
-    Outcome,
-    Policy,
-    Prepare,
-    Prepared,
-    Replication,
-    build,
-    to_dict,
-)
+from train.agent.protocol import records
 from train.errors import KerasError, LocalAgentError, RendezvousError
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
@@ -83,8 +71,8 @@ class AgentRequest:
     python: str = ""
     env: dict[str, str] = field(default_factory=dict)
     adapt: bool = True
-    grace_s: float = GRACE_S
-    policy: Policy = field(default_factory=Policy)
+    grace_s: float = records.GRACE_S
+    policy: records.Policy = field(default_factory=records.Policy)
     checkpoint_dir: str = ""
     rendezvous: str = ""
     secret_file: str = ""
@@ -311,7 +299,7 @@ class _Part:
         Raises:
             NotReadyError: the processes differ.
         """
-        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=LINK_TIMEOUT_S)
+        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=records.LINK_TIMEOUT_S)
         mine: Value = {
             "host": socket.gethostname(),
             "boot": boot_id(),
@@ -356,9 +344,9 @@ class _Part:
             )
         return address
 
-    def _prepare(self, slot: Slot, copies: Copies) -> list[Prepared]:
+    def _prepare(self, slot: Slot, copies: Copies) -> list[records.Prepared]:
         prepared = slot.prepare(
-            Prepare(
+            records.Prepare(
                 job=self._job,
                 fleet=self._job,
                 slot=self._task,
@@ -368,7 +356,7 @@ class _Part:
                 directory=str(self._script.directory),
             )
         )
-        mine = {"prepared": to_dict(prepared), "sees": copies.shared()}
+        mine = {"prepared": records.to_dict(prepared), "sees": copies.shared()}
         values = self._meeting.gather("prepared", mine, _PREPARED_S)
         self._unmark()
         blind = [rank for rank, value in enumerate(values) if not value["sees"]]
@@ -380,13 +368,15 @@ class _Part:
             )
             raise self._common(error)
         copies.decide(shared=not blind)
-        return [build(Prepared, value["prepared"]) for value in values]
+        return [records.build(records.Prepared, value["prepared"]) for value in values]
 
-    def _commit(self, prepared: Sequence[Prepared], copied: Replication, outputs: dict[str, str]) -> Commit:
+    def _commit(
+        self, prepared: Sequence[records.Prepared], copied: records.Replication, outputs: dict[str, str]
+    ) -> records.Commit:
         choice = self._keras(prepared)
         if choice.note and self._leads:
             self._sink.emit(Note(choice.note))
-        return Commit(
+        return records.Commit(
             job=self._job,
             slot=self._task,
             members=[item.member._replace(task=item.member.slot) for item in prepared],
@@ -401,7 +391,7 @@ class _Part:
             preemption_notices=preemption_notices(),
         )
 
-    def _keras(self, prepared: Sequence[Prepared]) -> Choice:
+    def _keras(self, prepared: Sequence[records.Prepared]) -> Choice:
         directory = self._script.directory
         sources = {str(path): path.read_bytes() for path in imports(self._script.file, directory)}
         versions = {item.member.slot: versions_of(item) for item in prepared}
@@ -412,7 +402,7 @@ class _Part:
         except KerasError as error:
             raise self._common(translate(error)) from error
 
-    def _start(self, slot: Slot, commit: Commit) -> None:
+    def _start(self, slot: Slot, commit: records.Commit) -> None:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
         slot.commit(commit)
         try:
@@ -434,9 +424,9 @@ class _Part:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _end(self, slot: Slot, commit: Commit, result: JobResult) -> int:
+    def _end(self, slot: Slot, commit: records.Commit, result: records.JobResult) -> int:
         """Report how the job ended; after a failure, find the first cause with the other processes."""
-        ended_well = result.outcome is Outcome.SUCCEEDED
+        ended_well = result.outcome is records.Outcome.SUCCEEDED
         failed = result.started and not ended_well
         local: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
@@ -459,7 +449,7 @@ class _Part:
             return error.exit_code
         return 0
 
-    def _evidence(self, commit: Commit, local: Value) -> Evidence:
+    def _evidence(self, commit: records.Commit, local: Value) -> Evidence:
         """Return the evidence of all nodes for the last attempt."""
         values = self._meeting.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)

@@ -26,12 +26,13 @@ from fleet.jobs.program import (
     install_for,
     keras_need,
     missing_imports,
+    preparation,
     script_findings,
 )
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
-from train.agent.gang.readiness import Facts, verdict
+from train.agent.gang.readiness import Facts, Verdict, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
 from train.lint.model import Finding, Severity
@@ -56,14 +57,7 @@ class CheckRequest(ProgramRequest):
         return bool(self.script or self.module or self.command)
 
 
-@dataclass(frozen=True)
-class CheckSummary:
-    """Number of hosts that were checked; all are ready."""
-
-    hosts: int
-
-
-def run(request: CheckRequest, services: Services, sink: Sink) -> CheckSummary:
+def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     """Check all hosts of a fleet, and the requirements of a script; leave no files on the hosts.
 
     Raises:
@@ -85,7 +79,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> CheckSummary:
             sink.emit(Note(text))
         channels = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
         check = _Check(request, record, channels, program, sink)
-        problems = check.look()
+        problems = check.inspect_hosts()
         if request.local_first_s > 0 and not problems:
             problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
@@ -95,7 +89,6 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> CheckSummary:
             hint="fix the problems, then check again",
             next_steps=[Again({})],
         )
-    return CheckSummary(len(record.hosts))
 
 
 @contextlib.contextmanager
@@ -135,7 +128,7 @@ class _Check:
         self._pending = program.requirements if program else None  # requirements that are not installed yet
         self._findings: list[Finding] = []  # why the script fails between several workers
 
-    def look(self) -> list[str]:
+    def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         if self._program and self._request.local_first_s > 0:
             names = [channel.connection.host.name for channel in self._channels]
@@ -144,14 +137,15 @@ class _Check:
         from fleet.remote.job import look
 
         outcomes = ask_each(
-            self._channels, lambda channel: look(channel, self._prepare_request(channel, "check", dry_run=True))
+            self._channels,
+            lambda channel: look(channel, self._preparation(channel, "check", dry_run=True)._replace(entries=[])),
         )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
         problems = _folded({host.host: host.problem for host in hosts if host.problem})
-        judged = _judged(prepared)
-        problems += judged.problems
-        notes = list(judged.warnings)
+        comparison = _compare_hosts(prepared)
+        problems += comparison.problems
+        notes = list(comparison.warnings)
         if self._program and prepared:
             places = self._places(self._program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]
@@ -199,20 +193,9 @@ class _Check:
         """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
-    def _prepare_request(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
-        host, program = channel.connection.host, self._program
-        return Prepare(
-            job=job,
-            fleet=self._record.spec.name,
-            slot=host.name,
-            entries=list(program.bundle.entries) if program and not dry_run else [],
-            address=host.private_address,
-            python=self._pythons[host.name],
-            dry_run=dry_run,
-            program=program.entry.program if program else "",
-            imports=sorted(program.imports.places) if program else [],
-            import_directories=list(program.imports.directories) if program else [],
-        )
+    def _preparation(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
+        host, fleet = channel.connection.host, self._record.spec.name
+        return preparation(self._program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
         if self._installs_keras:
@@ -251,7 +234,7 @@ class _Check:
         def stepped(step: BootstrapStep) -> None:
             self._report(BootstrapProgress(name, step.step, step.detail))
 
-        prepared = prepare(channel, self._prepare_request(channel, job, dry_run=False), program.bundle, pushed)
+        prepared = prepare(channel, self._preparation(channel, job, dry_run=False), program.bundle, pushed)
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
@@ -312,13 +295,7 @@ def _folded(problems: Mapping[str, str]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Judged:
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def _judged(prepared: Sequence[Prepared]) -> _Judged:
+def _compare_hosts(prepared: Sequence[Prepared]) -> Verdict:
     """Return what the readiness check would report if all hosts could connect and ran a worker each."""
     members: list[Member] = [item.member._replace(task=item.member.slot) for item in prepared]
     facts: Mapping[str, Facts] = {
@@ -326,5 +303,4 @@ def _judged(prepared: Sequence[Prepared]) -> _Judged:
         for item in prepared
     }
     pairs = {(member.task, other.task): "" for member in members for other in members if member is not other}
-    result = verdict(members, facts, pairs)
-    return _Judged(result.problems, result.warnings)
+    return verdict(members, facts, pairs)

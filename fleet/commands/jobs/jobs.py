@@ -31,22 +31,7 @@ class JobsRequest:
     prune: bool = False
 
 
-@dataclass(frozen=True)
-class JobsSummary:
-    """Jobs that the hosts store.
-
-    Attributes:
-        jobs: Newest first.
-        deleted: Those that were deleted.
-        freed: Bytes that this freed on the hosts.
-    """
-
-    jobs: tuple[StoredJobs, ...]
-    deleted: tuple[str, ...] = ()
-    freed: int = 0
-
-
-def run(request: JobsRequest, services: Services, sink: Sink) -> JobsSummary:
+def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | JobsDeleted:
     """List jobs, or delete them after a question.
 
     Raises:
@@ -62,18 +47,17 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsSummary:
         stored = survey_of(ask_stores(channels, (), silent), directory, silent)
         chosen = _chosen(request, stored)
         if not request.prune:
-            sink.emit(
-                JobsListed(
-                    fleet=request.fleet,
-                    jobs=tuple(job.summary() for job in chosen),
-                    disks=stored.disks,
-                    silent=tuple(silent),
-                )
+            listed = JobsListed(
+                fleet=request.fleet,
+                jobs=tuple(job.summary() for job in chosen),
+                disks=stored.disks,
+                silent=tuple(silent),
             )
-            return JobsSummary(tuple(chosen))
+            sink.emit(listed)
+            return listed
         to_delete = _to_delete(request, chosen, sink)
         if not to_delete:
-            return JobsSummary(tuple(chosen))
+            return JobsDeleted(request.fleet, (), 0)
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
         _ask(request, to_delete, services)
         names = [job.job for job in to_delete]
@@ -85,7 +69,7 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsSummary:
     sink.emit(deleted)
     failed = [outcome.error for outcome in outcomes if outcome.error is not None] + list(silent.values())
     _raise_if_failed(failed)
-    return JobsSummary(tuple(chosen), deleted.jobs, deleted.freed)
+    return deleted
 
 
 def _chosen(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:

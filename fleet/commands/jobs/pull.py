@@ -54,26 +54,7 @@ class PullRequest:
     worker: str = "all"
 
 
-@dataclass(frozen=True)
-class PullSummary:
-    """Content of the directory after the command.
-
-    Attributes:
-        job: Job that wrote the results.
-        directory: Directory of the results.
-        files: Number of files.
-        size: Size of the files in bytes.
-        complete: All results of all tasks are on this computer.
-    """
-
-    job: str
-    directory: Path
-    files: int
-    size: int
-    complete: bool
-
-
-def run(request: PullRequest, services: Services, sink: Sink) -> PullSummary:
+def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
     """Copy the results of a job to this computer; skip files that exist there already.
 
     Raises:
@@ -100,18 +81,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> PullSummary:
             sink.emit(fleet_opened(record))
             pull = _Pull(job, tasks, {channel.connection.host.name: channel for channel in channels}, target, sink)
             summary = pull.run(directory, whole=not name and not silent)
-    sink.emit(
-        ResultsPulled(
-            fleet=request.fleet,
-            job=job.job,
-            directory=str(where),
-            files=summary.files,
-            size=summary.size,
-            received_files=pull.received_files,
-            received=pull.received,
-            complete=summary.complete,
-        )
-    )
+    sink.emit(summary)
     if job.is_running:
         command = Step("pull", job.job).text(request.fleet)
         sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
@@ -163,8 +133,6 @@ class _Pull:
         sink: Takes the events.
 
     Attributes:
-        received_files: Number of files that came.
-        received: Their bytes.
         failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
     """
 
@@ -182,11 +150,11 @@ class _Pull:
         self._target = target
         self._sink = sink
         self._lock = threading.Lock()
-        self.received_files = 0
-        self.received = 0
+        self._received_files = 0
+        self._received = 0
         self.failed: dict[str, Outcome[None]] = {}
 
-    def run(self, directory: FleetDirectory, *, whole: bool) -> PullSummary:
+    def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
         """Copy them, and note in the fleet's files which of them are on this computer.
 
         Args:
@@ -222,7 +190,16 @@ class _Pull:
         directory.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
         size = sum(item.entry.size for item in layout.files)
         complete = whole and not self.failed and len(kept) == len(self._tasks) and not self._job.is_running
-        return PullSummary(self._job.job, self._target.path, len(layout.files), size, complete)
+        return ResultsPulled(
+            fleet=directory.path.name,
+            job=self._job.job,
+            directory=str(self._target.path),
+            files=len(layout.files),
+            size=size,
+            received_files=self._received_files,
+            received=self._received,
+            complete=complete,
+        )
 
     def _list(self) -> dict[str, Listing]:
         from fleet.remote.results import list_files
@@ -272,8 +249,8 @@ class _Pull:
                     changed += self._receive_batch(channel, task, ours[start : start + _BATCH], meter)
             meter.done()
             with self._lock:
-                self.received += meter.received
-                self.received_files += meter.files
+                self._received += meter.received
+                self._received_files += meter.files
             return changed
 
         changed = [item for part in self._ask(receive_from) for item in part]

@@ -22,15 +22,7 @@ class StopRequest:
     grace_s: float = GRACE_S
 
 
-@dataclass(frozen=True)
-class StopSummary:
-    """The newest job, and whether it was running."""
-
-    job: str
-    was_running: bool
-
-
-def run(request: StopRequest, services: Services, sink: Sink) -> StopSummary:
+def run(request: StopRequest, services: Services, sink: Sink) -> None:
     """Stop the newest job: send TERM, wait for the grace period, send KILL to the remaining processes.
 
     Raises:
@@ -60,4 +52,3 @@ def run(request: StopRequest, services: Services, sink: Sink) -> StopSummary:
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))
     else:
         sink.emit(Note(f"job {job} had already ended"))
-    return StopSummary(job, running)

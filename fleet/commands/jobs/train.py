@@ -28,6 +28,7 @@ from fleet.jobs.program import (
     find,
     install_for,
     keras_need,
+    preparation,
     refuse_without_servers,
     shown,
     warnings,
@@ -37,17 +38,8 @@ from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, Step
+from train.agent.protocol import records
 from train.agent.protocol.cluster import endpoint, tf_config
-from train.agent.protocol.records import (
-    GRACE_S,
-    LINK_TIMEOUT_S,
-    Commit,
-    JobResult,
-    Policy,
-    Prepare,
-    Prepared,
-    Replication,
-)
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
@@ -60,13 +52,13 @@ class TrainRequest(ProgramRequest):
 
     detach: bool = False
     dry_run: bool = False
-    grace_s: float = GRACE_S
+    grace_s: float = records.GRACE_S
     spares: int = 0  # the last slots get no task until a host is lost
-    policy: Policy = field(default_factory=Policy)
+    policy: records.Policy = field(default_factory=records.Policy)
     preemptions: int | None = None  # lost hosts that do not count as failures; None: depends on the fleet
     host_timeout_s: float | None = None  # time to wait for a lost host; None: depends on the fleet
-    replication: Replication = field(default_factory=Replication)
-    link_timeout_s: float = LINK_TIMEOUT_S
+    replication: records.Replication = field(default_factory=records.Replication)
+    link_timeout_s: float = records.LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
 
 
@@ -75,7 +67,7 @@ class TrainSummary:
     """The job that was started, and its result if it was followed to its end."""
 
     job: str
-    result: JobResult | None = None
+    result: records.JobResult | None = None
 
 
 def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
@@ -189,30 +181,19 @@ def _prepare(
     program: Program,
     channels: Sequence[AgentChannel],
     sink: Sink,
-) -> list[Prepared]:
+) -> list[records.Prepared]:
     from fleet.remote.job import prepare
 
     pythons = _pythons(request, program, channels, sink)
 
-    def prepare_host(channel: AgentChannel) -> Prepared:
+    def prepare_host(channel: AgentChannel) -> records.Prepared:
         host = channel.connection.host
 
         def progress(sent: int, total: int, files: int) -> None:
             sink.emit(PushProgress(host.name, sent, total, files))
 
-        prepare_request = Prepare(
-            job=job,
-            fleet=record.spec.name,
-            slot=host.name,
-            entries=list(program.bundle.entries),
-            address=host.private_address,
-            python=pythons[host.name],
-            dry_run=request.dry_run,
-            program=program.entry.program,
-            imports=sorted(program.imports.places),
-            import_directories=list(program.imports.directories),
-        )
-        return prepare(channel, prepare_request, program.bundle, progress)
+        to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
+        return prepare(channel, to_prepare, program.bundle, progress)
 
     prepared = ask(channels, prepare_host, "prepare the job")
     for item in prepared:
@@ -231,7 +212,7 @@ def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentCh
     return dict(zip(names, install_for(program, channels, sink), strict=True))
 
 
-def _workers(request: TrainRequest, prepared: Sequence[Prepared]) -> Sequence[Prepared]:
+def _workers(request: TrainRequest, prepared: Sequence[records.Prepared]) -> Sequence[records.Prepared]:
     """Return the slots that get a task at once."""
     return prepared[: len(prepared) - request.spares]
 
@@ -245,7 +226,7 @@ def _terms(request: TrainRequest) -> Terms:
     )
 
 
-def _keras(request: TrainRequest, program: Program, prepared: Sequence[Prepared]) -> Choice:
+def _keras(request: TrainRequest, program: Program, prepared: Sequence[records.Prepared]) -> Choice:
     workers = {item.member.slot: versions_of(item) for item in _workers(request, prepared)}
     spares = {item.member.slot: versions_of(item) for item in prepared if item.member.slot not in workers}
     env = {**request.env, **request.secrets}
@@ -256,9 +237,9 @@ def _commits(
     request: TrainRequest,
     job: str,
     program: Program,
-    prepared: Sequence[Prepared],
+    prepared: Sequence[records.Prepared],
     choice: Choice,
-) -> list[Commit]:
+) -> list[records.Commit]:
     tasks = assign(request.task_types, len(prepared), request.spares)
     members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
     secret = secrets.token_hex(32)
@@ -266,7 +247,7 @@ def _commits(
     slots = request.task_types.tasks_per_host
     shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
     return [
-        Commit(
+        records.Commit(
             job=job,
             slot=item.member.slot,
             members=members,
@@ -286,7 +267,7 @@ def _commits(
     ]
 
 
-def _show(record: FleetRecord, commits: Sequence[Commit], sink: Sink) -> None:
+def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) -> None:
     members = [member for member in commits[0].members if member.task]
     for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
         sink.emit(
@@ -301,7 +282,7 @@ def _show(record: FleetRecord, commits: Sequence[Commit], sink: Sink) -> None:
         )
 
 
-def _commit(channels: Sequence[AgentChannel], commits: Sequence[Commit], grace_s: float) -> None:
+def _commit(channels: Sequence[AgentChannel], commits: Sequence[records.Commit], grace_s: float) -> None:
     """Commit on all hosts; if one cannot, stop the others again.
 
     Raises:
@@ -321,7 +302,7 @@ def _followed(
     request: TrainRequest,
     fleet: ExistingFleet,
     channels: Sequence[AgentChannel],
-    commits: Sequence[Commit],
+    commits: Sequence[records.Commit],
     sink: Sink,
 ) -> TrainSummary:
     first, record = commits[0], fleet.record

@@ -162,7 +162,7 @@ def orphan(
     return Orphan(fleet, owner, user, kind, name, "z-a", NOW + 3600, 0.5)
 
 
-def collect(world: World, *, everybody: bool = False) -> gc.GcSummary:
+def collect(world: World, *, everybody: bool = False) -> OrphansDeleted:
     return gc.run(gc.GcRequest(settings(project="p"), everybody=everybody), world.services(), world.sink)
 
 
@@ -281,7 +281,7 @@ def test_doctor_reports_all_findings_and_exits_with_the_worst(
     world.cloud.findings = findings
     request = DoctorRequest("gce", settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
     if error is None:
-        assert doctor(request, world.services(), world.sink).checked == 1
+        assert len(doctor(request, world.services(), world.sink)) == 1
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
             doctor(request, world.services(), world.sink)
