@@ -20,7 +20,7 @@ Any other exception that reaches the top level is a bug of this program: exit co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fleet.steps import NextStep
 
@@ -46,21 +46,10 @@ class FleetError(Exception):
         self.hint = hint
         self.next_steps = tuple(next_steps)
 
-    def replaced(
-        self: _E,
-        *,
-        message: str | None = None,
-        cause: str | None = None,
-        hint: str | None = None,
-        next_steps: Sequence[NextStep] | None = None,
-    ) -> _E:
-        """Return this error with other texts; None keeps a text."""
-        return type(self)(
-            self.message if message is None else message,
-            cause=self.cause if cause is None else cause,
-            hint=self.hint if hint is None else hint,
-            next_steps=self.next_steps if next_steps is None else next_steps,
-        )
+    def replaced(self: _E, **texts: Any) -> _E:
+        """Return this error with other arguments; None keeps one."""
+        kept = {name: getattr(self, name) for name in ("message", "cause", "hint", "next_steps")}
+        return type(self)(**kept | {name: text for name, text in texts.items() if text is not None})
 
 
 class InternalError(FleetError):

@@ -421,7 +421,7 @@ Event = (
 
 
 class Sink(Protocol):
-    """Takes events in the order in which they happened, from one thread at a time."""
+    """Takes events in the order in which they happened."""
 
     def emit(self, event: Event) -> None:
         """Take one event."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,10 +22,10 @@ from provision.provider import ProviderError
 from train.errors import TrainError
 
 
-class UnreadSink:
-    """Passes events on, and records when the reader of the output is gone (``| head -1``).
+class CommandSink:
+    """Passes the events of all threads on, one at a time, and records when the reader of the output is gone.
 
-    The command then continues to its end; a command that only follows a job detaches.
+    After ``| head -1``, the command continues to its end; a command that only follows a job detaches.
 
     Attributes:
         inner: Takes the events.
@@ -35,17 +36,19 @@ class UnreadSink:
         """Wrap the sink `inner`."""
         self.inner = inner
         self.unread = False
+        self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
         """Take one event."""
         try:
-            self.inner.emit(event)
+            with self._lock:
+                self.inner.emit(event)
         except BrokenPipeError:
             self.unread = True
 
     def close(self) -> None:
         """Write pending output."""
-        with suppress(BrokenPipeError):
+        with self._lock, suppress(BrokenPipeError):
             self.inner.close()
 
 
@@ -142,7 +145,7 @@ def run_command(
 ) -> None:
     """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
     inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
-    sink = UnreadSink(inner)
+    sink = CommandSink(inner)
     try:
         with failures_of(fleet, inner):
             command(sink)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from fleet.console.log_lines import LogText, is_noise
+from fleet.console.log_lines import LogText, is_startup_line
 from fleet.events import LogChunk
 
 _BYTES_MAX = 8 * 1024 * 1024  # waiting to be shown: a terminal may be stopped with Ctrl-S
@@ -66,7 +66,7 @@ class Backlog:
         shown: list[tuple[str, str]] = []
         for task, data, _ in self._chunks:
             for line in self._text(task).feed(data):
-                if is_noise(line):
+                if is_startup_line(line):
                     self.noise += 1
                 else:
                     shown.append((task, line))
@@ -78,7 +78,7 @@ class Backlog:
     def finish(self) -> Batch:
         """Return the unfinished lines of all tasks at the end of the output."""
         ends = ((task, line) for task, text in self._texts.items() for line in text.finish())
-        return Batch(tuple((task, line) for task, line in ends if not is_noise(line)))
+        return Batch(tuple((task, line) for task, line in ends if not is_startup_line(line)))
 
     def bars(self) -> dict[str, str]:
         """Progress bars that tasks are drawing, by name of the task."""

@@ -25,7 +25,7 @@ _SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
 _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _ERASURE = re.compile(r"([^\x08]*)(\x08*)")
 
-_NOISE = re.compile(
+_STARTUP = re.compile(
     # Written in C++: I0000 00:00:1700000000.000000 123 file.cc:1] text. The same from Python is the script's own.
     r"I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w/.-]+\.(?:cc|h):\d+\] "
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|xla|tsl)/"  # TensorFlow up to 2.20
@@ -42,12 +42,12 @@ _NOISE = re.compile(
 )
 
 
-def is_noise(line: str) -> bool:
+def is_startup_line(line: str) -> bool:
     """Return True if `line` is TensorFlow's startup output or a message of level INFO.
 
     For the live display only; the log keeps every line.
     """
-    return _NOISE.match(line) is not None
+    return _STARTUP.match(line) is not None
 
 
 def clean(text: str) -> str:

@@ -165,19 +165,9 @@ def _host_row(host: HostStatus) -> Row:
 
 def _task_row(task: TaskStatus, job: JobStatus) -> Row:
     word = _task_word(task, job)
-    return Row(
-        task.task or task.slot,
-        slot=task.slot,
-        step_text=word,
-        phase=task.phase if not word or word == STOPPED else None,
-        exit=task.exit,
-        epoch=task.epoch,
-        epochs=task.epochs,
-        step=task.step,
-        steps=task.steps,
-        metrics=task.metrics,
-        steps_per_s=task.steps_per_s,
-    )
+    values = {name: value for name, value in vars(task).items() if name not in ("task", "alive")}
+    values["phase"] = task.phase if word in ("", STOPPED) else None
+    return Row(task.task or task.slot, step_text=word, **values)
 
 
 def _task_word(task: TaskStatus, job: JobStatus) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,19 +68,15 @@ def install(
     """
     from fleet.remote.bootstrap import bootstrap
 
-    lock = threading.Lock()
-
     def install_on(channel: AgentChannel) -> Bootstrapped:
         host = channel.connection.host
 
         def report(step: BootstrapStep) -> None:
-            with lock:
-                sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
+            sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
         answer = bootstrap(channel, request, report)
-        with lock:
-            sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
+        sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
     return ask(channels, install_on, "make the hosts ready")

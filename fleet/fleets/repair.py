@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
-from fleet.events import Event, Level, Note, Sink
+from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
@@ -197,24 +197,6 @@ def repairing(fleet: ExistingFleet, sink: Sink, patience_s: float) -> Iterator[R
         yield repairer
 
 
-class _Serial:
-    """A sink for events from several threads."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._lock = threading.Lock()
-
-    def emit(self, event: Event) -> None:
-        """Take one event."""
-        with self._lock:
-            self._sink.emit(event)
-
-    def close(self) -> None:
-        """Close the inner sink; no event may follow."""
-        with self._lock:
-            self._sink.close()
-
-
 class Repairer:
     """Replaces hosts that a rented fleet loses while its job is followed, in a background thread.
 
@@ -224,12 +206,11 @@ class Repairer:
         patience_s: Longest time to try after the loss of a host, in seconds.
 
     Attributes:
-        sink: The sink that all threads must use during the lifetime of this object.
         patience_s: As given.
     """
 
     def __init__(self, fleet: ExistingFleet, sink: Sink, patience_s: float) -> None:
-        self.sink: Sink = _Serial(sink)
+        self._sink = sink
         self._fleet = fleet
         self.patience_s = patience_s
         self._hosts = {host.name: host for host in fleet.record.slots}
@@ -275,7 +256,7 @@ class Repairer:
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive() and self._busy:
             command = Step("logs", "-f").text(self._fleet.record.spec.name)
-            self.sink.emit(Note(f"an instance is still being replaced; continue with `{command}`"))
+            self._sink.emit(Note(f"an instance is still being replaced; continue with `{command}`"))
         if self._bug is not None:
             raise self._bug
 
@@ -303,10 +284,10 @@ class Repairer:
         """Repair the fleet once; return its error, and emit it if it differs from the last one."""
         self._busy = True
         try:
-            record = repair_fleet(self._fleet, self.sink)
+            record = repair_fleet(self._fleet, self._sink)
         except FleetError as error:
             if error.message != last_message and not self._closed.is_set():
-                self.sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
+                self._sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
             return error.message
         finally:
             self._busy = False
@@ -321,5 +302,5 @@ class Repairer:
                 del self._lost[name]
                 self._given_up.add(name)
         for name in late:
-            self.sink.emit(Note(f"{name} could not be replaced within {self.patience_s:g} s", Level.WARNING))
+            self._sink.emit(Note(f"{name} could not be replaced within {self.patience_s:g} s", Level.WARNING))
         return bool(self._lost)

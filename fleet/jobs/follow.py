@@ -167,7 +167,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         NotFoundError: the fleet was deleted while the job was followed.
         FleetError: a host did not come back, and no other host reported the result of the job.
     """
-    reporter = _Telling(followed, followed.repairer.sink if followed.repairer else sink)
+    reporter = _Telling(followed, sink)
     try:
         with _follower(followed) as follower:
             for item in follower:

@@ -39,17 +39,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
     with translated():
         findings = services.provider(options, keep=False).doctor()
-    checked = [
-        Checked(
-            provider=request.provider,
-            subject=finding.subject,
-            ok=finding.ok,
-            message=finding.message,
-            next_step=finding.next_step,
-            hint=finding.hint,
-        )
-        for finding in findings
-    ]
+    checked = [Checked(request.provider, **vars(finding)) for finding in findings]
     for event in checked:
         sink.emit(event)
     missing = [finding for finding in findings if not finding.ok]

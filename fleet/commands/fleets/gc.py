@@ -117,15 +117,8 @@ class _Search:
         now = self._services.clock()
         return [
             FoundOrphan(
+                **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
                 provider=self._name,
-                kind=resource.kind,
-                name=resource.name,
-                fleet=resource.fleet,
-                owner=resource.owner,
-                user=resource.user or (caller() if not resource.owner else ""),
-                zone=resource.zone,
-                created_at=resource.created_at,
-                price_usd_h=resource.price_usd_h,
                 cost_usd=resource.price_usd_h * max(0.0, now - resource.created_at) / 3600
                 if resource.created_at
                 else 0.0,

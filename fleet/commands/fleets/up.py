@@ -98,7 +98,7 @@ def _agreed(
         names = plan(spec, provider.list(spec.name) if record else ()).create
         quote = provider.quote(spec, names) if names else Quote(0)
     if quote.offers:
-        _report_price(quote, spec, sink)
+        sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
     elif request.dry_run:
         sink.emit(
             Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
@@ -114,22 +114,6 @@ def _agreed(
     if not services.confirm("Proceed?"):
         raise CancelledError("nothing was created", next_steps=[Step("up", "--help")])
     return frozenset(names)
-
-
-def _report_price(quote: Quote, spec: FleetSpec, sink: Sink) -> None:
-    sink.emit(
-        Quoted(
-            fleet=spec.name,
-            provider=spec.provider,
-            project=spec.options.account,
-            instances=quote.instances,
-            offers=quote.offers,
-            spot=quote.spot,
-            priced_at=quote.priced_at,
-            delete_after_s=quote.delete_after_s,
-            notes=quote.notes,
-        )
-    )
 
 
 def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -122,7 +121,6 @@ class _Check:
         self._channels = channels
         self._program = program
         self._sink = sink
-        self._lock = threading.Lock()
         self._pythons = {channel.connection.host.name: channel.connection.host.python for channel in channels}
         self._choice = Choice()
         self._pending = program.requirements if program else None  # requirements that are not installed yet
@@ -229,20 +227,16 @@ class _Check:
         assert program is not None  # noqa: S101 - nothing is tried without one
 
         def pushed(sent: int, total: int, files: int) -> None:
-            self._report(PushProgress(name, sent, total, files))
+            self._sink.emit(PushProgress(name, sent, total, files))
 
         def stepped(step: BootstrapStep) -> None:
-            self._report(BootstrapProgress(name, step.step, step.detail))
+            self._sink.emit(BootstrapProgress(name, step.step, step.detail))
 
         prepared = prepare(channel, self._preparation(channel, job, dry_run=False), program.bundle, pushed)
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
         return trial(channel, Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
-
-    def _report(self, event: PushProgress | BootstrapProgress) -> None:
-        with self._lock:
-            self._sink.emit(event)
 
 
 def describe_smoke_test(host: str, tried: Tried) -> SmokeTested:

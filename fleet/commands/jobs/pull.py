@@ -173,7 +173,7 @@ class _Pull:
                 break
         hosts = [f"{task.name}: {note}" for task in self._tasks for note in listings[task.key].notes]
         for text in [*layout.notes, *hosts]:
-            self._emit(Note(text, Level.WARNING))
+            self._sink.emit(Note(text, Level.WARNING))
         if changed:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise NotReadyError(
@@ -205,7 +205,7 @@ class _Pull:
         from fleet.remote.results import list_files
 
         def list_host(channel: AgentChannel) -> list[tuple[str, Listing]]:
-            meter = _Meter(channel.connection.host.name, 0, self._emit)
+            meter = _Meter(channel.connection.host.name, 0, self._sink.emit)
             mine = [task for task in self._tasks if task.host.name == channel.connection.host.name]
             return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
 
@@ -241,7 +241,7 @@ class _Pull:
         def receive_from(channel: AgentChannel) -> list[Item]:
             host = channel.connection.host.name
             mine = [same for same in by_content.values() if self._tasks[same[0].source].host.name == host]
-            meter = _Meter(host, sum(same[0].entry.size for same in mine), self._emit)
+            meter = _Meter(host, sum(same[0].entry.size for same in mine), self._sink.emit)
             changed = []
             for task in self._tasks:
                 ours = [same for same in mine if self._tasks[same[0].source] is task]
@@ -302,10 +302,6 @@ class _Pull:
     def _place(self, part: Part, items: Sequence[Item]) -> None:
         with self._lock:
             self._target.place(part, items)
-
-    def _emit(self, event: Event) -> None:
-        with self._lock:
-            self._sink.emit(event)
 
 
 class _Meter:

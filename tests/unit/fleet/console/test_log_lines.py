@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.log_lines import LINE_MAX, LogText, clean, display_line, is_noise
+from fleet.console.log_lines import LINE_MAX, LogText, clean, display_line, is_startup_line
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -202,10 +202,10 @@ WARNING:tensorflow:AutoShardPolicy
 
 
 @pytest.mark.parametrize("line", NOISE.splitlines())
-def test_start_up_chatter_is_noise(line: str) -> None:
-    assert is_noise(line)
+def test_start_up_chatter_is_startup_line(line: str) -> None:
+    assert is_startup_line(line)
 
 
 @pytest.mark.parametrize("line", SIGNAL.splitlines())
 def test_what_a_script_says_and_what_goes_wrong_is_not(line: str) -> None:
-    assert not is_noise(line)
+    assert not is_startup_line(line)
