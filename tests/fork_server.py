@@ -32,16 +32,25 @@ PROGRAM = Path(sys.executable).parent / "fleet"
 
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "TZ")
 """Prefixes of the variables that the interpreter and libc read when a program starts."""
-_MODULES = (
-    "fabric",
-    "fleet.cli.app",
-    "fleet.commands.*",
-    "fleet.console.*",
-    "fleet.remote.*",
-    "provision.gce.*",
-    "provision.local",
-    "provision.static.*",
+_PACKAGES = ("fleet", "provision")
+_MODULES = ("dns.resolver", "fabric", "google.auth.transport.requests", "google.api_core.retry", "psutil")
+_CLOUD_CLIENTS = (
+    "AcceleratorTypes",
+    "Addresses",
+    "Disks",
+    "Firewalls",
+    "GlobalOperations",
+    "Images",
+    "Instances",
+    "MachineTypes",
+    "Networks",
+    "Projects",
+    "RegionInstances",
+    "RegionOperations",
+    "Regions",
+    "ZoneOperations",
 )
+"""Clients of Compute Engine that commands use; each command imports those that it needs, which takes 0.6 s."""
 _LENGTH = struct.Struct("!I")
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT = 0x8000
@@ -279,13 +288,18 @@ def _import_all() -> None:
     import pkgutil
 
     for name in _MODULES:
-        package = importlib.import_module(name.removesuffix(".*"))
-        if name.endswith(".*"):
-            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(name)
+    for name in _PACKAGES:
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
 
+    from provision.gce.rest.clients import client_class, types
     from train.pack import build_agent
 
+    types()
+    for name in _CLOUD_CLIENTS:
+        client_class(f"{name}Client")
     build_agent()
 
 

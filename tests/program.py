@@ -23,10 +23,12 @@ __all__ = ["PROGRAM", "PYTHON", "CommandResult", "Program", "lines_of", "task_co
 
 PYTHON = shlex.quote(sys.executable)
 """The interpreter of the tests, as it is written in a shell."""
+DEADLINE_S = 90.0
+"""Time limit of a wait. It only ends broken tests, so it is generous: the machine may be loaded."""
 T = TypeVar("T")
 
 
-def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float = 20.0) -> T:
+def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
     """Return the first value of `probe` that is neither None nor False; fail after the deadline.
 
     Args:
@@ -40,7 +42,7 @@ def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float 
         value = probe()
         if value is not None and value is not False:
             return value
-        time.sleep(max(0.02, min(0.25, 5 * (time.monotonic() - begun))))
+        time.sleep(max(0.02, min(0.5, 10 * (time.monotonic() - begun))))
     raise AssertionError(f"waited {deadline_s} s for {description}")
 
 

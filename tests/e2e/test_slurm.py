@@ -19,7 +19,7 @@ LOSS = re.compile(r"loss: ([0-9.]+)")
 BATCH = """\
 #!/bin/bash
 #SBATCH -N 2 --ntasks-per-node=1
-srun -l fleet agent task.py -- --epochs 3
+srun -l fleet agent task.py -- --epochs 2
 """
 
 
@@ -42,7 +42,7 @@ def losses(text: str, prefix: str) -> list[float]:
 
 def assert_trained_as_one(text: str, *prefixes: str) -> None:
     first, second = (losses(text, prefix) for prefix in prefixes)
-    assert len(first) >= 3, text
+    assert len(first) >= 2, text
     assert first[-1] == second[-1]  # each task applies the gradient of the whole batch
     assert first[-1] < 0.8 * first[0]
 
@@ -59,6 +59,6 @@ def test_a_batch_script_trains_through_srun(cluster: Slurm) -> None:
 
 def test_an_allocation_trains_over_ssh(cluster: Slurm) -> None:
     up = f"fleet up --provider slurm --python {PYTHON}"
-    words = f"{up} && fleet train task.py -- --epochs 3 && fleet down --yes"
+    words = f"{up} && fleet train task.py -- --epochs 2 && fleet down --yes"
     ran = cluster.run("salloc", "-Q", "-N2", "sh", "-c", words, timeout=120)
     assert_trained_as_one(ran.text, "worker-0 | ", "worker-1 | ")

@@ -57,12 +57,12 @@ def test_the_tutorial_on_keras_fit_runs_unchanged(program: Program, mnist: list[
     program.run("up", "--workers", "2")
     ran = program.run("train", "main.py", *mnist, timeout=240)
     assert "legacy Keras" in ran.err
-    final = [line for line in lines_of(ran, "worker-1") if "70/70" in line]
+    final = [line for line in lines_of(ran, "worker-1") if "20/20" in line]
     assert len(final) == 3
     events = program.run("logs", "-o", "json").events
     progress = [event for event in events if event["event"] == "progress" and event["task"] == "worker-0"]
     assert progress[-1]["epoch"] == progress[-1]["epochs"] == 3
-    assert progress[-1]["step"] == progress[-1]["steps"] == 70
+    assert progress[-1]["step"] == progress[-1]["steps"] == 20
     assert progress[-1]["metrics"]["loss"] < progress[0]["metrics"]["loss"]
 
 
@@ -123,9 +123,9 @@ def test_the_other_examples_train_on_one_fleet(program: Program) -> None:
     copied(program, EXAMPLES)
     program.run("up", "--workers", "2")
     for script in ("custom_loop.py", "generator.py"):
-        ran = program.run("train", script, "--", "--epochs", "3", timeout=180)
+        ran = program.run("train", script, "--", "--epochs", "2", timeout=180)
         values = losses(ran, "worker-1")
-        assert len(values) == 3, (script, ran.text[-2000:])
+        assert len(values) == 2, (script, ran.text[-2000:])
         assert values[-1] < values[0], script
 
 
@@ -156,8 +156,8 @@ def test_a_killed_worker_ends_all_tensorflow_processes(program: Program) -> None
     )
     (victim,) = program.tasks("worker-1")
     victim.send_signal(signal.SIGKILL)
-    wait_for("both tasks to end", lambda: not program.tasks(), deadline_s=6)
-    ran = program.finish(client, code=100, timeout=30)
+    wait_for("both tasks to end", lambda: not program.tasks())
+    ran = program.finish(client, code=100)
     assert "worker-1" in ran.err
     assert "SIGKILL" in ran.err
     for index in (0, 1):

@@ -182,7 +182,7 @@ class Play:
             return next(iter(self._jobs() - self.before), None)
 
         if not self._job:
-            self._job = wait_for("the job's directory", new, 60)
+            self._job = wait_for("the job's directory", new)
         return self._job
 
     def words(self) -> str:
@@ -196,19 +196,18 @@ class Play:
         path = self.directory(number) / f"attempt-{attempt}" / "log"
         return path.read_bytes() if path.exists() else b""
 
-    def wait_for_log(self, number: int, text: str, attempt: int = 1, deadline_s: float = 60) -> None:
+    def wait_for_log(self, number: int, text: str, attempt: int = 1) -> None:
         def is_logged() -> bool:
             assert self.client.poll() in (None, -signal.SIGKILL), self.words()
             return f"{text}\n".encode() in self.log(number, attempt)
 
-        wait_for(f"{text!r} in attempt {attempt} on host {number}", is_logged, deadline_s)
+        wait_for(f"{text!r} in attempt {attempt} on host {number}", is_logged)
 
     def wait_for_steps(self, number: int, count: int, attempt: int) -> None:
         """Wait until a task has made `count` steps in an attempt."""
         wait_for(
             f"{count} steps in attempt {attempt} on host {number}",
             lambda: self.log(number, attempt).count(b"say step ") >= count,
-            60,
         )
 
     def records(self, number: int, attempt: int = 1) -> list[dict[str, Any]]:
@@ -223,7 +222,7 @@ class Play:
                 for record in self.records(number, attempt)
             )
 
-        wait_for(f"{kind} {values} in attempt {attempt} on host {number}", is_recorded, 60)
+        wait_for(f"{kind} {values} in attempt {attempt} on host {number}", is_recorded)
 
     def saved_everywhere(self, wanted: Callable[[Path], bool], *numbers: int) -> None:
         """Wait until each of the hosts keeps a snapshot with a file or a manifest for which `wanted` returns True."""
@@ -236,7 +235,7 @@ class Play:
             return False
 
         for number in numbers:
-            wait_for(f"a snapshot on host {number}", partial(is_saved, number), 40)
+            wait_for(f"a snapshot on host {number}", partial(is_saved, number))
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -283,10 +282,10 @@ class Play:
         assert self.client.returncode == code, f"exit code {self.client.returncode}, not {code}\n{self.words()}"
         return ClientReport([json.loads(line) for line in self.out.read_bytes().splitlines()])
 
-    def nothing_is_left(self, deadline_s: float = 15) -> None:
+    def nothing_is_left(self) -> None:
         """Wait until no process of the job, or started by it, is left on any host."""
         for host in self.fleet.hosts:
-            wait_for(f"the end of all processes on {host.name}", host.is_idle, deadline_s)
+            wait_for(f"the end of all processes on {host.name}", host.is_idle)
 
     def no_byte_is_lost(self, report: ClientReport, *, cut: tuple[int, ...] = ()) -> None:
         """Check that the streamed logs are the logs stored on the hosts, and that these are what the tasks wrote.
@@ -398,7 +397,7 @@ class FaultFleet:
         self._clients.append(client)
         return client, out, err
 
-    def run(self, *words: str, code: int = 0, deadline_s: float = 60) -> CommandResult:
+    def run(self, *words: str, code: int = 0, deadline_s: float = 200) -> CommandResult:
         """Run a command to its end, and check its exit code."""
         client, out, err = self.start(*words)
         client.wait(deadline_s)

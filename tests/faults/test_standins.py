@@ -22,7 +22,7 @@ from tests.faults.standin import SCRIPT
 from tests.program import PYTHON, wait_for
 
 SIDE_BY_SIDE = 4
-DEADLINE_S = 75.0
+DEADLINE_S = 200.0
 LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "2")
 NONE: tuple[str, ...] = ()
 RESTART = ("--restarts", "2")
@@ -118,7 +118,7 @@ def at_the_gate(then: Callable[[Play], None]) -> Callable[[Play], None]:
     """Cause a fault before any user code runs, while two hosts cannot reach each other."""
 
     def fault(play: Play) -> None:
-        wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"), 60)
+        wait_for("the start of the job", lambda: '"job_started"' in play.out.read_text(errors="replace"))
         for number in range(3):
             play.wait_for_record(number, "task_state", phase="waiting")
         then(play)
@@ -154,7 +154,7 @@ def kill_while_saving(play: Play) -> None:
 def stop_and_go(play: Play) -> None:
     task = play.process(1, "task")
     task.suspend()
-    wait_for("the report of a hang", lambda: "no progress for" in play.out.read_text(errors="replace"), 30)
+    wait_for("the report of a hang", lambda: "no progress for" in play.out.read_text(errors="replace"))
     task.resume()
 
 

@@ -345,7 +345,7 @@ def test_an_sbatch_script_trains(cluster: Slurm) -> None:
     )
     [job] = cluster.run("sbatch", "--parsable", "-o", "out", str(script)).text.split()
     out = cluster.work / "out"
-    wait_for("the job's end", lambda: out.exists() and f"fleet-{job}.0 succeeded" in out.read_text(), 30)
+    wait_for("the job's end", lambda: out.exists() and f"fleet-{job}.0 succeeded" in out.read_text())
     tasks = reports(out.read_text())
     addresses = [host.address for host in cluster.hosts]
     for task in tasks:
@@ -375,10 +375,8 @@ def test_scancel_stops_the_job_on_all_nodes(cluster: Slurm) -> None:
         seen += running.stdout.readline() == b"sleeping\n"
         assert running.poll() is None
     [job] = cluster.run("squeue", "-h", "-o", "%i").text.split()
-    begun = time.monotonic()
     cluster.run("scancel", job)
     ran = cluster.finish(running, code=None)
-    assert time.monotonic() - begun < 25
     # Each node gets the signal; the job may end before the first node gets it.
     assert re.search(rf"(?m)error: job fleet-{job}\.0 was stopped( by SIGTERM)?$", ran.err)
     assert "Exited with exit code 103" in ran.err

@@ -37,6 +37,8 @@ from train.agent.protocol.records import (
 pytestmark = pytest.mark.wire
 
 ASK = Follow("job-1", "worker-0", attempt=1)
+PROMPT_S = 30.0
+"""Longest duration of what takes a moment: far above it on a loaded machine, far below the timeouts of a follower."""
 
 
 @pytest.fixture(autouse=True)
@@ -201,16 +203,16 @@ def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
     monkeypatch.setattr(channel_module, "pack", script)
     monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
     items: list[Item] = []
-    with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=3.0) as follower:
+    give_up_s = 3.0 if alone else 100.0
+    with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=give_up_s) as follower:
         for item in follower:
             items.append(item)
             if item.host == "worker-0" and isinstance(item.record, Log):
                 wire.close()
-            if isinstance(item.record, JobResult):
-                began = time.monotonic()
-        waited = time.monotonic() - began
+                lost_at = time.monotonic()
+        waited = time.monotonic() - lost_at
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
-    assert (waited > 1.0) is alone
+    assert waited >= give_up_s if alone else waited < PROMPT_S
 
 
 def test_a_silent_connection_is_opened_again(
@@ -353,7 +355,7 @@ def test_close_is_prompt_while_a_host_is_silent(hosts: Hosts, monkeypatch: pytes
     began = time.monotonic()
     assert list(follower) == []
     timer.join()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < PROMPT_S
 
 
 def test_close_is_prompt_while_the_items_are_not_read(
@@ -365,7 +367,7 @@ def test_close_is_prompt_while_the_items_are_not_read(
         next(iter(follower))
         time.sleep(1)
         began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < PROMPT_S
 
 
 def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
@@ -377,11 +379,13 @@ def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
         for _ in range(3):
             assert isinstance(next(tries).record, ConnectionLost)
         began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < PROMPT_S
 
 
-@pytest.mark.parametrize("piece", [262_144, 1_000])
-def test_a_log_is_received_fast(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+@pytest.mark.parametrize(("piece", "rate"), [(262_144, 1e6), (1_000, 1e5)])
+def test_a_log_is_received_fast(
+    hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int, rate: float
+) -> None:
     size = 100_000_000 if piece > 100_000 else 2_000_000
     log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
     monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
@@ -390,7 +394,7 @@ def test_a_log_is_received_fast(hosts: Hosts, log: Path, monkeypatch: pytest.Mon
         received = sum(len(payload) for _, payload in follow(channel, ASK))
         seconds = time.monotonic() - began
     assert received == log.stat().st_size
-    assert received / seconds > 1e6  # far below the measured rate, far above that of quadratic code
+    assert received / seconds > rate  # far below the measured rate, far above that of quadratic code
 
 
 def test_following_one_host_raises_its_error(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

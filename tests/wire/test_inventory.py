@@ -284,7 +284,7 @@ def test_other_programs_reach_the_same_hosts(program: Program, home: Lab, form: 
         config = home.write("exported", text)
         command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "default-worker-1", "echo $HOME"]
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=True
         )
         assert ran.stdout == f"{machines(home)[1].home}\n"
     else:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.program import Program, lines_of, task_config, wait_for
+from tests.program import DEADLINE_S, Program, lines_of, task_config, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -143,8 +143,8 @@ def test_a_killed_client_does_not_affect_the_job(pair: Program) -> None:
 def test_ctrl_c_detaches_and_reports_how_to_follow_again(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     client = pair.start("train", "task.py")
-    wait_for("both tasks", lambda: len(pair.tasks()) == 2, deadline_s=120)
-    wait_for("user code", lambda: all(pair.log_of(f"worker-{i}").stat().st_size for i in range(2)), deadline_s=60)
+    wait_for("both tasks", lambda: len(pair.tasks()) == 2)
+    wait_for("user code", lambda: all(pair.log_of(f"worker-{i}").stat().st_size for i in range(2)))
     client.send_signal(signal.SIGINT)
     ran = pair.finish(client, code=101, timeout=60)
     assert "fleet logs -f" in ran.err
@@ -168,8 +168,8 @@ def test_a_killed_worker_stops_all_tasks_within_the_grace_period(program: Progra
     wait_for("their output", lambda: all(program.log_of(f"worker-{i}").stat().st_size for i in range(3)))
     (victim,) = program.tasks("worker-1")
     victim.kill()
-    wait_for("all tasks to end", lambda: not program.tasks(), deadline_s=8)
-    ran = program.finish(client, code=100, timeout=20)
+    wait_for("all tasks to end", lambda: not program.tasks())
+    ran = program.finish(client, code=100)
     assert "worker-1" in ran.err
     assert "SIGKILL" in ran.err
     assert program.run("logs", "-f", code=100)
@@ -332,7 +332,7 @@ def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
         client = program.start("up", "--workers", "3")
         time.sleep(delay)
         client.send_signal(signal.SIGINT)
-        ran = program.finish(client, code=None, timeout=30)
+        ran = program.finish(client, code=None)
         if ran.code == 0:
             program.run("down")
         else:
@@ -383,9 +383,9 @@ def test_the_task_of_a_killed_supervisor_ends(pair: Program) -> None:
     wait_for("user code", lambda: pair.log_of("worker-1").read_bytes() == b"up\n")
     (task,) = pair.tasks("worker-1")
     os.kill(task.ppid(), signal.SIGKILL)
-    ran = pair.finish(client, code=100, timeout=40)
+    ran = pair.finish(client, code=100)
     assert "worker-1" in ran.err
-    wait_for("the tasks to end", lambda: not pair.tasks(), deadline_s=15)
+    wait_for("the tasks to end", lambda: not pair.tasks())
     pair.script("task.py", "print('ran')\n")
     assert pair.run("train", "task.py").text.count("ran") == 2
 
@@ -415,7 +415,7 @@ def test_a_closed_pipe_ends_the_command_quietly(pair: Program) -> None:
 
 
 def test_a_closed_pipe_detaches_from_a_job_that_runs(pair: Program) -> None:
-    pair.script("task.py", "while True: print('x' * 50)\n")
+    pair.script("task.py", "import time\nwhile True: print('x' * 50, flush=True), time.sleep(0.01)\n")
     assert exit_code_without_reader(pair, "train", "task.py") == 101
     pair.run("stop")
 
@@ -426,7 +426,7 @@ def exit_code_without_reader(program: Program, *command: str) -> int:
         assert client.stdout is not None
         assert client.stdout.readline()
         client.stdout.close()
-        code = client.wait(timeout=30)
+        code = client.wait(timeout=DEADLINE_S)
         assert client.stderr is not None
         assert b"rror" not in client.stderr.read()
     return code

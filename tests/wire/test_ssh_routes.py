@@ -55,7 +55,7 @@ def home_through_ssh(config: Path, name: str) -> str:
     """Return the home directory of a host, read through the OpenSSH client."""
     command = ["ssh", "-F", str(config), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", name, "echo $HOME"]
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, text=True, timeout=30
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, text=True, timeout=120
     ).stdout
 
 

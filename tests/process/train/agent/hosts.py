@@ -45,7 +45,7 @@ from train.agent.protocol.records import (
 )
 from train.pack import AgentArchive, bootstrap_command, build_agent
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 R = TypeVar("R")
 
 
@@ -318,12 +318,12 @@ def alive(pid: int) -> bool:
     return state[:1] not in ("Z", "X")
 
 
-def gone(pid: int, deadline_s: float = 10.0) -> bool:
+def gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
     """Wait for the end of a process that is not a child of this one; return whether it ended."""
     return eventually(lambda: not alive(pid), deadline_s)
 
 
-def eventually(true: Callable[[], bool], deadline_s: float = 10.0) -> bool:
+def eventually(true: Callable[[], bool], deadline_s: float = DEADLINE_S) -> bool:
     """Wait until a condition holds; return whether it does."""
     end = time.monotonic() + deadline_s
     while not true():

@@ -13,7 +13,7 @@ from train.agent.host.startup import Hook, install_hook
 from train.agent.protocol.records import Exit
 from train.agent.supervisor.task import TaskProcess
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 
 class HeldProcess:

@@ -19,7 +19,7 @@ from train.agent.host.loop import Loop
 from train.agent.host.processes import MARK, identify
 
 SECRET = b"s" * 32
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 # Writes checkpoints in a loop; each file contains its step and a digest. Prints each step.
 WRITER = r"""

@@ -469,7 +469,7 @@ def test_when_the_sender_is_killed_another_source_goes_on(yard: Yard) -> None:
     other.replicator.fetch(one, [chief.source, second.source])
     yard.until(lambda: any(other.store.glob("making-*/1.part")), "the transfer to be in its middle")
     chief.kill()
-    yard.until(lambda: other.held == one, "the rest to come from elsewhere", 3.0)
+    yard.until(lambda: other.held == one, "the rest to come from elsewhere")
 
 
 def test_when_the_only_sender_is_killed_it_is_said_at_once(yard: Yard) -> None:
@@ -479,7 +479,7 @@ def test_when_the_only_sender_is_killed_it_is_said_at_once(yard: Yard) -> None:
     yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
     port = chief.source[1]
     chief.kill()
-    yard.until(lambda: bool(other.news[-1].error), "the failure to be told", 3.0)
+    yard.until(lambda: bool(other.news[-1].error), "the failure to be told")
     assert other.news[-1].error.startswith("no host gave snapshot 1 of attempt 0 of the checkpoint: 127.0.0.1 port")
     assert other.held is None
     assert not list(other.store.iterdir())
@@ -497,7 +497,7 @@ def test_who_does_not_know_the_secret_gets_nothing(yard: Yard) -> None:
     assert "the connection ended" in third.fetch(one, chief).error
     with socket.create_connection(chief.source) as stranger:
         stranger.sendall(b'{"snapshot": [0, 1, "x"]}\n' * 200)
-        stranger.settimeout(5.0)
+        stranger.settimeout(90.0)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1000) == b""
     assert yard.host("worker-3").fetch(one, chief).fetched == one
@@ -507,7 +507,7 @@ def test_a_silent_stranger_is_hung_up_on(yard: Yard, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(replica_wire, "GREETING_S", 0.3)
     chief = yard.host()
     with socket.create_connection(chief.source) as stranger:
-        stranger.settimeout(5.0)
+        stranger.settimeout(90.0)
         assert stranger.recv(1) == b""
 
 

@@ -76,7 +76,7 @@ def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yar
             seen.add(newest)
         return len(seen) >= 5
 
-    yard.until(read_on, "five checkpoints at the reader", 40)
+    yard.until(read_on, "five checkpoints at the reader")
     yard.end(writer)
 
 

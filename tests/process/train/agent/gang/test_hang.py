@@ -244,7 +244,7 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 def looked_at(one: HeldProcess) -> HangInspection:
     found: list[HangInspection] = []
     one.task.inspect(HangInspection("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
-    one.until(lambda: found, 5.0)
+    one.until(lambda: found)
     return found[0]
 
 

@@ -256,7 +256,7 @@ def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: boo
         for count in (2, 4):
             one.task.dump_stacks(stacks.append)
             one.task.dump_stacks(stacks.append)  # both are notified
-            one.until(lambda count=count: len(stacks) == count, 5.0)  # type: ignore[misc]
+            one.until(lambda count=count: len(stacks) == count)  # type: ignore[misc]
             assert stacks[-1] == stacks[-2]
             assert " in load\n" in stacks[-1]
             assert " in main\n" in stacks[-1]
@@ -311,11 +311,11 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         one.until(lambda: b"ready" in one.output)
         told: list[str] = []
         one.task.dump_stacks(told.append)
-        one.until(lambda: told, 5.0)
+        one.until(lambda: told)
         assert " in main\n" in told[0]
         seen: list[HangInspection] = []
         one.task.inspect(HangInspection("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
-        one.until(lambda: seen, 5.0)
+        one.until(lambda: seen)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 
 

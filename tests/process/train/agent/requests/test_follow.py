@@ -35,7 +35,7 @@ from train.agent.requests.follow import Follower
 
 ALL = Follow("j", "worker-0", attempt=1)
 RESULT = JobResult("j", 3, Outcome.SUCCEEDED, 9.0)
-DEADLINE_S = 10.0
+DEADLINE_S = 90.0
 
 
 class Host:
