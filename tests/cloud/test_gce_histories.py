@@ -10,8 +10,8 @@ import pytest
 from tests.cloud.histories import History, reached, store_nothing
 from tests.emulator import Emulator
 
-SHARES = 8
-HISTORIES = 160
+SHARES = 4
+HISTORIES = 80
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_NUMBERS = itertools.count()
 UNUSED_ADDRESS = "02:00:00:00:00:01"  # a hardware address that no port of the switch has
 
 
@@ -103,8 +102,9 @@ def obstacle() -> str:
     if shutil.which("ip") is None:
         return "ip (iproute2) is not installed"
     try:
-        ip("netns", "add", f"fleet-{os.getpid()}-try")
-        ip("netns", "del", f"fleet-{os.getpid()}-try")
+        name = f"fleet-{uuid.uuid4().hex[:8]}"
+        ip("netns", "add", name)
+        ip("netns", "del", name)
     except OSError as error:
         return f"no network namespace can be made: {error}"
     return ""
@@ -113,7 +113,7 @@ def obstacle() -> str:
 @contextlib.contextmanager
 def namespaces(count: int) -> Iterator[list[Namespace]]:
     """Yield `count` hosts; delete them at the end, and end the processes in their network."""
-    stem = f"fleet-{os.getpid()}-{next(_NUMBERS)}"
+    stem = f"fleet-{uuid.uuid4().hex[:8]}"  # process IDs are reused, also that of a run that was killed
     switch = f"{stem}-switch"
     hosts = [Namespace(f"{stem}-{n}", f"10.77.0.{n + 2}", switch, f"port{n}") for n in range(count)]
     with contextlib.ExitStack() as stack:

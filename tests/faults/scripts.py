@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 _SAY = r"""
-import os, sys, time
+import gc, os, sys, time
+# Many tasks start: no collection of garbage during the import, and no module that TensorFlow imports if it is there.
+gc.disable()
+sys.modules["googleapiclient"] = None
 import tensorflow as tf
+gc.enable()
 
 side = None
 def say(*words):

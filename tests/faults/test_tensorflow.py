@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,9 @@ pytestmark = [
 ]
 
 DEADLINE_S = 200.0
-QUICK = ("--link-timeout", "4", "--backoff", "0.1", "--host-timeout", "3", "-e", "CUDA_VISIBLE_DEVICES=-1")
+# TF_USE_LEGACY_KERAS: as `fleet` sets it for scripts with Keras. Keras 3 is not imported.
+TASK = ("-e", "CUDA_VISIBLE_DEVICES=-1", "-e", "TF_USE_LEGACY_KERAS=1")
+QUICK = ("--link-timeout", "4", "--backoff", "0.1", "--host-timeout", "3", *TASK)
 LONG = "1000"
 
 
@@ -117,29 +118,20 @@ def test_backup_and_restore_after_a_killed_worker_and_a_killed_chief(two: FaultF
 
 
 def test_a_custom_loop_continues_at_the_epoch_and_step_that_its_checkpoint_manager_saved(two: FaultFleet) -> None:
-    """First a worker is killed, then its supervisor."""
+    """First the chief is killed while its checkpoint manager saves, then the supervisor of a worker."""
     options = ("--restarts", "2", "--checkpoint-dir", "training")
-    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "directory=training"])
-    play.wait_for_log(0, "say step 18")
-    play.send(1, "task")
+    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "big", "directory=training"])
+    play.wait_for_log(0, "say saving 15")
+    play.send(0, "task")
     play.wait_for_log(0, "say saved 25", 2)
     play.send(1, "supervisor")
     report = over(play)
-    assert report.verdicts == [(1, "killed", "worker-1"), (2, "killed", "worker-1")]
-    assert continues(report, 2, 2) >= 15
+    assert report.verdicts == [(1, "killed", "worker-0"), (2, "killed", "worker-1")]
+    assert continues(report, 2, 2) >= 10
     assert continues(report, 3, 2) >= 25
     assert not [
         path for number in (0, 1) for path in (play.directory(number) / "src" / "training").glob("workertemp*")
     ]
-
-
-def test_the_chief_killed_while_its_checkpoint_manager_saves(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, "--restarts", "2", arguments=["2", "pause=0.1", "big"])
-    play.wait_for_log(0, "say saving 15")
-    play.send(0, "task")
-    report = over(play)
-    assert report.verdicts == [(1, "killed", "worker-0")]
-    assert continues(report, 2, 2) >= 10
 
 
 def test_the_chief_killed_while_keras_writes_one_file_in_place(two: FaultFleet) -> None:
@@ -152,53 +144,49 @@ def test_the_chief_killed_while_keras_writes_one_file_in_place(two: FaultFleet) 
     assert begun in (["2", "2"], ["3", "3"])
 
 
-def test_a_stopped_worker_is_named_once_tensorflow_misses_its_heartbeats(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, arguments=[LONG])
-    play.wait_for_log(0, "say saved 10")
-    play.send(1, "task", signal.SIGSTOP)
-    report = over(play, 100)
-    assert report.verdict[1] == "worker-1", report.of("job_diagnosed")
-    assert report.verdict[0] in ("hang", "peer-unreachable"), report.of("job_diagnosed")
-
-
-def test_a_worker_that_is_stopped_for_a_while_is_reported_with_all_stacks(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=["5", "pause=0.1"])
+def test_a_stopped_worker_is_reported_with_all_stacks_and_named_once_tensorflow_misses_its_heartbeats(
+    two: FaultFleet,
+) -> None:
+    """It is stopped for a while, and then for good."""
+    play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=[LONG, "pause=0.1"])
     play.wait_for_log(0, "say saved 10")
     task = play.process(1, "task")
     task.suspend()
     wait_for("the report", lambda: "no progress for" in play.out.read_text(errors="replace"))
+    count = play.log(0).count(b"say step ")
     task.resume()
-    report = over(play)
-    reports = {event["task"]: event for event in report.of("hang_inspection")}
+    play.wait_for_steps(0, count + 5, 1)
+    task.suspend()
+    report = over(play, 100)
+    assert report.verdict[1] == "worker-1", report.of("job_diagnosed")
+    assert report.verdict[0] in ("hang", "peer-unreachable"), report.of("job_diagnosed")
+    reports = {event["task"]: event for event in reversed(report.of("hang_inspection"))}
     assert set(reports) == {"worker-0", "worker-1"}
     assert reports["worker-1"]["state"] == "T"
     assert "task.py" in reports["worker-0"]["stack"]
-    (note,) = [event["text"] for event in report.of("note") if "no progress" in event["text"]]
-    assert "worker-1 is stopped" in note
+    notes = [event["text"] for event in report.of("note") if "no progress" in event["text"]]
+    assert "worker-1 is stopped" in notes[0]
 
 
-def test_two_workers_that_lose_each_other_alone_do_not_hang_for_a_quarter_of_an_hour(three: FaultFleet) -> None:
-    watch = ("--hang-timeout", "4", "--on-hang", "restart", "--restarts", "1", "--backoff", "1")
-    play = three.train(LOOP, *QUICK, *watch, arguments=["4", "pause=0.1"])
+def test_lost_connections_of_a_pair_and_of_a_host_start_another_attempt(three: FaultFleet) -> None:
+    """Two workers lose only each other, which hangs TensorFlow for 15 minutes; then a host is cut off for a while."""
+    watch = ("--hang-timeout", "8", "--on-hang", "restart", "--restarts", "2", "--min-workers", "2", "--backoff", "1")
+    play = three.train(LOOP, *QUICK, *watch, arguments=["6", "pause=0.1"])
     play.wait_for_log(0, "say saved 10")
     three.cut(1, 2)
     play.wait_for_record(0, "attempt_ended")
     three.heal()
-    report = over(play)
-    assert [verdict[:2] for verdict in report.verdicts] == [(1, "hang")]
-    continues(report, 2, 3)
-
-
-def test_a_host_that_restarts_is_left_out(three: FaultFleet) -> None:
-    play = three.train(LOOP, *QUICK, "--restarts", "2", "--min-workers", "2", arguments=["6", "pause=0.1"])
-    play.wait_for_log(0, "say saved 10")
-    three.kill_host(2)
-    play.wait_for_record(0, "task_state", 2, phase="running")
+    play.wait_for_steps(0, 12, 2)
+    three.isolate(2)
+    play.wait_for_record(0, "task_state", 3, phase="running")
+    assert three.hosts[2].is_idle() or not play.log(2, 3)
     three.heal()
-    report = over(play, cut=(2,))
-    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
-    continues(report, 2, 2)
-    assert b"say end 60\n" in play.log(1, 2)
+    report = over(play)
+    assert [verdict[:2] for verdict in report.verdicts] == [(1, "hang"), (2, "peer-unreachable")]
+    assert report.verdicts[1][2] == "worker-2"
+    continues(report, 2, 3)
+    continues(report, 3, 2)
+    assert not report.values("worker-2", 3, "begin")
 
 
 def test_the_chiefs_host_is_gone_and_a_spare_takes_its_place(three: FaultFleet) -> None:
@@ -215,31 +203,7 @@ def test_the_chiefs_host_is_gone_and_a_spare_takes_its_place(three: FaultFleet) 
     assert ("worker-2", "worker-0") in slots
 
 
-def test_a_host_that_comes_back_after_a_partition_ends_what_it_ran(three: FaultFleet) -> None:
-    play = three.train(LOOP, *QUICK, "--restarts", "2", "--min-workers", "2", arguments=["5", "pause=0.1"])
-    play.wait_for_log(0, "say saved 10")
-    three.isolate(2)
-    play.wait_for_record(0, "task_state", 2, phase="running")
-    assert three.hosts[2].is_idle() or not play.log(2, 2)
-    three.heal()
-    report = over(play)
-    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
-    continues(report, 2, 2)
-    assert not report.values("worker-2", 2, "begin")
-
-
-def test_an_exception_in_each_attempt_ends_the_job_with_its_traceback(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["3", "raise=12"])
-    report = over(play, 100)
-    assert report.verdicts == [(1, "script-exception", "worker-1")]
-    assert report.verdict == ("script-exception", "worker-1")
-    assert continues(report, 2, 2) == 10
-    (final,) = [event for event in report.of("job_diagnosed") if event["final"]]
-    assert "ValueError: no such thing" in final["message"]
-    assert final["traceback"].startswith("task.py:")
-
-
-def test_a_port_taken_after_it_was_let_go_is_named_and_the_next_attempt_has_others(two: FaultFleet) -> None:
+def test_a_taken_port_is_named_and_an_exception_in_the_next_attempt_ends_the_job(two: FaultFleet) -> None:
     """TensorFlow binds its port seconds after the start, and no process can reserve it until then."""
     takes = (
         "import socket, sys\n"
@@ -248,31 +212,22 @@ def test_a_port_taken_after_it_was_let_go_is_named_and_the_next_attempt_has_othe
         "    except OSError: continue\n"
         "    print('taken', flush=True); sys.stdin.read(); break\n"
     )
-    play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["2"])
+    play = two.train(LOOP, *QUICK, "--restarts", "1", arguments=["3", "raise=12"])
     play.wait_for_record(1, "task_state", phase="waiting")
     intruder = subprocess.Popen(
         [*two.hosts[1].where.prefix, sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
-        report = over(play)
+        report = over(play, 100)
     finally:
         intruder.kill()
         intruder.communicate()
     assert report.verdicts == [(1, "port-in-use", "worker-1")]
-    assert begins(report, 2) == ["0 0", "0 0"]
-
-
-def test_a_client_that_is_killed_and_another_that_sees_it_all(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, arguments=["4", "pause=0.1"])
-    play.wait_for_log(0, "say step 12")
-    play.client.kill()
-    play.client.wait()
-    out = two.run("logs", "-f", "-o", "json")
-    report = ClientReport(out.events)
-    play.nothing_is_left()
-    play.no_byte_is_lost(report)
-    assert report.values("worker-1", 1, "end") == ["40"]
-    assert report.result["outcome"] == "succeeded"
+    assert begins(report, 2) == ["0 0", "0 0"]  # with other ports
+    assert report.verdict == ("script-exception", "worker-1")
+    final = [event for event in report.of("job_diagnosed") if event["final"]][-1]
+    assert "ValueError: no such thing" in final["message"]
+    assert final["traceback"].startswith("task.py:")
 
 
 @pytest.fixture

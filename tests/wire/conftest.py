@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.program import Program
 from tests.wire.hosts import Hosts, Wire, local_hosts
 
 
@@ -29,3 +31,24 @@ def empty(tmp_path: Path) -> Path:
     directory = tmp_path / "work"
     directory.mkdir()
     return directory
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Start a fleet of two hosts, shared by the tests of a file."""
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
+    try:
+        program.run("up", "--workers", "2")
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.fixture
+def pair(two: Program, empty: Path) -> Iterator[Program]:
+    """Yield two idle hosts and an empty directory; other tests have run jobs on them before."""
+    program = dataclasses.replace(two, directory=empty, started=[])
+    yield program
+    program.end_clients()
+    if program.tasks():
+        program.run("stop")

@@ -63,10 +63,9 @@ def end_host(program: Program, worker: str) -> None:
             process.kill()
 
 
-def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", FAIL_ONCE)
-    ran = program.run("train", "task.py", "--restarts", "2", "-o", "json")
+def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(pair: Program) -> None:
+    pair.script("task.py", FAIL_ONCE)
+    ran = pair.run("train", "task.py", "--restarts", "2", "-o", "json")
     (failed,) = [event for event in ran.events if event["event"] == "attempt_ended"]
     assert (failed["attempt"], failed["attempts"], failed["first_failed_task"]) == (1, 3, "worker-1")
     (cause,) = [event for event in ran.events if event["event"] == "job_diagnosed"]
@@ -78,31 +77,28 @@ def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(progr
     )
     (result,) = [event for event in ran.events if event["event"] == "job_result"]
     assert (result["outcome"], result["attempt"]) == ("succeeded", 2)
-    logs = program.run("logs")
+    logs = pair.run("logs")
     assert [line for line in lines_of(logs, "worker-1") if line.startswith("attempt")] == [
         "attempt 1 of 1", "attempt 2 of 1",
     ]  # fmt: skip
     assert "attempt 1 failed: worker-1 exited with code 1; attempt 2 starts" in logs.err
     assert "attempt 1: worker-1 (" in logs.err
-    assert program.run("logs", "-n", "9", "--worker", "1").out == b"attempt 2 of 1\n"
-    (status,) = [event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status"]
+    assert pair.run("logs", "-n", "9", "--worker", "1").out == b"attempt 2 of 1\n"
+    (status,) = [event for event in pair.run("status", "-o", "json").events if event["event"] == "fleet_status"]
     assert (status["job"]["attempt"], status["job"]["attempts"], status["job"]["verdict"]) == (2, 3, None)
 
 
-def test_status_and_logs_show_the_cause_of_a_job_without_a_client(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", FAIL_ONCE)
-    program.run("train", "task.py", "--detach", code=None)
+def test_status_and_logs_show_the_cause_of_a_job_without_a_client(pair: Program) -> None:
+    pair.script("task.py", FAIL_ONCE)
+    pair.run("train", "task.py", "--detach", code=None)
 
     def verdict() -> object:
-        (status,) = [
-            event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status"
-        ]
+        (status,) = [event for event in pair.run("status", "-o", "json").events if event["event"] == "fleet_status"]
         return status["job"]["verdict"]
 
     assert wait_for("the first cause", verdict)["kind"] == "script-exception"  # type: ignore[index]
-    assert "raised ValueError: no such thing at task.py:5" in program.run("status").text
-    logs = program.run("logs", "-n", "1", "--worker", "0", code=100)
+    assert "raised ValueError: no such thing at task.py:5" in pair.run("status").text
+    logs = pair.run("logs", "-n", "1", "--worker", "0", code=100)
     assert "raised ValueError: no such thing at task.py:5" in logs.err
     assert "has ended: task.py on worker-[0-1]" in logs.err
 
@@ -125,10 +121,9 @@ def test_a_spare_takes_over_and_the_job_is_readable_without_the_lost_host(progra
     assert not program.tasks()
 
 
-def test_each_later_attempt_reports_the_checkpoint_that_it_starts_from(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", START_AGAIN)
-    ran = program.run("train", "task.py", "--restarts", "1", "-o", "json")
+def test_each_later_attempt_reports_the_checkpoint_that_it_starts_from(pair: Program) -> None:
+    pair.script("task.py", START_AGAIN)
+    ran = pair.run("train", "task.py", "--restarts", "1", "-o", "json")
     notes = [event for event in ran.events if event["event"] == "note"]
     (states,) = {
         event["checkpoint"]
@@ -143,11 +138,10 @@ def test_each_later_attempt_reports_the_checkpoint_that_it_starts_from(program: 
     assert warning["level"] == "warning"
     assert str(warning["text"]).startswith("attempt 2 began at epoch 1 although attempt 1 had reached epoch")
     assert f"checkpoint {states} exists" in str(warning["text"])
-    assert f"attempt 2 starts from checkpoint {states}" in program.run("logs").err
+    assert f"attempt 2 starts from checkpoint {states}" in pair.run("logs").err
 
 
-def test_an_attempt_without_a_checkpoint_is_reported(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", FAIL_ONCE)
-    ran = program.run("train", "task.py", "--restarts", "1")
+def test_an_attempt_without_a_checkpoint_is_reported(pair: Program) -> None:
+    pair.script("task.py", FAIL_ONCE)
+    ran = pair.run("train", "task.py", "--restarts", "1")
     assert ran.err.count("attempt 2 starts without a checkpoint of this job: none was saved") == 1

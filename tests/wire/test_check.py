@@ -24,26 +24,25 @@ for step in range(1, 600):
 """
 
 
-def test_check_runs_the_script_on_each_host_until_its_first_step(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    alone = program.run("check")
+def test_check_runs_the_script_on_each_host_until_its_first_step(pair: Program) -> None:
+    alone = pair.run("check")
     assert "ok       hosts are ready" in alone.text
     assert alone.text.splitlines()[1].split()[:4] == ["HOST", "PYTHON", "TENSORFLOW", "KERAS"]
     assert [line.split()[0] for line in alone.text.splitlines()[2:4]] == ["worker-0", "worker-1"]
 
-    program.script("task.py", STEPS)
-    tried = program.run("check", "task.py", "--local-first", "-o", "json", "--", "--epochs", "3").events
+    pair.script("task.py", STEPS)
+    tried = pair.run("check", "task.py", "--local-first", "-o", "json", "--", "--epochs", "3").events
     ends = [event for event in tried if event["event"] == "smoke_tested"]
     assert [(end["host"], end["ok"]) for end in ends] == [("worker-0", True), ("worker-1", True)]
     assert all("made its first step" in end["message"] for end in ends)
-    assert not program.tasks()
-    assert not list((program.state / "local").glob("*/fleet/jobs/*/*"))
-    program.run("logs", code=102)  # no job was created
+    assert not pair.tasks()
+    assert not list((pair.state / "local").glob("*/fleet/jobs/*/*"))
+    pair.run("logs", code=102)  # no job was created
 
-    program.script(
+    pair.script(
         "task.py", "import os\nprint('about to fail')\nif os.path.realpath('.').count('worker-1/'): exit('no data')\n"
     )
-    failed = program.run("check", "--local-first", "30s", "task.py", code=14)
+    failed = pair.run("check", "--local-first", "30s", "task.py", code=14)
     assert "ok       worker-0: the script ended after" in failed.text
     assert "failed   worker-1: the script exited with code 1" in failed.text
     assert "no data" in failed.text
@@ -61,17 +60,16 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 """
 
 
-def test_a_script_with_lint_errors_is_not_ok(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", FAILS)
+def test_a_script_with_lint_errors_is_not_ok(pair: Program) -> None:
+    pair.script("task.py", FAILS)
     message = "task.py:7: MultiWorkerMirroredStrategy is created after tf.constant (line 6)"
-    assert "MW101 error" in program.run("lint", "task.py", code=2).text
-    checked = " ".join(program.run("check", "task.py", code=14).text.split())
+    assert "MW101 error" in pair.run("lint", "task.py", code=2).text
+    checked = " ".join(pair.run("check", "task.py", code=14).text.split())
     assert f"problem {message}" in checked
     assert "ok " not in checked
-    tried = program.run("check", "task.py", "--local-first", code=14)
+    tried = pair.run("check", "task.py", "--local-first", code=14)
     assert f"it works alone, but not with 2 workers: {message}" in " ".join(tried.err.split() + tried.text.split())
-    assert "MW101" in program.run("train", "--dry-run", "task.py").err
+    assert "MW101" in pair.run("train", "--dry-run", "task.py").err
 
 
 def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> None:
@@ -85,22 +83,20 @@ def test_a_changed_path_does_not_turn_the_import_check_off(program: Program) -> 
         assert "not checked whether these can be imported: near (task.py:4)" in checked
 
 
-def test_a_script_for_parameter_servers_is_refused_without_them(program: Program) -> None:
-    program.run("up", "--workers", "2")
+def test_a_script_for_parameter_servers_is_refused_without_them(pair: Program) -> None:
     script = str(Path(__file__).parents[2] / "train" / "examples" / "parameter_server.py")
-    refused = program.run("train", script, "--", "--epochs", "1", code=2)
+    refused = pair.run("train", script, "--", "--epochs", "1", code=2)
     assert "ParameterServerStrategy requires a chief and parameter servers" in " ".join(refused.err.split())
     command = " ".join(refused.err.partition("next:")[2].split()[:8])
     assert command == f"fleet train --chief --ps 1 --tasks-per-host 2 {script}"
-    program.run("logs", code=102)  # nothing was started
-    assert "MW108 hint" in program.run("lint", script).text
+    pair.run("logs", code=102)  # nothing was started
+    assert "MW108 hint" in pair.run("lint", script).text
 
 
-def test_missing_modules_are_reported_with_their_hosts(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")
-    program.script("near.py", "import adds.more\n")
-    checked = program.run("check", "task.py", "-o", "json", code=14).events
+def test_missing_modules_are_reported_with_their_hosts(pair: Program) -> None:
+    pair.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")
+    pair.script("near.py", "import adds.more\n")
+    checked = pair.run("check", "task.py", "-o", "json", code=14).events
     (report,) = [event for event in checked if event["event"] == "hosts_checked"]
     assert [host["missing"] for host in report["hosts"]] == [["adds", "nowhere_at_all"]] * 2
     assert report["hosts"][0]["machine"] == os.uname().machine
@@ -108,11 +104,11 @@ def test_missing_modules_are_reported_with_their_hosts(program: Program) -> None
         "task.py:2 imports nowhere_at_all, which worker-[0-1] lack",
         "near.py:1 imports adds, which worker-[0-1] lack",
     ]
-    program.script("requirements.txt", "adds==1.0\n")
-    listed = program.run("check", "task.py", code=14)
+    pair.script("requirements.txt", "adds==1.0\n")
+    listed = pair.run("check", "task.py", code=14)
     assert "adds" not in listed.text
     assert "nowhere_at_all" in listed.text
-    no_program = program.run("check", "--", "no-such-program", code=14)
+    no_program = pair.run("check", "--", "no-such-program", code=14)
     assert "problem  worker-[0-1]: there is no no-such-program on this host" in no_program.text
 
 

@@ -166,9 +166,9 @@ def test_a_server_that_is_not_ssh_is_named(hosts: Hosts) -> None:
 def test_opening_a_session_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
-        with hosts.hung(0):
-            with pytest.raises(UnreachableError, match="did not answer within 1 s while opening a session"):
-                connection.open_session(1)
+        late = pytest.raises(UnreachableError, match="did not answer within 1 s while opening a session")
+        with hosts.hung(0), late:
+            connection.open_session(1)
     finally:
         connection.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +28,6 @@ if sys.argv[1] == "together":
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 """
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """Start a fleet of two hosts."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
-    try:
-        program.run("up", "--workers", "2")
-        yield program
-    finally:
-        program.close()
 
 
 def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import pwd
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -52,29 +50,6 @@ for i in range(400):
     sys.stdout.buffer.flush()
     time.sleep(0.01)
 """
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """Start a fleet of two hosts, shared by the tests of this file."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
-    try:
-        program.run("up", "--workers", "2")
-        yield program
-    finally:
-        program.close()
-
-
-@pytest.fixture
-def pair(two: Program, tmp_path: Path) -> Iterator[Program]:
-    """Yield two idle hosts and an empty directory; other tests have run jobs on them before."""
-    directory = tmp_path / "work"
-    directory.mkdir()
-    program = dataclasses.replace(two, directory=directory, started=[])
-    yield program
-    program.end_clients()
-    if program.tasks():
-        program.run("stop")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

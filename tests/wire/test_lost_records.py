@@ -29,14 +29,15 @@ def nest(path: Path) -> None:
 
 
 @pytest.fixture
-def running(program: Program) -> Program:
-    """Start a job that does not end by itself on three hosts."""
-    program.run("up", "--workers", "4")
+def running(program: Program, request: pytest.FixtureRequest) -> Program:
+    """Start a job that does not end by itself on two hosts, or on `param` hosts."""
+    program.run("up", "--workers", str(getattr(request, "param", 2)))
     program.script("task.py", SLEEP)
     program.run("train", "-d", "task.py")
     return program
 
 
+@pytest.mark.parametrize("running", [4], indirect=True)
 def test_down_ends_hosts_without_a_readable_record(running: Program) -> None:
     local = running.state / "local"
     damages: list[Callable[[Path], None]] = [Path.unlink, truncate, scramble, nest]
@@ -54,7 +55,7 @@ def test_gc_finds_hosts_without_any_record(running: Program) -> None:
     shutil.rmtree(running.state / "fleets" / "default")
     for path in local.glob("*.json"):
         path.unlink()
-    shutil.rmtree(local / "default-worker-2")
+    shutil.rmtree(local / "default-worker-1")
     running.run("gc", "--yes")
     assert not running.processes()
     assert not list(local.iterdir())
@@ -65,7 +66,7 @@ def test_up_keeps_a_running_host_whose_record_was_lost(running: Program) -> None
     wait_for("the first line", lambda: log.read_bytes() == b"up\n")
     tasks = {process.pid for process in running.tasks()}
     (running.state / "local" / "default-worker-0.json").unlink()
-    running.run("up", "--workers", "4")
+    running.run("up", "--workers", "2")
     assert {process.pid for process in running.tasks()} == tasks
     assert running.run("logs", "--worker", "0", code=101).out == b"up\n"
     running.run("stop", "--grace", "1")

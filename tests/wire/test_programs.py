@@ -36,23 +36,17 @@ def shown(ran: CommandResult, task: str) -> dict[str, object]:
     return values
 
 
-@pytest.fixture
-def fleet(program: Program) -> Program:
-    program.run("up", "--workers", "2")
-    return program
+def test_a_module_a_directory_and_a_shell_run_in_their_directories(pair: Program) -> None:
+    pair.script("pkg/__init__.py", "")
+    pair.script("pkg/near.py", "from . import other\nWHO = 'near ' + other.NAME\n")
+    pair.script("pkg/other.py", "import top\nNAME = top.NAME\n")
+    pair.script("pkg/task.py", "from .near import WHO\nimport pkg.near\n" + SHOW)
+    pair.script("pkg/__main__.py", "WHO = 'main'\n" + SHOW)
+    pair.script("top.py", "NAME = 'top'\n")
+    pair.script("script.py", "import top\nWHO = top.NAME\n" + SHOW)
+    pair.script("run.sh", 'set -e\ncd pkg\nexport PYTHONPATH=..:$PYTHONPATH\npython ../script.py from shell "$1"\n')
 
-
-def test_a_module_a_directory_and_a_shell_run_in_their_directories(fleet: Program) -> None:
-    fleet.script("pkg/__init__.py", "")
-    fleet.script("pkg/near.py", "from . import other\nWHO = 'near ' + other.NAME\n")
-    fleet.script("pkg/other.py", "import top\nNAME = top.NAME\n")
-    fleet.script("pkg/task.py", "from .near import WHO\nimport pkg.near\n" + SHOW)
-    fleet.script("pkg/__main__.py", "WHO = 'main'\n" + SHOW)
-    fleet.script("top.py", "NAME = 'top'\n")
-    fleet.script("script.py", "import top\nWHO = top.NAME\n" + SHOW)
-    fleet.script("run.sh", 'set -e\ncd pkg\nexport PYTHONPATH=..:$PYTHONPATH\npython ../script.py from shell "$1"\n')
-
-    ran = fleet.run("train", "-m", "pkg.task", "--", "--epochs", "3 more")
+    ran = pair.run("train", "-m", "pkg.task", "--", "--epochs", "3 more")
     for task in ("worker-0", "worker-1"):
         values = shown(ran, task)
         assert values["who"] == "near top"
@@ -62,41 +56,41 @@ def test_a_module_a_directory_and_a_shell_run_in_their_directories(fleet: Progra
         assert str(values["cwd"]).endswith(f"/{task}/src")
     assert "-m pkg.task on worker-[0-1]" in ran.err
 
-    directory = shown(fleet.run("train", "pkg", "--workdir", "."), "worker-1")
+    directory = shown(pair.run("train", "pkg", "--workdir", "."), "worker-1")
     assert (directory["who"], directory["package"]) == ("main", None)
     assert directory["first"] == f"{directory['cwd']}/pkg"
 
-    shell = fleet.run("train", "--", "bash", "run.sh", "a b")
+    shell = pair.run("train", "--", "bash", "run.sh", "a b")
     values = shown(shell, "worker-1")
     assert values["argv"] == ["from", "shell", "a b"]
     assert values["exe"] == directory["exe"]  # `python` is the interpreter of all jobs
     assert str(values["cwd"]).endswith("/worker-1/src/pkg")
     assert "bash run.sh 'a b' on worker-[0-1]" in shell.err
 
-    plan = fleet.run("train", "--dry-run", "-o", "json", "--", "python", "-u", "script.py").events
+    plan = pair.run("train", "--dry-run", "-o", "json", "--", "python", "-u", "script.py").events
     commands = [event["command"] for event in plan if event["event"] == "task_planned"]
     assert commands == [f"{directory['exe']} -u script.py"] * 2
 
 
-def test_a_shell_ends_with_all_its_child_processes(fleet: Program) -> None:
-    fleet.script(
+def test_a_shell_ends_with_all_its_child_processes(pair: Program) -> None:
+    pair.script(
         "run.sh", "trap '' TERM\nsleep 600 &\npython -c 'import time; print(\"up\", flush=True); time.sleep(600)'\n"
     )
-    client = fleet.start("train", "--grace", "1", "--", "bash", "run.sh")
-    wait_for("all processes", lambda: len(fleet.tasks()) >= 6)
-    wait_for("their output", lambda: all(fleet.log_of(f"worker-{i}").stat().st_size for i in range(2)))
-    (victim,) = [process for process in fleet.tasks("worker-1") if process.name() == "bash"]
+    client = pair.start("train", "--grace", "1", "--", "bash", "run.sh")
+    wait_for("all processes", lambda: len(pair.tasks()) >= 6)
+    wait_for("their output", lambda: all(pair.log_of(f"worker-{i}").stat().st_size for i in range(2)))
+    (victim,) = [process for process in pair.tasks("worker-1") if process.name() == "bash"]
     victim.send_signal(signal.SIGKILL)
-    wait_for("all tasks to end", lambda: not fleet.tasks())
-    assert "SIGKILL" in fleet.finish(client, code=100).err
+    wait_for("all tasks to end", lambda: not pair.tasks())
+    assert "SIGKILL" in pair.finish(client, code=100).err
 
 
-def test_a_program_that_fails_or_is_missing_is_reported(fleet: Program) -> None:
-    fleet.script("run.sh", "echo about to fail\nexit 7\n")
-    assert "7" in fleet.run("train", "--", "bash", "run.sh", code=100).err
-    missing = fleet.run("train", "--", "no-such-program", "x", code=14)
+def test_a_program_that_fails_or_is_missing_is_reported(pair: Program) -> None:
+    pair.script("run.sh", "echo about to fail\nexit 7\n")
+    assert "7" in pair.run("train", "--", "bash", "run.sh", code=100).err
+    missing = pair.run("train", "--", "no-such-program", "x", code=14)
     assert "worker-[0-1]: there is no no-such-program on this host" in missing.err
-    assert not fleet.tasks()
+    assert not pair.tasks()
 
 
 R_TASK = """
@@ -107,10 +101,10 @@ cat("R", arguments, basename(Sys.getenv("RETICULATE_PYTHON")), file.exists("near
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed (r-base-core)")
-def test_an_r_script_runs(fleet: Program) -> None:
-    fleet.script("jobs/task.R", R_TASK)
-    fleet.script("jobs/near.csv", "1\n")
-    ran = fleet.run("train", "jobs/task.R", "--", "five", "6")
+def test_an_r_script_runs(pair: Program) -> None:
+    pair.script("jobs/task.R", R_TASK)
+    pair.script("jobs/near.csv", "1\n")
+    ran = pair.run("train", "jobs/task.R", "--", "five", "6")
     for index in (0, 1):
         lines = lines_of(ran, f"worker-{index}")
         assert task_config("\n".join(lines))["task"]["index"] == index
@@ -152,34 +146,34 @@ def index(tmp_path: Path) -> Iterator[str]:
 NO_PROXY = {"no_proxy": "*", "PIP_CONFIG_FILE": os.devnull}
 
 
-def test_requirements_are_installed_once_in_addition_to_the_existing_packages(fleet: Program, index: str) -> None:
-    fleet.script("job/requirements.txt", f"{index}-r base.txt\n")
-    fleet.script("job/base.txt", "adds  # no more than this\n")
-    fleet.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
-    plan = fleet.run("train", "job/task.py", "--dry-run")
+def test_requirements_are_installed_once_in_addition_to_the_existing_packages(pair: Program, index: str) -> None:
+    pair.script("job/requirements.txt", f"{index}-r base.txt\n")
+    pair.script("job/base.txt", "adds  # no more than this\n")
+    pair.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
+    plan = pair.run("train", "job/task.py", "--dry-run")
     assert "packages are not installed in a dry run" in plan.err
-    first = fleet.run("train", "job/task.py", env=NO_PROXY)
+    first = pair.run("train", "job/task.py", env=NO_PROXY)
     assert "installing packages (2 packages)" in first.err
     prefixes = {
         line.split()[2] for i in (0, 1) for line in lines_of(first, f"worker-{i}") if line.startswith("VALUE 41")
     }
     assert len(prefixes) == 2
     assert all("/fleet/venvs/" in prefix for prefix in prefixes)
-    again = fleet.run("train", "job/task.py", env=NO_PROXY)
+    again = pair.run("train", "job/task.py", env=NO_PROXY)
     assert "installing" not in again.err
-    without = fleet.run("train", "--no-requirements", "--dry-run", "job/task.py")
+    without = pair.run("train", "--no-requirements", "--dry-run", "job/task.py")
     assert "warning: task.py:1 imports adds, which worker-[0-1] lack; push it with the script if it is" in without.err
-    fleet.script("job/requirements.txt", "numpy\n./lib\n")
-    local = fleet.run("train", "job/task.py", code=2)
+    pair.script("job/requirements.txt", "numpy\n./lib\n")
+    local = pair.run("train", "job/task.py", code=2)
     assert "job/requirements.txt:2: ./lib is on this computer" in local.err
     assert (
-        "no requirements file none.txt" in fleet.run("train", "--requirements", "none.txt", "job/task.py", code=2).err
+        "no requirements file none.txt" in pair.run("train", "--requirements", "none.txt", "job/task.py", code=2).err
     )
 
 
-def test_a_script_that_creates_its_own_cluster_is_reported(fleet: Program) -> None:
-    fleet.script(
+def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> None:
+    pair.script(
         "task.py", "import os, json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1', 'b:1']}})\n"
     )
-    ran = fleet.run("train", "task.py")
+    ran = pair.run("train", "task.py")
     assert "warning: task.py:2: the script sets TF_CONFIG itself" in ran.err

@@ -38,15 +38,6 @@ with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
 """
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    """Start a fleet of two hosts, shared by the tests of this file."""
-    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
-    program.run("up", "--workers", "2")
-    yield program
-    program.close()
-
-
 def newest(program: Program) -> str:
     (listed,) = [event for event in program.run("jobs", "-o", "json").events if event["event"] == "jobs_listed"]
     return str(listed["jobs"][0]["job"])
