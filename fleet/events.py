@@ -1,7 +1,7 @@
 """Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
 Reports of the agents are passed on unchanged: TaskState, AttemptEnded, HangInspection, Progress, Usage and JobResult
-of train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.model.
+of train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.finding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from provision.model import Offer
 from train.agent.protocol.records import AttemptEnded, HangInspection, JobResult, Member, Progress, TaskState, Usage
-from train.lint.model import Finding
+from train.lint.finding import Finding
 
 
 class Level(Enum):

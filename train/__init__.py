@@ -1,1 +1,1 @@
-"""Code that runs on the hosts: cluster spec, job, agent, progress, and support for scripts."""
+"""Everything about the training job: the agent on the hosts, and what the client knows about scripts and failures."""

@@ -14,7 +14,7 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import plan_text
 from fleet.folding import fold
 from provision.quantities import counted
-from train.lint.model import Finding
+from train.lint.finding import Finding
 
 _INDENT = "  "
 _WIDTH = 80

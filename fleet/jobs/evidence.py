@@ -25,7 +25,7 @@ from train.agent.protocol.records import (
     to_dict,
 )
 from train.diagnosis import TaskEvidence, Verdict, diagnose
-from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
 
 if TYPE_CHECKING:
     from fleet.remote.channel import AgentChannel

@@ -16,11 +16,11 @@ from fleet.steps import Again
 from fleet.translation import translated
 from provision.model import Host
 from train.agent.protocol.records import Prepare, Prepared
-from train.lint.check import lint
-from train.lint.model import Finding, Severity
+from train.lint.finding import Finding, Severity
+from train.lint.linter import lint
 from train.script.entry import EntryPoint, Kind, find_entry
+from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, with_adaptations
-from train.script.packages import TENSORBOARD, Imports, advice, needed
 from train.script.r_script import needs_of_r
 from train.script.requirements import Requirements, read_requirements
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from train.diagnosis.cause import diagnose
-from train.diagnosis.model import Kind, TaskEvidence, Verdict
+from train.diagnosis.verdict import Kind, TaskEvidence, Verdict
 
 __all__ = ["Kind", "TaskEvidence", "Verdict", "diagnose"]

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import Outcome
 from train.agent.protocol.wording import join_names, signal_name
-from train.diagnosis import messages, rules
-from train.diagnosis.messages import CLAUSES, HINTS, SHARED_CLAUSES
-from train.diagnosis.model import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.diagnosis import rules, texts
+from train.diagnosis.log_lines import error_in, shortened
 from train.diagnosis.reading import Cluster, Reading, Remote, ending, excerpt, headline, read, source_of
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
-from train.diagnosis.text import error_in, shortened
+from train.diagnosis.texts import CLAUSES, HINTS, SHARED_CLAUSES
 from train.diagnosis.tracebacks import Raised
-from train.script.packages import advice
+from train.diagnosis.verdict import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.script.imports import advice
 
 # Clocks of hosts differ by less than this; within it, the order of the reports to the chief's agent decides.
 _CLOCKS_S = 1.0
@@ -148,7 +148,7 @@ class _Case:
             first = next(iter(looked))
             message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
             place = activities[first].location
-            return self._verdict(None, Kind.HANG, message, stacks[first], place, hint=messages.SERVERS_HINT)
+            return self._verdict(None, Kind.HANG, message, stacks[first], place, hint=texts.SERVERS_HINT)
         awaited = [name for name, activity in activities.items() if activity.does]
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
@@ -200,7 +200,7 @@ class _Case:
                 message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
                 return self._verdict(first, rule.kind, message, (shortened(line),))
         message = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
-        hint = messages.JOIN_HINT if first.is_server else ""
+        hint = texts.JOIN_HINT if first.is_server else ""
         return self._verdict(first, Kind.STOPPED_EARLY, message, hint=hint)
 
     def lost_leader(self) -> Verdict | None:
@@ -410,7 +410,7 @@ class _Case:
             return (
                 f"could not listen on port {reading.listens}, which was in use. fleet gave it port "
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
-                messages.OWN_PORT_HINT,
+                texts.OWN_PORT_HINT,
             )
         return rule.clause or CLAUSES[rule.kind], rule.hint
 
@@ -418,7 +418,7 @@ class _Case:
         """Blame a peer that ended and was restarted, which this task only noticed."""
         lost = self._called(peer) if peer else "a peer"
         message = f"{reading.task} lost {lost}: it ended, and was started again while the others continued"
-        hint = messages.RESTARTED_HINT
+        hint = texts.RESTARTED_HINT
         return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=hint)
 
     def _resumed_apart(self) -> bool:
@@ -439,11 +439,11 @@ class _Case:
         event, hint = f"was killed by {name}", ""
         if reading.signal == signal.SIGINT:
             where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
-            event, hint = f"was interrupted by SIGINT or KeyboardInterrupt{where}", messages.INTERRUPT_HINT
+            event, hint = f"was interrupted by SIGINT or KeyboardInterrupt{where}", texts.INTERRUPT_HINT
         elif reading.signal == signal.SIGILL:
-            event, hint = f"crashed: its CPU does not have an instruction ({name})", messages.ILLEGAL_HINT
+            event, hint = f"crashed: its CPU does not have an instruction ({name})", texts.ILLEGAL_HINT
         elif reading.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE):
-            event, hint = f"crashed in native code ({name}){_last_output(reading.error)}", messages.CRASH_HINT
+            event, hint = f"crashed in native code ({name}){_last_output(reading.error)}", texts.CRASH_HINT
         message = f"{reading.name} {event}"
         rule = find_rule(reason, rules.REASONS) if reason else None
         if rule and rule.kind is Kind.PREEMPTED:
@@ -512,7 +512,7 @@ def _package_hint(fatal: Raised) -> str:
 def _import_hint(reading: Reading, fatal: Raised) -> str:
     """Return the hint for an exception out of a package that the script imports; empty: that of the kind."""
     inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.place
-    return messages.PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
+    return texts.PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
 
 
 def _memory(reading: Reading, fatal: Raised) -> Rule | None:

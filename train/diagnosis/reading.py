@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_address
 
-from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL, MOST_LINES, TaskEvidence
+from train.diagnosis.log_lines import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
 from train.diagnosis.rules import (
     is_answer,
     is_collateral,
@@ -19,8 +19,8 @@ from train.diagnosis.rules import (
     status_in,
     type_of,
 )
-from train.diagnosis.text import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
 from train.diagnosis.tracebacks import Raised, find_all, frame_in
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, MOST_LINES, TaskEvidence
 
 _LAST_WORDS = 60
 _MOST_AFTERWORDS = 40

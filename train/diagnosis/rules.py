@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import KW_ONLY, dataclass
 
-from train.diagnosis.messages import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
-from train.diagnosis.model import Kind
+from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
 from train.diagnosis.tracebacks import Raised
+from train.diagnosis.verdict import Kind
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from train.diagnosis.text import TRACEBACK, is_noise, is_progress
+from train.diagnosis.log_lines import TRACEBACK, is_noise, is_progress
 
 _MOST_MESSAGE_LINES = 400
 _MOST_ORPHAN_LINES = 60

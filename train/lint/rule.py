@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from train.lint.finding import Finding, Severity
 from train.lint.interpreter.values import Call, Place
-from train.lint.model import Finding, Severity
 from train.lint.subject import Subject
 
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT

@@ -34,7 +34,7 @@ from fleet.steps import Again
 from train.agent.gang.readiness import Facts, Verdict, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
-from train.lint.model import Finding, Severity
+from train.lint.finding import Finding, Severity
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from fleet.steps import Again
 from fleet.translation import translated
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
-from train.lint.check import lint
-from train.lint.model import Finding, Severity
+from train.lint.finding import Finding, Severity
+from train.lint.linter import lint
 from train.script.source import check_script, imports
 
 

@@ -11,7 +11,7 @@ from fleet.errors import UsageError
 from fleet.events import Event, Note
 from tests.next_steps import next_lines
 from tests.unit.train.lint.programs import FIT, GANG, READY, TF
-from train.lint.model import Finding
+from train.lint.finding import Finding
 
 LATE = TF + "x = tf.constant(1)\n" + GANG.removeprefix(TF)
 HINTS = READY + "model.fit(data, epochs=3)\n"

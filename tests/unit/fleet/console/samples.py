@@ -51,7 +51,7 @@ from train.agent.protocol.records import (
     TaskState,
     Usage,
 )
-from train.lint.model import Finding, Severity
+from train.lint.finding import Finding, Severity
 
 START = 1_000_000.0
 

@@ -15,7 +15,7 @@ from train.agent.protocol.records import (
     TaskState,
 )
 from train.diagnosis import Kind
-from train.diagnosis.model import LARGEST_HEAD, LARGEST_TAIL
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TWO = MEMBERS[:2]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from train.lint.check import lint
-from train.lint.model import Finding
+from train.lint.finding import Finding
+from train.lint.linter import lint
 
 TF = "import os\nimport tensorflow as tf\n"
 GANG = TF + "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.train.lint.programs import BACKUP, DATA, FIT, GANG, MODEL, READY, RESOLVER, TF, check, findings, line
-from train.lint.check import lint
+from train.lint.linter import lint
 
 MAKE = "strategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
 REST = RESOLVER + DATA + MODEL + BACKUP + FIT

@@ -8,7 +8,7 @@ EARLY = "import tensorflow as tf\nx = tf.constant(1)\n"
 
 
 def places(source: str, modules: dict[str, str], entry: str = "task.py") -> list[str]:
-    from train.lint.check import lint
+    from train.lint.linter import lint
 
     result = lint({entry: source, **modules}, entry, workers=2)
     return [f"{item.rule} {item.place}" for item in result]

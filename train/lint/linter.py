@@ -14,8 +14,8 @@ import tokenize
 from collections.abc import Iterator, Mapping
 
 from train.errors import ScriptError
+from train.lint.finding import Finding, Severity
 from train.lint.interpreter.walk import walk
-from train.lint.model import Finding, Severity
 from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Subject
 from train.lint.tf1 import uses_of_tf1

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.train.lint.programs import FIT, GANG, MODEL, READY, READY_LOOP, TF, check, findings
-from train.lint.check import lint
-from train.lint.model import Severity
+from train.lint.finding import Severity
+from train.lint.linter import lint
 from train.lint.rules import RULES, UNREADABLE
 from train.script.source import imports
 

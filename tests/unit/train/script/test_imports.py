@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.train.script.test_script import write
 from train.script.entry import find_entry
-from train.script.packages import advice, needed
+from train.script.imports import advice, needed
 
 
 def test_the_immediate_imports_of_a_script_are_needed(tmp_path: Path) -> None:

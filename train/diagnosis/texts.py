@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from train.diagnosis.model import Kind
+from train.diagnosis.verdict import Kind
 from train.script.keras import KERAS_3_HINT
 
 # After the name of the task.
