@@ -68,6 +68,7 @@ CHECKED: tuple[str, ...] = (
     "train/__init__.py",
     "train/agent",
     "train/diagnosis",
+    "train/errors.py",
     "train/examples",
     "train/lint",
     "train/pack.py",

@@ -11,7 +11,7 @@ from train.agent.protocol.records import Outcome
 from train.agent.protocol.wording import join_names, signal_name
 from train.diagnosis import rules, texts
 from train.diagnosis.log_lines import error_in, shortened
-from train.diagnosis.reading import Cluster, Reading, Remote, ending, excerpt, headline, read, source_of
+from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, read, source_of
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
 from train.diagnosis.texts import CLAUSES, HINTS, SHARED_CLAUSES
 from train.diagnosis.tracebacks import Raised
@@ -48,8 +48,8 @@ def diagnose(
     """
     if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
         return None
-    cluster = Cluster({(item.address, item.port) for item in evidence})
-    readings = sorted((read(item, cluster) for item in evidence), key=lambda reading: (reading.at, reading.task))
+    endpoints = {(item.address, item.port) for item in evidence}
+    readings = sorted((read(item, endpoints) for item in evidence), key=lambda reading: (reading.at, reading.task))
     case = _Case(readings, first_failed_task, reason)
     return (
         case.decided()

@@ -100,23 +100,6 @@ class Remote:
         return Raised(type_of(self.status or 0), self.text, (), 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The tasks of a job as the readings need them.
-
-    Attributes:
-        endpoints: Address and port of each; an unknown port is 0.
-    """
-
-    endpoints: Collection[tuple[str, int]] = ()
-
-    def has(self, address: str, port: int) -> bool:
-        """Return whether a task listens there, or may do so: names are not resolved."""
-        if not all(_is_address(address) for address, _ in self.endpoints):
-            return True
-        return any(host == address and number in (0, port) for host, number in self.endpoints)
-
-
 def _is_address(text: str) -> bool:
     try:
         ip_address(text)
@@ -133,13 +116,13 @@ class Reading:
         evidence: The evidence.
         lines: Its last output, cleaned.
         raised: The exceptions in it.
-        cluster: All tasks of the job.
+        endpoints: Address and port of all tasks of the job; an unknown port is 0.
     """
 
     evidence: TaskEvidence
     lines: list[str] = field(repr=False)
     raised: list[Raised] = field(repr=False)
-    cluster: Cluster = field(default_factory=Cluster, repr=False)
+    endpoints: Collection[tuple[str, int]] = field(default=(), repr=False)
 
     @property
     def task(self) -> str:
@@ -216,10 +199,15 @@ class Reading:
             return "the tf.data service"
         match = _ENDPOINT.findall(text) if _CANNOT_CONNECT.search(text) and not _OF_TASKS.search(text) else []
         ends = {(v4 or v6, int(port)) for v4, v6, port in match}
-        if not ends or any(self.cluster.has(*end) for end in ends):
+        if not ends or any(self._may_be_task(*end) for end in ends):
             return ""
         address, port = min(ends)
         return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    def _may_be_task(self, address: str, port: int) -> bool:
+        """Return whether a task listens there, or may do so: names are not resolved."""
+        named = any(not _is_address(host) for host, _ in self.endpoints)
+        return named or any(host == address and number in (0, port) for host, number in self.endpoints)
 
     @cached_property
     def listens(self) -> int:
@@ -397,15 +385,15 @@ class Reading:
         return 0
 
 
-def read(evidence: TaskEvidence, cluster: Cluster) -> Reading:
+def read(evidence: TaskEvidence, endpoints: Collection[tuple[str, int]]) -> Reading:
     """Read one task's evidence; linear in its size.
 
     Args:
         evidence: The evidence of the task.
-        cluster: All tasks of the job.
+        endpoints: Address and port of all tasks of the job.
     """
     lines = lines_of(evidence.log_tail[-LARGEST_TAIL:] or evidence.log_head[:LARGEST_HEAD])
-    return Reading(evidence, lines, find_all(lines), cluster)
+    return Reading(evidence, lines, find_all(lines), endpoints)
 
 
 def _without_prefix(line: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from train.diagnosis.log_lines import TRACEBACK, is_noise, is_progress
 
@@ -135,9 +135,7 @@ def _is_quoted(raised: Raised, outer: Raised, lines: list[str]) -> bool:
 
 def _linked(raised: Raised, before: Raised | None, *, caused: bool) -> Raised:
     aside = raised.aside or bool(before and before.aside)
-    return Raised(
-        raised.name, raised.message, raised.frames, raised.first, raised.at, raised.end, aside, before, caused
-    )
+    return replace(raised, aside=aside, before=before, caused=caused)
 
 
 def _parse(lines: list[str], at: int) -> tuple[Raised | None, int]:

@@ -25,11 +25,13 @@ class Use:
         name: Its full name; for an import, the full name of the import.
         line: Line number, from 1.
         call: The call, if the name is called.
+        file: Name of the source, as given.
     """
 
     name: str
     line: int
     call: ast.Call | None = None
+    file: str = ""
 
     @property
     def last(self) -> str:
@@ -41,7 +43,7 @@ class Use:
         return self.name == prefix or self.name.startswith(prefix + ".")
 
 
-def uses(tree: ast.Module) -> list[Use]:
+def uses(tree: ast.Module, file: str = "") -> list[Use]:
     """Return every import, dotted name, and call of a module, in the order of their lines."""
     nodes = sorted(
         (node for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr)),
@@ -54,11 +56,11 @@ def uses(tree: ast.Module) -> list[Use]:
     result = []
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            result += [Use(item.full, node.lineno) for item in _imported(node)]
+            result += [Use(item.full, node.lineno, file=file) for item in _imported(node)]
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             name = _resolve(node, aliases)
             line = node.end_lineno or node.lineno  # of the attribute, if a chain has several lines
-            result.append(Use(name, line, called.get(id(node))))
+            result.append(Use(name, line, called.get(id(node)), file))
     return [use for use in result if use.name != UNKNOWN]
 
 

@@ -94,7 +94,7 @@ KERAS_3_HINT = (
 )
 
 
-class Verdict(Enum):
+class Requirement(Enum):
     """The requirement of a script on Keras."""
 
     ANY = "any"  # does not depend on the version
@@ -109,7 +109,7 @@ class Need:
     """The requirement of a script on Keras, with its place in the source.
 
     Attributes:
-        verdict: The requirement.
+        requirement: The requirement.
         reason: What the script does at `file`, `line`: ``calls fit under MultiWorkerMirroredStrategy``.
         file: Path as given.
         line: Line number from 1; 0 if there is no line.
@@ -121,7 +121,7 @@ class Need:
         default_backend: Value that it assigns to KERAS_BACKEND if the variable is unset.
     """
 
-    verdict: Verdict
+    requirement: Requirement
     reason: str = ""
     file: str = ""
     line: int = 0
@@ -135,7 +135,7 @@ class Need:
     @property
     def legacy(self) -> bool:
         """True if the script needs Keras 2."""
-        return self.verdict in (Verdict.OLD_NAMES, Verdict.FIT)
+        return self.requirement in (Requirement.OLD_NAMES, Requirement.FIT)
 
     @property
     def place(self) -> str:
@@ -154,17 +154,6 @@ class Choice:
 # --- the script ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Use:
-    """A use of a name, and its file."""
-
-    file: str
-    use: Use
-
-    def need(self, verdict: Verdict, reason: str) -> Need:
-        return Need(verdict, reason, self.file, self.use.line)
-
-
 def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     """Return the requirement of a script on Keras.
 
@@ -177,33 +166,33 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     decided = next(_settings(trees), None)
     if decided:
         return decided
-    used = [_Use(file, use) for file, tree in trees.items() for use in uses(tree)]
-    if not any(each.use.within(top) for each in used for top in ("tensorflow", "tf_keras")):
+    used = [use for file, tree in trees.items() for use in uses(tree, file)]
+    if not any(use.within(top) for use in used for top in ("tensorflow", "tf_keras")):
         return _without_tensorflow(trees, used)
-    old_keras = any(each.use.within("tensorflow.keras") for each in used)
-    new_keras = any(each.use.within("keras") and not _neutral(each.use) for each in used)
-    strategy = next((each.use.last for each in used if each.use.last in _STRATEGIES), "")
-    fit = next((each for each in used if _is_fit(each.use)), None)
-    if strategy and fit and new_keras:
-        need = fit.need(Verdict.KERAS_3_FIT, f"calls {fit.use.last} on a model of Keras 3 under {strategy}")
-        return replace(need, only_new=next(filter(None, (_new(each.use) for each in used)), ""))
-    if old_keras:
-        for each in used:
-            old = _old(each.use)
-            if old:
-                return each.need(Verdict.OLD_NAMES, f"uses {old}, which Keras 3 does not have")
-        if strategy and fit:
-            reason = f"calls {fit.use.last} under {strategy}, which Keras 3 cannot do with several workers"
-            return fit.need(Verdict.FIT, reason)
-    return Need(Verdict.ANY)
+    old_keras = any(use.within("tensorflow.keras") for use in used)
+    new_keras = any(use.within("keras") and not _neutral(use) for use in used)
+    strategy = next((use.last for use in used if use.last in _STRATEGIES), "")
+    fit = next((use for use in used if _is_fit(use)), None) if strategy else None
+    if fit and new_keras:
+        reason = f"calls {fit.last} on a model of Keras 3 under {strategy}"
+        only_new = next(filter(None, map(_new, used)), "")
+        return Need(Requirement.KERAS_3_FIT, reason, fit.file, fit.line, only_new=only_new)
+    for use in used if old_keras else ():
+        old = _old(use)
+        if old:
+            return Need(Requirement.OLD_NAMES, f"uses {old}, which Keras 3 does not have", use.file, use.line)
+    if fit and old_keras:
+        reason = f"calls {fit.last} under {strategy}, which Keras 3 cannot do with several workers"
+        return Need(Requirement.FIT, reason, fit.file, fit.line)
+    return Need(Requirement.ANY)
 
 
-def _without_tensorflow(trees: Mapping[str, ast.Module], used: Sequence[_Use]) -> Need:
+def _without_tensorflow(trees: Mapping[str, ast.Module], used: Sequence[Use]) -> Need:
     """Return the requirement of a script that does not import TensorFlow."""
-    if not any(each.use.within("keras") for each in used):
-        return Need(Verdict.ANY, tensorflow=False)
+    if not any(use.within("keras") for use in used):
+        return Need(Requirement.ANY, tensorflow=False)
     assigned, defaults = _backends(trees)
-    return Need(Verdict.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
+    return Need(Requirement.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
 
 
 def _parsed(sources: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Module]]:
@@ -252,7 +241,9 @@ def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
         for node in ast.walk(tree):
             value = _set_value(node, VARIABLE)
             if value is not None:
-                yield Need(Verdict.DECIDED, f"sets {VARIABLE} itself", file, getattr(node, "lineno", 0), value=value)
+                yield Need(
+                    Requirement.DECIDED, f"sets {VARIABLE} itself", file, getattr(node, "lineno", 0), value=value
+                )
 
 
 def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
@@ -274,35 +265,28 @@ def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
 
 def _set_value(node: ast.AST, variable: str) -> str | None:
     """Return the value that a node assigns to an environment variable; empty: not a constant; None: none."""
+    for key, value in _assigned(node):
+        if isinstance(key, ast.Constant) and key.value == variable:
+            return str(value.value) if isinstance(value, ast.Constant) else ""
+    return None
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    """Yield the keys to which a node assigns, with the values."""
     if isinstance(node, ast.Assign):
-        hit = any(isinstance(target, ast.Subscript) and _is(target.slice, variable) for target in node.targets)
-        return _text(node.value) if hit else None
-    if isinstance(node, ast.AugAssign):  # os.environ |= {…}
-        return _in_dict(node.value, variable)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2 and _is(node.args[0], variable):
-            return _text(node.args[1])
-        if node.func.attr == "update":
-            given = [_text(keyword.value) for keyword in node.keywords if keyword.arg == variable]
-            merged = (_in_dict(argument, variable) for argument in node.args)
-            return next(iter(given), None) if given else next(filter(None, merged), None)
-    return None
+        yield from ((target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript))
+    elif isinstance(node, ast.AugAssign):  # os.environ |= {…}
+        yield from _items(node.value)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2:
+            yield node.args[0], node.args[1]
+        elif node.func.attr == "update":
+            yield from ((ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords)
+            yield from (item for argument in node.args for item in _items(argument))
 
 
-def _in_dict(node: ast.expr, variable: str) -> str | None:
-    if isinstance(node, ast.Dict):
-        for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None and _is(key, variable):
-                return _text(value)
-    return None
-
-
-def _is(node: ast.expr, variable: str) -> bool:
-    return isinstance(node, ast.Constant) and node.value == variable
-
-
-def _text(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ""
+def _items(node: ast.expr) -> Iterator[tuple[ast.expr | None, ast.expr]]:
+    return zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else iter(())
 
 
 # --- the hosts ----------------------------------------------------------------------------------------------------
@@ -338,11 +322,11 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
         if decided:
             _want_tf_keras(versions_by_task, tensorflow, decided)
         return Choice()
-    if need.verdict is Verdict.KERAS_3_FIT:
+    if need.requirement is Requirement.KERAS_3_FIT:
         return _keras_3_fit(need, versions_by_task, tensorflow, adapt)
     if not need.legacy or not modern:
         return Choice()
-    if need.verdict is Verdict.FIT and len(versions_by_task) == 1 and _without(versions_by_task, "tf_keras"):
+    if need.requirement is Requirement.FIT and len(versions_by_task) == 1 and _without(versions_by_task, "tf_keras"):
         return Choice(note=f"with one worker Keras 3 will do; for more: {_pip_tf_keras(tensorflow)}")
     _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}")
     where = "on all workers" if len(versions_by_task) > 1 else "on the worker"
@@ -366,7 +350,7 @@ def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[
 
 def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | None:
     """Return the reason if legacy Keras is already chosen; empty: Keras 3 is chosen; None: no choice."""
-    if need.verdict is Verdict.DECIDED:
+    if need.requirement is Requirement.DECIDED:
         # With an older TensorFlow the script may not reach that line.
         return f"{need.place} {need.reason}" if need.value in _TRUE and modern else ""
     if VARIABLE in user_env:

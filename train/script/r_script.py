@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from train.script.keras import Need, Verdict
+from train.script.keras import Need, Requirement
 
 _COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|#[^\n]*""")
 _STRATEGY = re.compile(r"MultiWorkerMirroredStrategy|multi_worker_mirrored_strategy|ParameterServerStrategy")
@@ -22,16 +22,16 @@ def needs_of_r(text: str, name: str) -> Need:
     """Return the requirement of the R script `name` on Keras, with the backends that it chooses."""
     code = _COMMENT.sub(lambda item: item[1] or "", text)
     if not _TENSORFLOW.search(code):
-        return Need(Verdict.ANY, tensorflow=False)
+        return Need(Requirement.ANY, tensorflow=False)
     backends = tuple(item[1] or "" for item in _BACKEND.finditer(code))
     strategy, fit = _STRATEGY.search(code), _FIT.search(code)
     if _KERAS_3.search(code) and strategy is None and not _ITSELF.search(code):
-        return Need(Verdict.ANY, only_keras=True, backends=backends)
+        return Need(Requirement.ANY, only_keras=True, backends=backends)
     if strategy is None or fit is None:
-        return Need(Verdict.ANY)
+        return Need(Requirement.ANY)
     line = code.count("\n", 0, fit.start()) + 1
     if _KERAS_3.search(code):
         reason = f"calls fit on a model of Keras 3 under {strategy[0]}"
-        return Need(Verdict.KERAS_3_FIT, reason, name, line, only_new="the package keras3")
+        return Need(Requirement.KERAS_3_FIT, reason, name, line, only_new="the package keras3")
     reason = f"calls fit under {strategy[0]}, which Keras 3 cannot do with several workers"
-    return Need(Verdict.FIT, reason, name, line)
+    return Need(Requirement.FIT, reason, name, line)

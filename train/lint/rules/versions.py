@@ -9,7 +9,7 @@ from train.lint.interpreter.names import Kind
 from train.lint.interpreter.values import Place, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.subject import Subject
-from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, Verdict, choose
+from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, Requirement, choose
 
 _ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
 
@@ -24,7 +24,7 @@ def _keras_3(subject: Subject) -> Iterator[Violation]:
             choose(need, tasks, {}, adapt=subject.adapt)
         except KerasError as error:
             yield Violation(place, error.message, ERROR, error.cause, error.hint)
-    elif need.verdict is Verdict.KERAS_3_FIT and subject.workers > 1:
+    elif need.requirement is Requirement.KERAS_3_FIT and subject.workers > 1:
         if subject.adapt and not need.only_new:
             yield Violation(
                 place,

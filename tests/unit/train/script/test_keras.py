@@ -12,7 +12,7 @@ from train.script.keras import (
     VARIABLE,
     Choice,
     Need,
-    Verdict,
+    Requirement,
     choose,
     needs_legacy,
     with_adaptations,
@@ -34,77 +34,77 @@ def need_of(source: str) -> Need:
 
 
 @pytest.mark.parametrize(
-    ("source", "verdict"),
+    ("source", "requirement"),
     [
         # fit and similar methods across workers
-        (FIT, Verdict.FIT),
-        (GANG + MODEL + "model.evaluate(x)", Verdict.FIT),
-        (GANG + MODEL + "history = model.predict(x)", Verdict.FIT),
-        (GANG + MODEL + "model.train_on_batch(x)", Verdict.FIT),
-        (FIT.replace("distribute.", "distribute.experimental."), Verdict.FIT),
-        (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Verdict.FIT),
-        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n" + TF + MODEL + "m.fit(x)", Verdict.FIT),
-        ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Verdict.FIT),
-        ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Verdict.FIT),
-        ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Verdict.FIT),
-        (GANG + "keras = tf.keras\nmodel = keras.Model()\ndef run(m):\n    m.fit(x)\n", Verdict.FIT),
-        ("from keras.utils import to_categorical\n" + FIT, Verdict.FIT),
-        ("import keras\nprint(keras.__version__)\n" + FIT, Verdict.FIT),
+        (FIT, Requirement.FIT),
+        (GANG + MODEL + "model.evaluate(x)", Requirement.FIT),
+        (GANG + MODEL + "history = model.predict(x)", Requirement.FIT),
+        (GANG + MODEL + "model.train_on_batch(x)", Requirement.FIT),
+        (FIT.replace("distribute.", "distribute.experimental."), Requirement.FIT),
+        (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Requirement.FIT),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n" + TF + MODEL + "m.fit()", Requirement.FIT),
+        ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Requirement.FIT),
+        ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Requirement.FIT),
+        ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Requirement.FIT),
+        (GANG + "keras = tf.keras\nmodel = keras.Model()\ndef run(m):\n    m.fit(x)\n", Requirement.FIT),
+        ("from keras.utils import to_categorical\n" + FIT, Requirement.FIT),
+        ("import keras\nprint(keras.__version__)\n" + FIT, Requirement.FIT),
         ("try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\n" + GANG
-         + "keras.Model().fit(x)", Verdict.FIT),
+         + "keras.Model().fit(x)", Requirement.FIT),
         # does not depend on the version
-        ("print('hello')", Verdict.ANY),
-        (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Verdict.ANY),
-        (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Verdict.ANY),
-        (GANG + MODEL + "strategy.run(step)", Verdict.ANY),
-        (GANG + MODEL + "model.fit  # not called", Verdict.ANY),
-        (GANG + MODEL + "# model.fit(x)\ntext = 'model.fit(x)'", Verdict.ANY),
-        (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Verdict.ANY),
-        (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Verdict.ANY),
-        (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Verdict.ANY),
+        ("print('hello')", Requirement.ANY),
+        (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Requirement.ANY),
+        (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Requirement.ANY),
+        (GANG + MODEL + "strategy.run(step)", Requirement.ANY),
+        (GANG + MODEL + "model.fit  # not called", Requirement.ANY),
+        (GANG + MODEL + "# model.fit(x)\ntext = 'model.fit(x)'", Requirement.ANY),
+        (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Requirement.ANY),
+        (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Requirement.ANY),
+        (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Requirement.ANY),
         # names that only Keras 2 has
-        (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Verdict.OLD_NAMES),
-        (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Verdict.OLD_NAMES),
-        (TF + "tf.keras.optimizers.legacy.Adam()", Verdict.OLD_NAMES),
-        ("from tensorflow.keras.optimizers.legacy import Adam\n", Verdict.OLD_NAMES),
-        ("from tensorflow.keras.optimizers import legacy\n", Verdict.OLD_NAMES),
-        (TF + "tf.keras.optimizers.SGD(lr=0.1)", Verdict.OLD_NAMES),
-        ("from tensorflow.keras.optimizers import SGD\nSGD(lr=0.1)", Verdict.OLD_NAMES),
-        (TF + "model = tf.keras.Model()\nmodel.fit_generator(g)", Verdict.OLD_NAMES),
-        (TF + "model = tf.keras.Model()\nmodel.fit(g, workers=4)", Verdict.OLD_NAMES),
-        (TF + "tf.keras.experimental.LinearModel()", Verdict.OLD_NAMES),
-        (TF + "tf.keras.layers.experimental.preprocessing.Rescaling(1)", Verdict.OLD_NAMES),
-        (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Verdict.OLD_NAMES),
-        (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Verdict.OLD_NAMES),
-        (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Verdict.OLD_NAMES),
+        (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Requirement.OLD_NAMES),
+        (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Requirement.OLD_NAMES),
+        (TF + "tf.keras.optimizers.legacy.Adam()", Requirement.OLD_NAMES),
+        ("from tensorflow.keras.optimizers.legacy import Adam\n", Requirement.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import legacy\n", Requirement.OLD_NAMES),
+        (TF + "tf.keras.optimizers.SGD(lr=0.1)", Requirement.OLD_NAMES),
+        ("from tensorflow.keras.optimizers import SGD\nSGD(lr=0.1)", Requirement.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit_generator(g)", Requirement.OLD_NAMES),
+        (TF + "model = tf.keras.Model()\nmodel.fit(g, workers=4)", Requirement.OLD_NAMES),
+        (TF + "tf.keras.experimental.LinearModel()", Requirement.OLD_NAMES),
+        (TF + "tf.keras.layers.experimental.preprocessing.Rescaling(1)", Requirement.OLD_NAMES),
+        (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Requirement.OLD_NAMES),
+        (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Requirement.OLD_NAMES),
+        (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Requirement.OLD_NAMES),
         # and similar names
-        (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Verdict.ANY),
-        (TF + "tf.keras.metrics.Mean().reset_state()", Verdict.ANY),
-        (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Verdict.ANY),
-        (TF + "tf.config.experimental.list_physical_devices()", Verdict.ANY),
-        (TF + "train(lr=0.1)\ntf.keras.Model()", Verdict.ANY),
-        (TF + "env.reset_states()", Verdict.ANY),  # without Keras
+        (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Requirement.ANY),
+        (TF + "tf.keras.metrics.Mean().reset_state()", Requirement.ANY),
+        (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Requirement.ANY),
+        (TF + "tf.config.experimental.list_physical_devices()", Requirement.ANY),
+        (TF + "train(lr=0.1)\ntf.keras.Model()", Requirement.ANY),
+        (TF + "env.reset_states()", Requirement.ANY),  # without Keras
         # Keras 3 by name
-        ("import keras\n" + GANG + "keras.Sequential().fit(x)", Verdict.KERAS_3_FIT),
-        ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Verdict.KERAS_3_FIT),
-        ("from keras.models import Model\n" + GANG + "Model().fit(x)", Verdict.KERAS_3_FIT),
-        ("import keras\n" + GANG + "model = keras.Sequential()\nstrategy.run(step)", Verdict.ANY),
-        ("import keras\nkeras.Sequential().fit(x)", Verdict.ANY),
+        ("import keras\n" + GANG + "keras.Sequential().fit(x)", Requirement.KERAS_3_FIT),
+        ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Requirement.KERAS_3_FIT),
+        ("from keras.models import Model\n" + GANG + "Model().fit(x)", Requirement.KERAS_3_FIT),
+        ("import keras\n" + GANG + "model = keras.Sequential()\nstrategy.run(step)", Requirement.ANY),
+        ("import keras\nkeras.Sequential().fit(x)", Requirement.ANY),
         # the script decides
-        (SETTING + FIT, Verdict.DECIDED),
-        ('import os\nos.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n' + FIT, Verdict.DECIDED),
-        ('import os\nos.environ.update({"A": "b", "TF_USE_LEGACY_KERAS": "1"})\n' + FIT, Verdict.DECIDED),
-        ('import os\nos.environ.update(TF_USE_LEGACY_KERAS="0")\n' + FIT, Verdict.DECIDED),
-        ('import os\nos.environ |= {"TF_USE_LEGACY_KERAS": "0"}\n' + FIT, Verdict.DECIDED),
-        ('import os\nos.putenv("TF_USE_LEGACY_KERAS", "0")\n' + FIT, Verdict.DECIDED),
+        (SETTING + FIT, Requirement.DECIDED),
+        ('import os\nos.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n' + FIT, Requirement.DECIDED),
+        ('import os\nos.environ.update({"A": "b", "TF_USE_LEGACY_KERAS": "1"})\n' + FIT, Requirement.DECIDED),
+        ('import os\nos.environ.update(TF_USE_LEGACY_KERAS="0")\n' + FIT, Requirement.DECIDED),
+        ('import os\nos.environ |= {"TF_USE_LEGACY_KERAS": "0"}\n' + FIT, Requirement.DECIDED),
+        ('import os\nos.putenv("TF_USE_LEGACY_KERAS", "0")\n' + FIT, Requirement.DECIDED),
         # it only reads
-        ('import os\nos.environ.get("TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
-        ('import os\nif os.environ["TF_USE_LEGACY_KERAS"] == "1":\n    pass\n' + FIT, Verdict.FIT),
-        ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Verdict.FIT),
+        ('import os\nos.environ.get("TF_USE_LEGACY_KERAS")\n' + FIT, Requirement.FIT),
+        ('import os\nif os.environ["TF_USE_LEGACY_KERAS"] == "1":\n    pass\n' + FIT, Requirement.FIT),
+        ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Requirement.FIT),
     ],
 )  # fmt: skip
-def test_each_case_has_its_verdict(source: str, verdict: Verdict) -> None:
-    assert need_of(source).verdict is verdict
+def test_each_case_has_its_requirement(source: str, requirement: Requirement) -> None:
+    assert need_of(source).requirement is requirement
 
 
 def test_the_place_and_the_reason_are_named() -> None:
@@ -126,16 +126,16 @@ def test_strategy_model_and_fit_may_be_in_different_modules() -> None:
             "loop.py": b"def run(model):\n    model.fit(1)\n",
         }
     )
-    assert (need.verdict, need.place) == (Verdict.FIT, "loop.py:2")
+    assert (need.requirement, need.place) == (Requirement.FIT, "loop.py:2")
 
 
 def test_a_module_that_does_not_compile_is_skipped() -> None:
-    assert needs_legacy({"task.py": FIT.encode(), "other.py": b"x ="}).verdict is Verdict.FIT
+    assert needs_legacy({"task.py": FIT.encode(), "other.py": b"x ="}).requirement is Requirement.FIT
 
 
 def test_a_source_is_read_in_its_own_encoding() -> None:
     source = "# coding: latin-1\n" + FIT + "name = 'é'\n"
-    assert needs_legacy({"task.py": source.encode("latin-1")}).verdict is Verdict.FIT
+    assert needs_legacy({"task.py": source.encode("latin-1")}).requirement is Requirement.FIT
 
 
 # --- the hosts ----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_keras_3_across_workers_is_rejected_without_adaptations_or_with_names_of
 def test_names_that_only_keras_3_has_are_found(use: str) -> None:
     source = f"import keras\nimport tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n{use}\n"
     need = needs_legacy({"task.py": (source + "keras.Sequential().fit(1)\n").encode()})
-    assert need.verdict is Verdict.KERAS_3_FIT
+    assert need.requirement is Requirement.KERAS_3_FIT
     assert use.startswith(need.only_new)
     assert need.only_new
 
@@ -288,18 +288,18 @@ TUTORIALS = ROOT / "tests" / "e2e" / "scripts"
 
 
 @pytest.mark.parametrize(
-    ("script", "verdict"),
+    ("script", "requirement"),
     [
-        (EXAMPLES / "keras_fit.py", Verdict.FIT),
-        (EXAMPLES / "generator.py", Verdict.FIT),
-        (EXAMPLES / "custom_loop.py", Verdict.ANY),
-        (TUTORIALS / "keras_tutorial" / "main.py", Verdict.FIT),
-        (TUTORIALS / "loop_tutorial" / "main.py", Verdict.OLD_NAMES),
+        (EXAMPLES / "keras_fit.py", Requirement.FIT),
+        (EXAMPLES / "generator.py", Requirement.FIT),
+        (EXAMPLES / "custom_loop.py", Requirement.ANY),
+        (TUTORIALS / "keras_tutorial" / "main.py", Requirement.FIT),
+        (TUTORIALS / "loop_tutorial" / "main.py", Requirement.OLD_NAMES),
     ],
 )
-def test_shipped_scripts_give_no_finding(script: Path, verdict: Verdict) -> None:
+def test_shipped_scripts_give_no_finding(script: Path, requirement: Requirement) -> None:
     need = needs_legacy({path.name: path.read_bytes() for path in imports(script, script.parent)})
-    assert need.verdict is verdict
+    assert need.requirement is requirement
     assert need.tensorflow
 
 

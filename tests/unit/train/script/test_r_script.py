@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.script.keras import Verdict
+from train.script.keras import Requirement
 from train.script.r_script import needs_of_r
 
 FIT = """library(tensorflow)
@@ -13,10 +13,10 @@ model %>% fit(x, y)
 
 def test_fit_across_workers_needs_legacy_keras() -> None:
     need = needs_of_r(FIT, "task.R")
-    assert (need.verdict, need.place, need.legacy) == (Verdict.FIT, "task.R:3", True)
+    assert (need.requirement, need.place, need.legacy) == (Requirement.FIT, "task.R:3", True)
     assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
-    assert needs_of_r(FIT.replace("model %>% fit(", "model$fit("), "t").verdict is Verdict.FIT
-    assert needs_of_r("library(keras3)\n" + FIT, "t").verdict is Verdict.KERAS_3_FIT
+    assert needs_of_r(FIT.replace("model %>% fit(", "model$fit("), "t").requirement is Requirement.FIT
+    assert needs_of_r("library(keras3)\n" + FIT, "t").requirement is Requirement.KERAS_3_FIT
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,14 @@ def test_fit_across_workers_needs_legacy_keras() -> None:
 )
 def test_a_script_without_version_specific_names_accepts_any_keras(text: str) -> None:
     need = needs_of_r(text, "task.R")
-    assert (need.verdict, need.tensorflow) == (Verdict.ANY, True)
+    assert (need.requirement, need.tensorflow) == (Requirement.ANY, True)
 
 
 def test_comments_and_strings_are_distinguished() -> None:
-    assert needs_of_r(FIT.replace("library(tensorflow)", 'library(tensorflow); x <- "#"'), "t").verdict is Verdict.FIT
+    assert (
+        needs_of_r(FIT.replace("library(tensorflow)", 'library(tensorflow); x <- "#"'), "t").requirement
+        is Requirement.FIT
+    )
     assert not needs_of_r("# library(tensorflow)\ncat('hello')\n", "t").tensorflow
 
 
