@@ -27,7 +27,7 @@ from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Part
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
-_LEAVE_S = 3.0
+LEAVE_S = 3.0
 
 
 class _Poll:
@@ -103,7 +103,7 @@ class DirectoryRendezvous:
         if self._participants.rank:
             remove_file(str(self._directory / f"rank-{self._participants.rank}"))
             return
-        poll = _Poll(_LEAVE_S)
+        poll = _Poll(LEAVE_S)
         while (left := self._present()) and poll.wait():
             continue
         for name in left:

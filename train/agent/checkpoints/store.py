@@ -726,7 +726,7 @@ def refresh(live: str, kept: StoredSnapshot, previous: Optional[Manifest]) -> No
         )
         for number, item in numbered:
             if not is_equal(existing.get(item.path), item):
-                _replace_path(live, item, kept.path(number))
+                replace_path(live, item, kept.path(number))
         for path in sorted(gone, reverse=True):
             _remove(live, path)
     except OSError as error:
@@ -777,10 +777,10 @@ def _restore(live: str, kept: Optional[StoredSnapshot]) -> None:
     existing = {entry.path: entry for entry in listing}
     for number, item in enumerate(items):
         if kept is not None and not is_equal(existing.get(item.path), item):
-            _replace_path(live, item, kept.path(number))
+            replace_path(live, item, kept.path(number))
 
 
-def _replace_path(live: str, item: Item, source: str) -> None:
+def replace_path(live: str, item: Item, source: str) -> None:
     """Create the path of `item` without following or writing through a link."""
     for above in _parents(item.path):
         _make_directory(os.path.join(live, above), 0o700)

@@ -369,9 +369,9 @@ class Fetch:
             return True
         if item.content not in available:
             return False
-        path, credentials = available[item.content]
+        path, held = available[item.content]
         with _on_disk():
-            if (credentials.mode, credentials.mtime_ns) == (item.mode, item.mtime_ns):
+            if (held.mode, held.mtime_ns) == (item.mode, item.mtime_ns):
                 os.link(path, target)
             else:
                 copy_file(path, target, item)

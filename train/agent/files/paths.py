@@ -33,18 +33,54 @@ ROOT/                       one fleet's files on this host, readable by their ow
 """
 
 import os
-from typing import List, NamedTuple
+from typing import Any, List, NamedTuple
 
 from train.agent.files.disk import list_names
 
 SLOT_PREFIX = "slot-"
 
 
-class HostPaths(NamedTuple):
-    """Paths of one fleet on one host; `root` is absolute, and so is `shared` unless it is empty."""
+class _Path:
+    """A path in the directory that the first field of a class names, or another field.
+
+    Args:
+        name: Relative to that directory.
+        of: The field; empty: the first one.
+    """
+
+    def __init__(self, name: str, of: str = "") -> None:
+        self._name = name
+        self._of = of
+
+    def __get__(self, paths: Any, kind: object = None) -> str:
+        return os.path.join(getattr(paths, self._of) if self._of else paths[0], self._name)
+
+
+class _Roots(NamedTuple):
+    """Absolute directories; the others are relative to them."""
 
     root: str
     shared: str = ""  # directory of the host whose slot this is; empty: the host has one slot
+
+
+class _Directory(NamedTuple):
+    """An absolute directory; the others are relative to it."""
+
+    directory: str
+
+
+class HostPaths(_Roots):
+    """Paths of one fleet on one host."""
+
+    agent = _Path("agent")  # directory of the agents
+    store = _Path("store")  # directory of contents by their hash
+    active = _Path("active")  # file that the supervisor of the running job keeps locked
+    jobs = _Path("jobs")  # directory of all jobs
+    probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
+    hook = _Path("hook")  # directory of the code that a task's interpreter runs first
+    venvs = _Path("venvs", of="common")  # directory of the virtual environments
+    venvs_lock = _Path("venvs/lock", of="common")  # locked while a virtual environment is made
+    pip = _Path("pip", of="common")  # directory of the pip wheels that a client sent
 
     @property
     def common(self) -> str:
@@ -55,51 +91,6 @@ class HostPaths(NamedTuple):
         """Return the paths of the host and of all its slots."""
         names = sorted(name for name in list_names(self.common) if name.startswith(SLOT_PREFIX))
         return [HostPaths(self.common), *(HostPaths(os.path.join(self.common, name), self.common) for name in names)]
-
-    @property
-    def agent(self) -> str:
-        """Directory of the agents."""
-        return os.path.join(self.root, "agent")
-
-    @property
-    def store(self) -> str:
-        """Directory of contents by their hash."""
-        return os.path.join(self.root, "store")
-
-    @property
-    def active(self) -> str:
-        """File that the supervisor of the running job keeps locked."""
-        return os.path.join(self.root, "active")
-
-    @property
-    def jobs(self) -> str:
-        """Directory of all jobs."""
-        return os.path.join(self.root, "jobs")
-
-    @property
-    def probe(self) -> str:
-        """Cache of the probes of interpreters and GPUs."""
-        return os.path.join(self.root, "probe.json")
-
-    @property
-    def hook(self) -> str:
-        """Directory of the code that a task's interpreter runs first."""
-        return os.path.join(self.root, "hook")
-
-    @property
-    def venvs(self) -> str:
-        """Directory of the virtual environments."""
-        return os.path.join(self.common, "venvs")
-
-    @property
-    def venvs_lock(self) -> str:
-        """File that is kept locked while a virtual environment is made."""
-        return os.path.join(self.venvs, "lock")
-
-    @property
-    def pip(self) -> str:
-        """Directory of the pip wheels that a client sent."""
-        return os.path.join(self.common, "pip")
 
     def pip_wheel(self, digest: str) -> str:
         """Path of the pip wheel with this SHA-256."""
@@ -114,101 +105,32 @@ class HostPaths(NamedTuple):
         return TaskPaths(os.path.join(self.jobs, job, task))
 
 
-class VenvPaths(NamedTuple):
+class VenvPaths(_Directory):
     """Paths of one virtual environment."""
 
-    directory: str
-
-    @property
-    def python(self) -> str:
-        """Its interpreter."""
-        return os.path.join(self.directory, "bin", "python")
-
-    @property
-    def requirements(self) -> str:
-        """Requirements that pip installed."""
-        return os.path.join(self.directory, "requirements.txt")
-
-    @property
-    def constraints(self) -> str:
-        """Constraints on the versions."""
-        return os.path.join(self.directory, "constraints.txt")
-
-    @property
-    def ready(self) -> str:
-        """File that is written last; its modification time is the time of the last use."""
-        return os.path.join(self.directory, "ready.json")
-
-    @property
-    def scratch(self) -> str:
-        """Directory of pip's temporary files."""
-        return os.path.join(self.directory, "scratch")
+    python = _Path("bin/python")  # its interpreter
+    requirements = _Path("requirements.txt")  # requirements that pip installed
+    constraints = _Path("constraints.txt")  # constraints on the versions
+    ready = _Path("ready.json")  # file that is written last; its modification time is the time of the last use
+    scratch = _Path("scratch")  # directory of pip's temporary files
 
 
-class TaskPaths(NamedTuple):
+class TaskPaths(_Directory):
     """Paths of one task of one job."""
 
-    directory: str
-
-    @property
-    def job(self) -> str:
-        """The commit."""
-        return os.path.join(self.directory, "job.json")
-
-    @property
-    def source(self) -> str:
-        """The task's working directory."""
-        return os.path.join(self.directory, "src")
-
-    @property
-    def programs(self) -> str:
-        """Directory of programs that come first on the task's PATH."""
-        return os.path.join(self.directory, "bin")
-
-    @property
-    def checkpoints(self) -> str:
-        """Default directory of checkpoints."""
-        return os.path.join(self.directory, "checkpoints")
-
-    @property
-    def replica(self) -> str:
-        """Directory with a copy of the newest complete checkpoint."""
-        return os.path.join(self.directory, "replica")
-
-    @property
-    def logs(self) -> str:
-        """Default directory of TensorBoard's event files."""
-        return os.path.join(self.directory, "logs")
-
-    @property
-    def model(self) -> str:
-        """Default directory of the exported model."""
-        return os.path.join(self.directory, "model")
-
-    @property
-    def result(self) -> str:
-        """Result of the job."""
-        return os.path.join(self.directory, "result.json")
-
-    @property
-    def control(self) -> str:
-        """Socket of the supervisor."""
-        return os.path.join(self.directory, "control")
-
-    @property
-    def processes(self) -> str:
-        """IDs of running processes; missing once the supervisor has ended in order."""
-        return os.path.join(self.directory, "processes")
-
-    @property
-    def objects(self) -> str:
-        """Contents of the store that the bundle uses."""
-        return os.path.join(self.directory, "objects")
-
-    @property
-    def bundle(self) -> str:
-        """Paths of the bundle."""
-        return os.path.join(self.directory, "bundle.json")
+    job = _Path("job.json")  # the commit
+    source = _Path("src")  # the task's working directory
+    programs = _Path("bin")  # directory of programs that come first on the task's PATH
+    checkpoints = _Path("checkpoints")  # default directory of checkpoints
+    replica = _Path("replica")  # directory with a copy of the newest complete checkpoint
+    logs = _Path("logs")  # default directory of TensorBoard's event files
+    model = _Path("model")  # default directory of the exported model
+    result = _Path("result.json")  # result of the job
+    control = _Path("control")  # socket of the supervisor
+    processes = _Path("processes")  # IDs of running processes; missing once the supervisor has ended in order
+    objects = _Path("objects")  # contents of the store that the bundle uses
+    bundle = _Path("bundle.json")  # paths of the bundle
+    agent_log = _Path("agent.log")  # output of the supervisor itself
 
     def attempt(self, attempt: int) -> str:
         """Directory of one attempt."""
@@ -225,8 +147,3 @@ class TaskPaths(NamedTuple):
     def spare(self, attempt: int) -> str:
         """Reserved space that is freed on a full disk, so that the end can still be recorded."""
         return os.path.join(self.attempt(attempt), "spare")
-
-    @property
-    def agent_log(self) -> str:
-        """Output of the supervisor itself."""
-        return os.path.join(self.directory, "agent.log")

@@ -108,19 +108,13 @@ def count_tensorflow_gpus(
 
 def _gpu_error(interpreter: Interpreter, count: int, expected: int, lines: Sequence[str]) -> RefusedError:
     version = interpreter.versions.get("tensorflow", "")
-    if not version:
-        return RefusedError(
-            Refusal.GPU,
-            f"{interpreter.path} on this host has no TensorFlow that could use the GPUs",
-            "install tensorflow[and-cuda] there",
-            cause=extract_reasons(lines),
-        )
-    return RefusedError(
-        Refusal.GPU,
-        f"TensorFlow {version} on this host sees {count} of {expected} GPUs",
-        "install tensorflow[and-cuda] into its environment",
-        cause=extract_reasons(lines),
-    )
+    if version:
+        reason = f"TensorFlow {version} on this host sees {count} of {expected} GPUs"
+        hint = "install tensorflow[and-cuda] into its environment"
+    else:
+        reason = f"{interpreter.path} on this host has no TensorFlow that could use the GPUs"
+        hint = "install tensorflow[and-cuda] there"
+    return RefusedError(Refusal.GPU, reason, hint, cause=extract_reasons(lines))
 
 
 def extract_reasons(lines: Sequence[str]) -> str:

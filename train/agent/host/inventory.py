@@ -128,12 +128,15 @@ class Probe:
         if cached and self._is_current(cached):
             return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
         environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        printed = _read_output([path, "-c", read_source("probe_interpreter")], environment, PROBE_DEADLINE_S)
+        command = [path, "-c", read_source("probe_interpreter")]
+        code, printed = run_program(command, environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
         try:
             answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])
             watched_paths = [path, os.path.realpath(path), *answer["directories"]]
         except (ValueError, LookupError, TypeError):
+            return None
+        if code != 0:
             return None
         hook_environment = self._hook != "" and answer.get("hook") == PROVEN
         stamps = {path: _stamp(path) for path in watched_paths}
@@ -165,11 +168,6 @@ class Probe:
         if gpus:
             self.keep("gpus", key, [list(values) for values in gpus])
         return gpus
-
-
-def _read_output(command: Sequence[str], environment: Dict[str, str], deadline_s: float) -> str:
-    code, output = run_program(command, environment, deadline_s, subprocess.DEVNULL)
-    return output if code == 0 else ""
 
 
 def run_program(

@@ -1,7 +1,7 @@
 """Find, list, and report the jobs of this host."""
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, read_job, read_result, states
@@ -23,6 +23,7 @@ from train.agent.protocol.records import (
 )
 
 _ANSWER_DEADLINE_S = 2.0
+T = TypeVar("T")
 
 
 def find_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
@@ -97,8 +98,8 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         log_size=size_of(paths.log(attempt)),
         exit=history[-1].exit if history else None,
         result=result,
-        progress=_newest_progress(live or []),
-        usage=_newest_usage(live or []),
+        progress=_newest(Progress, live or []),
+        usage=_newest(Usage, live or []),
         attempts=build(Policy, job.get("policy") or {}).max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
@@ -110,9 +111,5 @@ def _members(job: Dict[str, Any]) -> List[Member]:
     return [Member(*(member.get(field) for field in Member._fields)) for member in given]
 
 
-def _newest_progress(records: List[Record]) -> Optional[Progress]:
-    return next((record for record in reversed(records) if isinstance(record, Progress)), None)
-
-
-def _newest_usage(records: List[Record]) -> Optional[Usage]:
-    return next((record for record in reversed(records) if isinstance(record, Usage)), None)
+def _newest(kind: Type[T], records: List[Record]) -> Optional[T]:
+    return next((record for record in reversed(records) if isinstance(record, kind)), None)

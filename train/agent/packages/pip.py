@@ -4,7 +4,7 @@ The patterns match pip 20 to 26. Unknown output is ignored, or quoted as the cau
 """
 
 import re
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from train.agent.protocol.records import Exit, Refusal, Refused
 
@@ -41,9 +41,9 @@ class PipProgress:
     Attributes:
         step: What it is doing.
         detail: With which package.
-        file: Name of the file that is being downloaded; empty: none is.
-        total_count: Bytes of that file, or packages that are being installed; 0: not known.
-        lines: What it printed, for `trouble`.
+        file: Name of the file that is being downloaded; empty: none.
+        total_count: Bytes of that file, or packages that are being installed; 0: unknown.
+        lines: What it printed, for `find_cause`.
     """
 
     def __init__(self) -> None:
@@ -81,15 +81,6 @@ class PipProgress:
         self.step, self.detail, self.file, self.total_count = step, detail, file, total_count
 
 
-class PipFailure(NamedTuple):
-    """Why pip failed."""
-
-    kind: Refusal
-    reason: str
-    cause: str
-    hint: str
-
-
 def find_cause(lines: Sequence[str], end: Exit) -> Refused:
     """Return why pip failed.
 
@@ -97,31 +88,28 @@ def find_cause(lines: Sequence[str], end: Exit) -> Refused:
         lines: All that it printed.
         end: How it ended.
     """
-    failure = (
-        _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines) or _build(lines)
-    )
-    failure = failure or _last_output(lines)
-    return Refused(failure.kind, failure.reason, failure.hint, cause=failure.cause)
+    failure = _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines)
+    return failure or _build(lines) or _last_output(lines)
 
 
-def _refused(reason: str, cause: str, hint: str) -> PipFailure:
-    return PipFailure(Refusal.PACKAGES, reason, cause, hint)
+def _refused(reason: str, cause: str, hint: str) -> Refused:
+    return Refused(Refusal.PACKAGES, reason, hint, cause=cause)
 
 
-def _disk(lines: Sequence[str]) -> Optional[PipFailure]:
+def _disk(lines: Sequence[str]) -> Optional[Refused]:
     if not any(text in line for line in lines for text in _FULL):
         return None
     reason = "no space left on this host for the packages"
-    return PipFailure(Refusal.DISK, reason, "", "free space on the host, or make its disk larger")
+    return Refused(Refusal.DISK, reason, "free space on the host, or make its disk larger")
 
 
-def _killed(end: Exit) -> Optional[PipFailure]:
+def _killed(end: Exit) -> Optional[Refused]:
     if end.signal is None:
         return None
     return _refused(f"pip was killed by signal {end.signal}", "", "the host may have too little memory")
 
 
-def _network(lines: Sequence[str]) -> Optional[PipFailure]:
+def _network(lines: Sequence[str]) -> Optional[Refused]:
     broken = [line for line in lines if _BROKEN.search(line)]
     versions = [line for line in lines if _VERSIONS.search(line)]
     if not broken or any("(from versions: none)" not in line for line in versions):
@@ -136,7 +124,7 @@ def _network(lines: Sequence[str]) -> Optional[PipFailure]:
     )
 
 
-def _conflict(lines: Sequence[str]) -> Optional[PipFailure]:
+def _conflict(lines: Sequence[str]) -> Optional[Refused]:
     if not any("ResolutionImpossible" in line for line in lines):
         return None
     causes: List[str] = []
@@ -149,7 +137,7 @@ def _conflict(lines: Sequence[str]) -> Optional[PipFailure]:
     return _refused("the packages exclude each other", "; ".join(causes), "request versions that fit together")
 
 
-def _no_version(lines: Sequence[str]) -> Optional[PipFailure]:
+def _no_version(lines: Sequence[str]) -> Optional[Refused]:
     requirements = [match[1] for match in map(_NO_VERSION.match, lines) if match]
     if not requirements:
         return None
@@ -163,7 +151,7 @@ def _no_version(lines: Sequence[str]) -> Optional[PipFailure]:
     return _refused(f"pip finds no {requirements[-1]}", cause, "request a version that exists")
 
 
-def _build(lines: Sequence[str]) -> Optional[PipFailure]:
+def _build(lines: Sequence[str]) -> Optional[Refused]:
     failed = next((match[1] for match in map(_BUILD_FAILED.match, lines) if match), "")
     if not failed:
         return None
@@ -172,11 +160,11 @@ def _build(lines: Sequence[str]) -> Optional[PipFailure]:
     return _refused(f"pip fails in {failed}", text, "install what it needs on the host, or request another version")
 
 
-def _index(lines: Sequence[str], significant_lines: str) -> int:
-    return next((number for number, line in enumerate(lines) if line.strip() == significant_lines), len(lines))
+def _index(lines: Sequence[str], text: str) -> int:
+    return next((number for number, line in enumerate(lines) if line.strip() == text), len(lines))
 
 
-def _last_output(lines: Sequence[str]) -> PipFailure:
+def _last_output(lines: Sequence[str]) -> Refused:
     lines = [line.strip() for line in lines if line.strip()]
     errors = [
         line.partition(":")[2].strip()

@@ -284,10 +284,7 @@ class Venvs:
                 "run the command again; what was downloaded is kept",
             ) from None
         if end.code != 0:
-            failure = find_cause(watch.progress.lines, end)
-            raise RefusedError(
-                failure.kind, failure.reason, failure.hint, cause=failure.cause, next_step=failure.next_step
-            )
+            raise RefusedError(*find_cause(watch.progress.lines, end))
 
     def _environment(self) -> Dict[str, str]:
         return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}

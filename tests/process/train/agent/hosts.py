@@ -122,7 +122,7 @@ class Agent:
         assert self.process.stdout
         fd = self.process.stdout.fileno()
         if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise TimeoutError("the agent said nothing")
+            raise TimeoutError("the agent sent nothing")
         data = os.read(fd, 1 << 20)
         if not data:
             assert self.process.stderr
@@ -159,7 +159,7 @@ class Agent:
         answer, _ = self.receive()
         if isinstance(answer, Want):
             self.significant_lines = answer
-            data = zlib.compress(b"".join(bundle.contents[one] for one in answer.objects), 1)
+            data = zlib.compress(b"".join(bundle.contents[digest] for digest in answer.objects), 1)
             for start in range(0, len(data), 1 << 16):
                 piece = data[start : start + (1 << 16)]
                 self.send(Chunk(len(piece)), piece)

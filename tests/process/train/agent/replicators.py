@@ -160,27 +160,29 @@ class Host:
 
     @property
     def notes(self) -> list[str]:
-        return [one.note for one in self.news if one.note]
+        return [news.note for news in self.news if news.note]
 
     def send_record(self, act: Callable[[], None], answered: Callable[[News], object]) -> News:
         """Send an order, and return the answer to it."""
         before = len(self.news)
         act()
-        self.yard.until(lambda: any(answered(one) for one in self.news[before:]), f"an answer of {self.name}")
-        return next(one for one in self.news[before:] if answered(one))
+        self.yard.until(lambda: any(answered(news) for news in self.news[before:]), f"an answer of {self.name}")
+        return next(news for news in self.news[before:] if answered(news))
 
     def settle(self, *, is_orderly: bool = False) -> News:
         return self.send_record(
-            lambda: self.replicator.settle(is_orderly=is_orderly), lambda one: one.settled is not None
+            lambda: self.replicator.settle(is_orderly=is_orderly), lambda news: news.settled is not None
         )
 
     def fetch(self, snapshot: Snapshot, *sources: Host) -> News:
-        ports = [one.source for one in sources]
-        return self.send_record(lambda: self.replicator.fetch(snapshot, ports), lambda one: one.fetched or one.error)
+        ports = [host.source for host in sources]
+        return self.send_record(
+            lambda: self.replicator.fetch(snapshot, ports), lambda news: news.fetched or news.error
+        )
 
     def restore(self, snapshot: Snapshot | None, *sources: Host) -> Restored:
-        ports = [one.source for one in sources]
-        news = self.send_record(lambda: self.replicator.restore(snapshot, ports), lambda one: one.restored)
+        ports = [host.source for host in sources]
+        news = self.send_record(lambda: self.replicator.restore(snapshot, ports), lambda news: news.restored)
         assert news.restored is not None
         return news.restored
 
@@ -268,10 +270,10 @@ class Yard:
         """Kill a writer; return the last step that it printed."""
         return int([b"0", *self.output_of(writer)][-1])
 
-    def until(self, true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    def until(self, true: Callable[[], bool], awaited: str, deadline_s: float = DEADLINE_S) -> None:
         end = time.monotonic() + deadline_s
         while not true():
-            assert time.monotonic() < end, f"waited {deadline_s:.0f} s for {what}"
+            assert time.monotonic() < end, f"waited {deadline_s:.0f} s for {awaited}"
             self.loop.after("tick", 0.02, lambda: None)
             self.loop.turn()
 

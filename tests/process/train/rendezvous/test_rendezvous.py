@@ -36,7 +36,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the extra waiting times."""
     for module in ("directory", "tcp"):
         monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
-    monkeypatch.setattr("train.rendezvous.directory._LEAVE_S", 0.5)
+    monkeypatch.setattr("train.rendezvous.directory.LEAVE_S", 0.5)
 
 
 @pytest.fixture(params=["directory", "tcp"])

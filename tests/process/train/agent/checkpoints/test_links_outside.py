@@ -35,8 +35,8 @@ class Shop:
         self._count = 0
         self.live = directory / "live"
         self.outside = directory / "outside"
-        for one in (self.live, self.outside):
-            one.mkdir()
+        for path in (self.live, self.outside):
+            path.mkdir()
 
     def snapshot(self, *items: Item) -> StoredSnapshot:
         self._count += 1

@@ -98,13 +98,13 @@ def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monke
         ("z/last.h5", "2"),
     )
     order: list[str] = []
-    put = replica_store._replace_path
+    put = replica_store.replace_path
 
     def noted(live: str, item: Item, source: str) -> None:
         order.append(item.path)
         put(live, item, source)
 
-    monkeypatch.setattr(replica_store, "_replace_path", noted)
+    monkeypatch.setattr(replica_store, "replace_path", noted)
     with replica_store.Store(str(chief.store)).reading() as kept:
         assert kept is not None
         replica_store.refresh(str(yard.directory / "shown"), kept, None)

@@ -21,7 +21,7 @@ from train.agent.protocol.records import Exit, HangInspection
 from train.agent.supervisor import task as task_module
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
-TELL = """
+OBSERVE = """
 import json, os, subprocess, sys
 child = "import json, os, sys; print(json.dumps([sys.path[1:], dict(os.environ), os.listdir('/proc/self/fd')]))"
 print(json.dumps({
@@ -36,28 +36,28 @@ print(json.dumps({
 
 
 def started(
-    one: HeldProcess, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
+    child: HeldProcess, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
 ) -> None:
     command = [python, script_in(directory, script)]
-    one.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)
+    child.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)
 
 
-def told(directory: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
-    """What a script sees of itself."""
-    with process() as one:
-        started(one, directory, TELL, hook, python, **env)
-        one.until(lambda: one.held)
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.exits == [Exit(code=0)], bytes(one.output)
-        seen: dict[str, object] = json.loads(one.output)
+def observe(directory: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
+    """Return what a script sees of itself."""
+    with process() as child:
+        started(child, directory, OBSERVE, hook, python, **env)
+        child.until(lambda: child.held)
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.exits == [Exit(code=0)], bytes(child.output)
+        seen: dict[str, object] = json.loads(child.output)
         return seen
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_script_sees_nothing_of_the_hook(tmp_path: Path, version: str) -> None:
     python = interpreter(version)
-    with_hook, without = told(tmp_path, hook_in(tmp_path), python), told(tmp_path, None, python)
+    with_hook, without = observe(tmp_path, hook_in(tmp_path), python), observe(tmp_path, None, python)
     fds, child = with_hook.pop("fds"), with_hook["child"]
     assert fds == [0, 1, 2, 3, 1023]
     assert without.pop("fds") == [0, 1, 2, 3]
@@ -68,30 +68,33 @@ def test_a_script_sees_nothing_of_the_hook(tmp_path: Path, version: str) -> None
 
 @pytest.mark.parametrize("given", ["", "/nowhere", "/nowhere:/a:b::/c"])
 def test_pythonpath_is_as_the_user_has_it(tmp_path: Path, given: str) -> None:
-    with_hook, without = told(tmp_path, hook_in(tmp_path), PYTHONPATH=given), told(tmp_path, None, PYTHONPATH=given)
+    with_hook, without = (
+        observe(tmp_path, hook_in(tmp_path), PYTHONPATH=given),
+        observe(tmp_path, None, PYTHONPATH=given),
+    )
     assert with_hook["path"] == without["path"]
     assert with_hook["env"] == without["env"]
 
 
 @pytest.mark.parametrize("holds_task", [True, False])
 def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, holds_task: bool) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import os\nos.write(1, b'site ')\n")
-    (own / "usercustomize.py").write_text("import os\nos.write(1, b'user ')\n")
+    directory = tmp_path / "own"
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text("import os\nos.write(1, b'site ')\n")
+    (directory / "usercustomize.py").write_text("import os\nos.write(1, b'user ')\n")
     hook = hook_in(tmp_path, holds_task=holds_task)
-    with process() as one:
-        started(one, tmp_path, "print('script')", hook, PYTHONPATH=str(own))
-        one.until(lambda: one.held)
-        one.serve(0.2)
-        assert (b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()) is holds_task
-        assert one.output == b""
-        assert one.task.held
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.output.startswith(b"site ")
-        assert one.output.endswith(b"script\n")
-        assert one.held == 1
+    with process() as child:
+        started(child, tmp_path, "print('script')", hook, PYTHONPATH=str(directory))
+        child.until(lambda: child.held)
+        child.serve(0.2)
+        assert (b"task.py" in Path(f"/proc/{child.task.pid}/cmdline").read_bytes()) is holds_task
+        assert child.output == b""
+        assert child.task.held
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output.startswith(b"site ")
+        assert child.output.endswith(b"script\n")
+        assert child.held == 1
 
 
 ALIASED = """
@@ -123,107 +126,107 @@ def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: st
     (package / "layers" / "core.py").write_text("class Dense: pass\n")
     (package / "layers" / "late.py").write_text("from ..backend import name as late\n")
     hook = hook_in(tmp_path, holds_task=not for_children)._replace(for_children=for_children)
-    with process() as one:
+    with process() as child:
         script = "import os, warnings\nwarnings.simplefilter('error')\n" + ALIASED
-        started(one, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
-        one.until(lambda: one.held)
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
+        started(child, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
+        child.until(lambda: child.held)
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
 
 
 def test_nothing_is_adapted_unless_it_is_asked_for(tmp_path: Path) -> None:
-    with process() as one:
+    with process() as child:
         started(
-            one, tmp_path, "import sys; print([f for f in sys.meta_path if 'Alias' in str(f)])", hook_in(tmp_path)
+            child, tmp_path, "import sys; print([f for f in sys.meta_path if 'Alias' in str(f)])", hook_in(tmp_path)
         )
-        one.until(lambda: one.held)
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.output == b"[]\n"
+        child.until(lambda: child.held)
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output == b"[]\n"
 
 
 def test_a_warm_task_has_its_interpreter_behind_it(tmp_path: Path) -> None:
-    with process() as one:
-        started(one, tmp_path, "", hook_in(tmp_path))
-        assert one.held == 0
-        one.until(lambda: one.held)
-        assert Path(f"/proc/{one.task.pid}/exe").readlink() == Path(sys.executable).resolve()
-        assert b"task.py" in Path(f"/proc/{one.task.pid}/cmdline").read_bytes()
+    with process() as child:
+        started(child, tmp_path, "", hook_in(tmp_path))
+        assert child.held == 0
+        child.until(lambda: child.held)
+        assert Path(f"/proc/{child.task.pid}/exe").readlink() == Path(sys.executable).resolve()
+        assert b"task.py" in Path(f"/proc/{child.task.pid}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_errors_of_the_next_sitecustomize_are_told_as_python_does(tmp_path: Path, version: str) -> None:
-    python, own = interpreter(version), tmp_path / "own"
-    own.mkdir()
+def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: Path, version: str) -> None:
+    python, directory = interpreter(version), tmp_path / "own"
+    directory.mkdir()
     for text in ("raise ValueError('no')", "import not_there", "import sys; sys.answer = 42"):
-        (own / "sitecustomize.py").write_text(text)
+        (directory / "sitecustomize.py").write_text(text)
         script = script_in(tmp_path, "import sys; print(getattr(sys, 'answer', 0))")
-        env = {"PATH": os.defpath, "PYTHONPATH": str(own), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {"PATH": os.defpath, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
         plain = subprocess.run(
             [python, script], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
-        with process() as one:
-            one.task.start([python, script], env, str(tmp_path), 0o022, hook_in(tmp_path))
-            one.until(lambda one=one: one.held)  # type: ignore[misc]
-            one.task.release()
-            one.until(lambda one=one: one.exits)  # type: ignore[misc]
-            assert bytes(one.output) == plain.stdout
+        with process() as child:
+            child.task.start([python, script], env, str(tmp_path), 0o022, hook_in(tmp_path))
+            child.until(lambda child=child: child.held)  # type: ignore[misc]
+            child.task.release()
+            child.until(lambda child=child: child.exits)  # type: ignore[misc]
+            assert bytes(child.output) == plain.stdout
 
 
 def test_a_gate_that_closes_ends_the_task(tmp_path: Path) -> None:
-    with process() as one:
-        started(one, tmp_path, "print('never')", hook_in(tmp_path))
-        one.until(lambda: one.held)
-        os.close(one.task._gate)
-        one.task._gate = -1
-        one.until(lambda: one.exits)
-        assert one.exits == [Exit(code=125)]
-        assert one.output == b""
+    with process() as child:
+        started(child, tmp_path, "print('never')", hook_in(tmp_path))
+        child.until(lambda: child.held)
+        os.close(child.task._gate)
+        child.task._gate = -1
+        child.until(lambda: child.exits)
+        assert child.exits == [Exit(code=125)]
+        assert child.output == b""
 
 
 def test_a_task_that_is_held_can_be_stopped(tmp_path: Path) -> None:
-    with process() as one:
-        started(one, tmp_path, "print('never')", hook_in(tmp_path))
-        one.until(lambda: one.held)
-        one.task.stop(60.0)
-        one.until(lambda: one.closed)
-        assert one.exits == [Exit(signal=signal.SIGKILL)]
-        assert one.task.reason == ""
-        assert one.output == b""
+    with process() as child:
+        started(child, tmp_path, "print('never')", hook_in(tmp_path))
+        child.until(lambda: child.held)
+        child.task.stop(60.0)
+        child.until(lambda: child.closed)
+        assert child.exits == [Exit(signal=signal.SIGKILL)]
+        assert child.task.reason == ""
+        assert child.output == b""
 
 
 def test_the_gate_may_open_before_the_interpreter_has_come_to_it(tmp_path: Path) -> None:
-    with process() as one:
-        started(one, tmp_path, "print('at once')", hook_in(tmp_path))
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.output == b"at once\n"
-        assert one.held == 1
+    with process() as child:
+        started(child, tmp_path, "print('at once')", hook_in(tmp_path))
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output == b"at once\n"
+        assert child.held == 1
 
 
 def test_an_interpreter_that_never_comes_is_ended_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_module, "ARRIVE_S", 0.3)
-    with process() as one:
+    with process() as child:
         command = ["/bin/sleep", "60"]
-        one.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
-        one.until(lambda: one.closed)
-        assert one.held == 0
-        assert one.exits == [Exit(signal=signal.SIGKILL)]
-        assert one.task.reason == "killed because its interpreter did not come to the script within 0 s"
+        child.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
+        child.until(lambda: child.closed)
+        assert child.held == 0
+        assert child.exits == [Exit(signal=signal.SIGKILL)]
+        assert child.task.reason == "killed because its interpreter did not come to the script within 0 s"
 
 
 def test_any_other_command_is_held_before_its_exec(tmp_path: Path) -> None:
-    with process() as one:
-        one.task.start(["/bin/echo", "hello"], {"PATH": os.defpath}, str(tmp_path), 0o022)
-        one.until(lambda: one.held)
-        one.serve(0.05)
-        assert Path(f"/proc/{one.task.pid}/exe").readlink() == Path("/proc/self/exe").readlink()
-        one.task.release()
-        one.until(lambda: one.exits)
-        assert one.output == b"hello\n"
+    with process() as child:
+        child.task.start(["/bin/echo", "hello"], {"PATH": os.defpath}, str(tmp_path), 0o022)
+        child.until(lambda: child.held)
+        child.serve(0.05)
+        assert Path(f"/proc/{child.task.pid}/exe").readlink() == Path("/proc/self/exe").readlink()
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output == b"hello\n"
 
 
 # --- stacks ---------------------------------------------------------------------------------------------------------
@@ -248,24 +251,24 @@ main()
 @pytest.mark.parametrize("holds_task", [True, False])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: bool) -> None:
-    with process() as one:
-        started(one, tmp_path, SLEEP, hook_in(tmp_path, holds_task=holds_task), interpreter(version))
-        one.task.release()
-        one.until(lambda: b"ready" in one.output)
+    with process() as child:
+        started(child, tmp_path, SLEEP, hook_in(tmp_path, holds_task=holds_task), interpreter(version))
+        child.task.release()
+        child.until(lambda: b"ready" in child.output)
         stacks: list[str] = []
         for count in (2, 4):
-            one.task.dump_stacks(stacks.append)
-            one.task.dump_stacks(stacks.append)  # both are notified
-            one.until(lambda count=count: len(stacks) == count)  # type: ignore[misc]
+            child.task.dump_stacks(stacks.append)
+            child.task.dump_stacks(stacks.append)  # both are notified
+            child.until(lambda count=count: len(stacks) == count)  # type: ignore[misc]
             assert stacks[-1] == stacks[-2]
             assert " in load\n" in stacks[-1]
             assert " in main\n" in stacks[-1]
-        os.kill(one.task.pid, signal.SIGUSR1)  # the script's own
-        one.until(lambda: b"task.py" in one.output)
-        assert not one.exits
+        os.kill(child.task.pid, signal.SIGUSR1)  # the script's own
+        child.until(lambda: b"task.py" in child.output)
+        assert not child.exits
 
 
-def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
+def test_no_process_gets_a_signal_that_would_end_it(tmp_path: Path) -> None:
     """A program that the script became, a script that closed our pipe, a task without the hook, a stopped one."""
     scripts = {
         "became": "import os, sys; os.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 60'])",
@@ -274,17 +277,17 @@ def test_nobody_is_sent_a_signal_that_would_end_him(tmp_path: Path) -> None:
         "stopped": "import os, time; print('ready', flush=True); os.kill(os.getpid(), 19); time.sleep(60)",
     }
     for name, script in scripts.items():
-        with process() as one:
-            started(one, tmp_path, script, None if name == "without" else hook_in(tmp_path))
-            one.task.release()
-            one.until(lambda one=one: b"ready" in one.output)  # type: ignore[misc]
-            one.serve(0.1)
+        with process() as child:
+            started(child, tmp_path, script, None if name == "without" else hook_in(tmp_path))
+            child.task.release()
+            child.until(lambda child=child: b"ready" in child.output)  # type: ignore[misc]
+            child.serve(0.1)
             stacks: list[str] = []
-            one.task.dump_stacks(stacks.append)
-            one.until(lambda stacks=stacks: stacks)  # type: ignore[misc]
+            child.task.dump_stacks(stacks.append)
+            child.until(lambda stacks=stacks: stacks)  # type: ignore[misc]
             assert stacks == [""], name
-            one.serve(0.05)
-            assert not one.exits, name
+            child.serve(0.05)
+            assert not child.exits, name
 
 
 def for_children(directory: Path) -> Hook:
@@ -301,26 +304,26 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         "exec": f"exec {PYTHON} {script}",
         "two": f"sleep 60 & {PYTHON} -c pass; {PYTHON} {script}; echo ended",
     }
-    with process() as one:
-        one.task.start(
+    with process() as child:
+        child.task.start(
             ["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, for_children(tmp_path)
         )
-        one.until(lambda: one.held)
-        assert one.output == b""  # held before its exec
-        one.task.release()
-        one.until(lambda: b"ready" in one.output)
-        told: list[str] = []
-        one.task.dump_stacks(told.append)
-        one.until(lambda: told)
-        assert " in main\n" in told[0]
+        child.until(lambda: child.held)
+        assert child.output == b""  # held before its exec
+        child.task.release()
+        child.until(lambda: b"ready" in child.output)
+        stacks: list[str] = []
+        child.task.dump_stacks(stacks.append)
+        child.until(lambda: stacks)
+        assert " in main\n" in stacks[0]
         seen: list[HangInspection] = []
-        one.task.inspect(HangInspection("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
-        one.until(lambda: seen)
+        child.task.inspect(HangInspection("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
+        child.until(lambda: seen)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 
 
 def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None:
-    """Whatever the shell makes of PYTHONPATH; and nothing is said where it has closed our pipe."""
+    """Whatever the shell makes of PYTHONPATH; nothing is printed if it has closed the hook's pipe."""
     show = "import os, sys; print([os.environ.get('PYTHONPATH'), 'FLEET_HOOK' in os.environ, sys.path[1:]])"
     script = script_in(tmp_path, show)
     line = f"{PYTHON} {script}"
@@ -333,14 +336,14 @@ def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None
             capture_output=True,
             check=True,
         )
-        with process() as one:
+        with process() as child:
             env = {"PATH": os.defpath, **given}
-            one.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, for_children(tmp_path))
-            one.until(lambda one=one: one.held)  # type: ignore[misc]
-            one.task.release()
-            one.until(lambda one=one: one.exits)  # type: ignore[misc]
-        # Who does not pass by the hook leaves its variable, which harms nobody.
-        shown = one.output.decode().replace("', True, ", "', False, ").splitlines()
+            child.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, for_children(tmp_path))
+            child.until(lambda child=child: child.held)  # type: ignore[misc]
+            child.task.release()
+            child.until(lambda child=child: child.exits)  # type: ignore[misc]
+        # A process that does not run the hook keeps its variable, which is harmless.
+        shown = child.output.decode().replace("', True, ", "', False, ").splitlines()
         assert shown == plain.stdout.decode().splitlines()
 
 
@@ -406,18 +409,18 @@ def wrapper(directory: Path, command: str) -> str:
 
 
 def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
-    one = probe(tmp_path)
-    assert one.interpreter(sys.executable).hook_environment
-    one.save()
-    known = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
-    (entry,) = known.values()
+    host = probe(tmp_path)
+    assert host.interpreter(sys.executable).hook_environment
+    host.save()
+    interpreters = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
+    (entry,) = interpreters.values()
     assert entry["hooked"] is True
     entry["versions"] = {"python": "from the cache"}
-    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
+    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
     again = probe(tmp_path).interpreter(sys.executable)
     assert (again.versions, again.hook_environment) == ({"python": "from the cache"}, True)
     entry["asked"] = 1  # another hook than ours
-    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": known}))
+    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
     again = probe(tmp_path).interpreter(sys.executable)
     assert again.versions["python"] != "from the cache"
     assert again.hook_environment

@@ -21,7 +21,7 @@ from train.agent.protocol.records import Bootstrapped, Prepared, Refusal
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """What pip finds."""
+    """Return the directory in which pip finds wheels."""
     directory = tmp_path / "wheels"
     wheel(directory, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
     wheel(directory, "numbers_lib", "1.0", "VERSION = 1\n")
@@ -38,7 +38,7 @@ def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstr
     return agent, made
 
 
-def told(python: str, code: str) -> str:
+def run_code(python: str, code: str) -> str:
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -48,71 +48,69 @@ def installed(python: str) -> set[str]:
 
 
 def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -> None:
-    agent, base_directories = host
-    above = done(agent, requirements="adds\n", python=base_directories.python, on_top=True)
+    agent, base = host
+    above = done(agent, requirements="adds\n", python=base.python, on_top=True)
     assert above.made
-    assert above.python not in (base_directories.python, sys.executable)
+    assert above.python not in (base.python, sys.executable)
     assert above.versions["tensorflow"] == "2.21.0"
     assert installed(above.python) == {"adds"}
-    assert told(
+    assert run_code(
         above.python, "import adds, tensorflow_cpu, numbers_lib as n; print(tensorflow_cpu.FROM, n.VERSION)"
     ) == ("below 1")
-    again = done(agent, requirements="adds", python=base_directories.python, on_top=True)
+    again = done(agent, requirements="adds", python=base.python, on_top=True)
     assert (again.python, again.made) == (above.python, False)
     prepared = agent.prepare("j", Bundle("pass"), python=above.python)
     assert isinstance(prepared, Prepared)
     assert prepared.versions == above.versions
     ready = json.loads((Path(above.python).parents[1] / "ready.json").read_text())
-    assert ready["owner"] == str(Path(base_directories.python).parents[1])
+    assert ready["owner"] == str(Path(base.python).parents[1])
 
 
 def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
-    agent, base_directories = host
+    agent, base = host
     wheel(wheels, "numbers_lib", "0.5")
-    answer = refused(agent, requirements="numbers_lib<1", python=base_directories.python, on_top=True)
+    answer = refused(agent, requirements="numbers_lib<1", python=base.python, on_top=True)
     assert (answer.kind, answer.reason) == (Refusal.PACKAGES, "the packages exclude each other")
     assert "tensorflow-cpu 2.21.0 depends on numbers_lib>=1" in answer.cause
 
 
 def test_constraints_hold_and_decide_the_name(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
-    agent, base_directories = host
+    agent, base = host
     wheel(wheels, "extra", "1.0", "V = 1\n")
     wheel(wheels, "extra", "2.0", "V = 2\n")
     pythons = []
-    for constraints, significant_lines in (("extra<2\n", "1"), ("", "2")):
-        above = done(
-            agent, requirements="extra", constraints=constraints, python=base_directories.python, on_top=True
-        )
-        assert told(above.python, "import extra; print(extra.V)") == significant_lines
+    for constraints, version in (("extra<2\n", "1"), ("", "2")):
+        above = done(agent, requirements="extra", constraints=constraints, python=base.python, on_top=True)
+        assert run_code(above.python, "import extra; print(extra.V)") == version
         pythons.append(above.python)
     assert len(set(pythons)) == 2
 
 
 def test_other_versions_go_before_those_below(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
-    agent, base_directories = host
+    agent, base = host
     wheel(wheels, "tensorflow_cpu", "2.15.1", "FROM = 'above'\n")
-    significant_lines = "adds\nnumbers_lib>=2\ntensorflow_cpu==2.15.1"
-    above = done(agent, requirements=significant_lines, python=base_directories.python, on_top=True)
+    requirements = "adds\nnumbers_lib>=2\ntensorflow_cpu==2.15.1"
+    above = done(agent, requirements=requirements, python=base.python, on_top=True)
     assert above.versions["tensorflow"] == "2.15.1"
     both = "import tensorflow_cpu, numbers_lib; print(tensorflow_cpu.FROM, numbers_lib.VERSION)"
-    assert told(above.python, both) == "above 2"
-    assert told(base_directories.python, both) == "below 1"
+    assert run_code(above.python, both) == "above 2"
+    assert run_code(base.python, both) == "below 1"
 
 
 def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
-    agent, base_directories = host
-    now, mine = time.time(), Path(base_directories.python).parents[1]
+    agent, base = host
+    now, mine = time.time(), Path(base.python).parents[1]
     os.utime(mine / "ready.json", (now - 900, now - 900))
     for age, name in enumerate(["recent", "newer", "owner", "old"], 1):
         complete(agent, name, now - 100 * age)
     (agent.root / "venvs" / "newer" / "ready.json").write_text(json.dumps({"owner": str(agent.root / "venvs/owner")}))
-    above = done(agent, requirements="adds", python=base_directories.python, on_top=True)
+    above = done(agent, requirements="adds", python=base.python, on_top=True)
     assert venvs(agent) == {Path(above.python).parts[-3], mine.name, "recent", "newer", "owner"}
     assert (mine / "ready.json").stat().st_mtime >= now - 1
 
 
 def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: Path, wheels: Path) -> None:
-    """Which Python's own --system-site-packages would pass by."""
+    """Python's own --system-site-packages would not find its packages."""
     directory = tmp_path / "own"
     venv.create(directory, with_pip=False)
     (site,) = directory.glob("lib/python*/site-packages")
@@ -122,7 +120,7 @@ def test_on_top_of_an_environment_that_is_not_ours(connect: Connect, tmp_path: P
     (tmp_path / "far" / "distant.py").write_text("")
     agent = connect(env=pip_environment(wheels))
     above = done(agent, requirements="adds", python=str(directory / "bin" / "python"), on_top=True)
-    assert told(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
+    assert run_code(above.python, "import mine, adds, distant; print(mine.FROM)") == "own"
     assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(directory / "bin")) == 0
     assert "tensorflow" not in above.versions
     assert venvs(agent) == {Path(above.python).parents[1].name}

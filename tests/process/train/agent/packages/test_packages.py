@@ -52,7 +52,7 @@ BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info
 T4 = "0, Tesla T4, 15360, 580.82.07\n"
 TENSORFLOW = """
 import sys
-sys.stderr.write({said!r})
+sys.stderr.write({output!r})
 class config:
     @staticmethod
     def list_physical_devices(kind):
@@ -176,7 +176,7 @@ def test_nothing_to_install_leaves_the_interpreter_as_it_is(connect: Connect) ->
     assert not (agent.root / "venvs").exists()
 
 
-def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, wheels: Path) -> None:
+def test_a_failed_installation_is_reported_and_nothing_is_left(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "one", "1", requires=["common==1"])
     wheel(wheels, "two", "1", requires=["common==2"])
     wheel(wheels, "common", "1")
@@ -190,7 +190,7 @@ def test_what_pip_cannot_install_is_told_and_nothing_is_left(connect: Connect, w
     agent.receive()
 
 
-def test_an_index_out_of_reach_is_told(connect: Connect) -> None:
+def test_an_unreachable_index_is_reported(connect: Connect) -> None:
     env = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
     agent = connect(env={**env, "PIP_FIND_LINKS": "", "no_proxy": "*"})
     answer = refused(agent, requirements="tensorflow")
@@ -257,7 +257,7 @@ def test_settings_of_pip_on_the_host_do_not_keep_pip_out(connect: Connect, wheel
     subprocess.run([answer.python, "-c", "import adds"], check=True)
 
 
-def test_an_environment_that_was_never_finished_is_made_anew(connect: Connect, wheels: Path) -> None:
+def test_an_incomplete_environment_is_created_again(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
     broken = agent.root / "venvs" / environment_name(EnvironmentSpec("adds"), BASE)
@@ -370,7 +370,7 @@ class Slow(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def index(wheels: Path) -> Iterator[tuple[dict[str, str], threading.Event]]:
-    """What leads pip to a slow index with the package ``large``, and what lets go the second half of it."""
+    """Return variables for pip with a slow index of the package ``large``, and the event that releases its rest."""
     go = threading.Event()
     path = wheel(wheels, "large", "1.0", f"DATA = '{'x' * 3_000_000}'\n")
     kind = type("_", (Slow,), {"wheel": path, "go": go})
@@ -388,14 +388,14 @@ Index = tuple[dict[str, str], threading.Event]
 
 
 def downloading(agent: Agent) -> BootstrapStep:
-    """The first step that tells of bytes that have come."""
+    """Return the first step that reports bytes that have arrived."""
     while True:
         step = agent.expect(BootstrapStep)
         if step.step == "downloading packages" and step.part > 0:
             return step
 
 
-def test_a_download_tells_its_bytes(connect: Connect, index: Index) -> None:
+def test_a_download_reports_its_bytes(connect: Connect, index: Index) -> None:
     env, go = index
     agent = connect(env=env)
     agent.send(Bootstrap("large"))
@@ -487,7 +487,7 @@ def test_what_packages_take_of_the_disk(requirements: str, gib: int) -> None:
 
 def test_a_program_that_gets_no_further_is_ended() -> None:
     reads, writes = os.pipe()
-    heard, told = os.pipe()
+    read_end, answers = os.pipe()
     lines: list[str] = []
 
     def on_lines(new: list[str]) -> bool:
@@ -503,7 +503,7 @@ def test_a_program_that_gets_no_further_is_ended() -> None:
                 [sys.executable, "-c", script],
                 dict(os.environ),
                 "/",
-                Steps(Channel(reads, told)),
+                Steps(Channel(reads, answers)),
                 deadline_s=1,
                 on_lines=on_lines,
             )
@@ -514,13 +514,13 @@ def test_a_program_that_gets_no_further_is_ended() -> None:
             ["/bin/sh", "-c", "printf rest; exit 3"],
             {},
             "/",
-            Steps(Channel(reads, told)),
+            Steps(Channel(reads, answers)),
             deadline_s=9,
             on_lines=on_lines,
         )
         assert (end.code, lines[2:]) == (3, ["rest"])
     finally:
-        for fd in (reads, writes, heard, told):
+        for fd in (reads, writes, read_end, answers):
             os.close(fd)
 
 
@@ -531,18 +531,18 @@ def smi(directory: Path, text: str, code: int = 0) -> None:
     """An nvidia-smi that says `text`."""
     directory.mkdir(exist_ok=True)
     program = directory / "nvidia-smi"
-    (directory / "said").write_text(text)
-    program.write_text(f"#!/bin/sh\ncat {directory}/said\nexit {code}\n")
+    (directory / "output").write_text(text)
+    program.write_text(f"#!/bin/sh\ncat {directory}/output\nexit {code}\n")
     program.chmod(0o755)
 
 
-def tensorflow(directory: Path, *, gpus: int, said: str = "") -> dict[str, str]:
-    """A TensorFlow that lists so many GPUs, found by every interpreter."""
+def tensorflow(directory: Path, *, gpus: int, output: str = "") -> dict[str, str]:
+    """Return the environment of a TensorFlow that lists `gpus` GPUs, which every interpreter finds."""
     info = directory / "tensorflow-2.21.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
     module = directory / "tensorflow.py"
-    module.write_text(TENSORFLOW.format(gpus=gpus, said=said))
+    module.write_text(TENSORFLOW.format(gpus=gpus, output=output))
     py_compile.compile(str(module))  # as pip does
     return {"PYTHONPATH": str(directory), "PATH": f"{directory.parent / 'bin'}:/usr/bin:/bin"}
 
@@ -565,7 +565,7 @@ def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("output", "cause"),
     [
         (
             "I0000 00:00:1795251120.885977   23419 cudart_stub.cc:31] Could not find cuda drivers on your machine, "
@@ -585,11 +585,11 @@ def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_pat
         ("nothing that is known\n", "nothing that is known"),
     ],
 )
-def test_a_tensorflow_that_lists_none_is_told_in_its_own_words(
-    connect: Connect, tmp_path: Path, said: str, cause: str
+def test_the_reason_of_a_tensorflow_without_gpus_is_quoted(
+    connect: Connect, tmp_path: Path, output: str, cause: str
 ) -> None:
     smi(tmp_path / "bin", T4)
-    env = tensorflow(tmp_path / "packages", gpus=0, said=said)
+    env = tensorflow(tmp_path / "packages", gpus=0, output=output)
     answer = refused(connect(env=env), python=sys.executable, gpus=1)
     assert answer.kind is Refusal.GPU
     assert answer.reason == "TensorFlow 2.21.0 on this host sees 0 of 1 GPUs"
@@ -644,7 +644,7 @@ def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path, text: str, c
     assert record.seen == 1
 
 
-def test_a_driver_that_does_not_come_is_told_in_its_own_words(
+def test_the_output_of_a_driver_that_does_not_come_up_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from train.agent.host import gpus as module

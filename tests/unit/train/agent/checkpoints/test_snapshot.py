@@ -64,18 +64,20 @@ def named(newest: str, *others: str) -> str:
 
 
 def seen(
-    found: Sequence[PathInfo], text: str = "", *, writing: Sequence[str] = (), known: Keys | None = None
+    entries: Sequence[PathInfo], text: str = "", *, writing: Sequence[str] = (), baseline: Keys | None = None
 ) -> State | None:
-    texts = {one.path: text for one in found if one.path.split("/")[-1] == "checkpoint" and one.kind is Kind.FILE}
-    return complete_state(Listing("/live", found, texts, frozenset(writing), NOW), known or {})
+    texts = {
+        entry.path: text for entry in entries if entry.path.split("/")[-1] == "checkpoint" and entry.kind is Kind.FILE
+    }
+    return complete_state(Listing("/live", entries, texts, frozenset(writing), NOW), baseline or {})
 
 
 def paths(state: State | None) -> set[str] | None:
-    return None if state is None else {one.path for one in state.entries}
+    return None if state is None else {entry.path for entry in state.entries}
 
 
-def state(*found: PathInfo) -> State:
-    result = seen(found)
+def state(*entries: PathInfo) -> State:
+    result = seen(entries)
     assert result is not None
     return result
 
@@ -84,17 +86,17 @@ def state(*found: PathInfo) -> State:
 
 
 def test_what_tensorflow_names_is_complete_and_declared_so() -> None:
-    found = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
-    result = seen(found, named("ckpt-4", "ckpt-3", "ckpt-4"))
-    assert paths(result) == {one.path for one in found}
+    entries = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
+    result = seen(entries, named("ckpt-4", "ckpt-3", "ckpt-4"))
+    assert paths(result) == {entry.path for entry in entries}
     assert result is not None
     assert set(result.declared_complete) == paths(result)
 
 
 @pytest.mark.parametrize("lost", ["ckpt-4.index", "ckpt-4.data-00000-of-00002", "ckpt-4.data-00001-of-00002"])
 def test_a_newest_checkpoint_that_lacks_a_file_is_not_complete(lost: str) -> None:
-    found = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
-    assert seen([one for one in found if one.path != lost], named("ckpt-4", "ckpt-3")) is None
+    entries = [*files("checkpoint"), *saved("ckpt-3"), *saved("ckpt-4", shards=2)]
+    assert seen([entry for entry in entries if entry.path != lost], named("ckpt-4", "ckpt-3")) is None
 
 
 def test_half_of_the_next_checkpoint_is_left_out() -> None:
@@ -105,29 +107,29 @@ def test_half_of_the_next_checkpoint_is_left_out() -> None:
         *files("ckpt-5.data-00000-of-00001", "checkpoint.tmp0a1b2c", "ckpt-5.tempstate123", mtime_ns=NOW),
     ]
     text = named("ckpt-4", "ckpt-4")
-    assert paths(seen([*whole, *half], text)) == {one.path for one in whole}
-    assert paths(seen([*whole, *saved("ckpt-5")], text, writing=["ckpt-5.index"])) == {one.path for one in whole}
+    assert paths(seen([*whole, *half], text)) == {entry.path for entry in whole}
+    assert paths(seen([*whole, *saved("ckpt-5")], text, writing=["ckpt-5.index"])) == {entry.path for entry in whole}
 
 
 def test_one_being_saved_again_under_its_name_is_not_complete() -> None:
-    found = [*files("checkpoint"), *saved("weights")]
-    assert seen(found, named("weights"))
-    assert seen([*found, directory("weights_temp")], named("weights")) is None
-    assert seen(found, named("weights"), writing=["weights.index"]) is None
+    entries = [*files("checkpoint"), *saved("weights")]
+    assert seen(entries, named("weights"))
+    assert seen([*entries, directory("weights_temp")], named("weights")) is None
+    assert seen(entries, named("weights"), writing=["weights.index"]) is None
 
 
 def test_an_old_one_that_is_being_removed_does_not_matter() -> None:
-    found = [*files("checkpoint", "ckpt-1.index"), *saved("ckpt-4")]
-    assert paths(seen(found, named("ckpt-4", "ckpt-1", "ckpt-4"))) == {
+    entries = [*files("checkpoint", "ckpt-1.index"), *saved("ckpt-4")]
+    assert paths(seen(entries, named("ckpt-4", "ckpt-1", "ckpt-4"))) == {
         "checkpoint",
         *(f.path for f in saved("ckpt-4")),
     }
 
 
-def test_a_whole_checkpoint_that_nobody_names_goes_along_but_is_not_declared() -> None:
-    found = [*files("checkpoint"), *saved("ckpt-4"), *saved("best")]
-    result = seen(found, named("ckpt-4"))
-    assert paths(result) == {one.path for one in found}
+def test_a_complete_checkpoint_that_is_not_named_is_kept_but_not_declared() -> None:
+    entries = [*files("checkpoint"), *saved("ckpt-4"), *saved("best")]
+    result = seen(entries, named("ckpt-4"))
+    assert paths(result) == {entry.path for entry in entries}
     assert result is not None
     assert "best.index" not in result.declared_complete
 
@@ -139,28 +141,28 @@ def test_without_a_state_file_a_half_checkpoint_is_waited_for() -> None:
 
 
 def test_names_with_a_path_are_found_within_the_directory() -> None:
-    found = [directory("sub"), *files("sub/checkpoint"), *saved("sub/ckpt-1")]
+    entries = [directory("sub"), *files("sub/checkpoint"), *saved("sub/ckpt-1")]
     for name in ("ckpt-1", "/live/sub/ckpt-1", "../sub/ckpt-1"):
-        assert seen(found, named(name)) is not None
-    assert seen(found, named("ckpt-2")) is None
-    assert seen(found, named("/elsewhere/ckpt-2")) is not None  # nothing of ours
+        assert seen(entries, named(name)) is not None
+    assert seen(entries, named("ckpt-2")) is None
+    assert seen(entries, named("/elsewhere/ckpt-2")) is not None  # nothing of ours
 
 
 def test_keras_files_count_once_no_process_writes_to_them() -> None:
-    found = files("latest.weights.h5", "training_metadata.json", mtime_ns=NOW)
-    assert seen(found, writing=["latest.weights.h5"]) is None
-    assert paths(seen(found)) == {"latest.weights.h5", "training_metadata.json"}
+    entries = files("latest.weights.h5", "training_metadata.json", mtime_ns=NOW)
+    assert seen(entries, writing=["latest.weights.h5"]) is None
+    assert paths(seen(entries)) == {"latest.weights.h5", "training_metadata.json"}
 
 
 def test_what_other_workers_write_and_leftovers_are_no_part_of_it() -> None:
-    found = [
+    entries = [
         directory("workertemp_1"),
         *files("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", ".nfs0000000000000001"),
         directory("lost+found"),
         PathInfo("pipe", Kind.OTHER, 0o600),
         *files("model.h5"),
     ]
-    assert paths(seen(found, writing=["workertemp_1/ckpt-1.data-00000-of-00001"])) == {"model.h5"}
+    assert paths(seen(entries, writing=["workertemp_1/ckpt-1.data-00000-of-00001"])) == {"model.h5"}
 
 
 @pytest.mark.parametrize("name", ["b.tmp", "b.json.tmp.123", "b.tmp0af", "b.part", "b.temp", "tmpab12_xyz"])
@@ -172,16 +174,16 @@ def test_a_fresh_temporary_name_is_waited_for_and_an_old_one_is_a_leftover(name:
 
 
 def test_a_temporary_name_for_what_is_new_already_belongs_to_what_comes_next() -> None:
-    found = [*files("a.json", "b.json"), *files("a.json.tmp", mtime_ns=NOW)]
-    assert seen(found) is not None
-    known = {one.path: one.key for one in files("a.json", "b.json")}
-    assert seen(found, known=known) is None
+    entries = [*files("a.json", "b.json"), *files("a.json.tmp", mtime_ns=NOW)]
+    assert seen(entries) is not None
+    baseline = {entry.path: entry.key for entry in files("a.json", "b.json")}
+    assert seen(entries, baseline=baseline) is None
     assert seen([*files("only.json"), *files("tmpab12_xyz", mtime_ns=NOW)]) is not None
 
 
 def test_names_that_only_look_temporary_are_kept() -> None:
-    found = files("model.tmpl", "template", "temperature.npy", "my_temp.h5")
-    assert paths(seen(found)) == {one.path for one in found}
+    entries = files("model.tmpl", "template", "temperature.npy", "my_temp.h5")
+    assert paths(seen(entries)) == {entry.path for entry in entries}
 
 
 def test_a_state_file_is_read_with_its_escapes() -> None:
@@ -199,18 +201,18 @@ ASLEEP = {1: Thread("S", 0)}
 
 
 def test_a_state_counts_after_it_was_unchanged_for_a_time() -> None:
-    one = state(*files("a.h5"))
+    observed = state(*files("a.h5"))
     observer = Observer({})
-    assert not observer.is_due(one, NONE, 1.0, ASLEEP)
+    assert not observer.is_due(observed, NONE, 1.0, ASLEEP)
     assert observer.wait_s(1.0) == pytest.approx(QUIET_S)
-    assert not observer.is_due(one, NONE, 1.0 + QUIET_S / 2, ASLEEP)
-    assert observer.is_due(one, NONE, 1.0 + QUIET_S, ASLEEP)
-    observer.mark_taken(one)
-    assert not observer.is_due(one, NONE, 9.0, ASLEEP)
+    assert not observer.is_due(observed, NONE, 1.0 + QUIET_S / 2, ASLEEP)
+    assert observer.is_due(observed, NONE, 1.0 + QUIET_S, ASLEEP)
+    observer.mark_taken(observed)
+    assert not observer.is_due(observed, NONE, 9.0, ASLEEP)
     assert observer.wait_s(9.0) is None
 
 
-def test_a_change_begins_the_wait_anew_and_starving_shortens_it_until_there_is_calm() -> None:
+def test_a_change_restarts_the_wait_and_starving_shortens_it_until_there_is_calm() -> None:
     def look(number: int) -> State:
         return state(*files("a.h5", inode=number))
 
@@ -266,49 +268,49 @@ def test_after_a_kill_only_what_was_seen_alive_counts() -> None:
 
 @pytest.mark.parametrize("waiting", ["R", "D", "T"])
 def test_a_thread_that_could_continue_must_have_run(waiting: str) -> None:
-    one = state(*files("a.h5"))
+    observed = state(*files("a.h5"))
     observer = Observer({})
     before = {1: Thread(waiting, 10), 2: Thread("S", 3)}
-    assert not observer.is_due(one, NONE, 1.0, before)
-    assert not observer.is_due(one, NONE, 60.0, before)
+    assert not observer.is_due(observed, NONE, 1.0, before)
+    assert not observer.is_due(observed, NONE, 60.0, before)
     assert observer.wait_s(60.0) == 0
-    assert not observer.is_due(one, NONE, 61.0, {**before, 3: Thread("R", 0)})
-    assert observer.last(one, NONE, is_orderly=False) is None
-    run_program = {1: Thread(waiting, 10 + RAN_TICKS), 2: Thread("S", 3)}
-    assert observer.is_due(one, NONE, 62.0, run_program)
-    assert observer.last(one, NONE, is_orderly=False) == one
+    assert not observer.is_due(observed, NONE, 61.0, {**before, 3: Thread("R", 0)})
+    assert observer.last(observed, NONE, is_orderly=False) is None
+    after = {1: Thread(waiting, 10 + RAN_TICKS), 2: Thread("S", 3)}
+    assert observer.is_due(observed, NONE, 62.0, after)
+    assert observer.last(observed, NONE, is_orderly=False) == observed
 
 
 def test_whole_files_do_not_wait_for_threads() -> None:
     busy = {1: Thread("R", 10)}
-    one = state(*files("a.h5"))
+    observed = state(*files("a.h5"))
     observer = Observer({})
-    assert not observer.is_due(one, frozenset(["a.h5"]), 1.0, busy)
-    assert observer.is_due(one, frozenset(["a.h5"]), 1.0 + QUIET_PROVEN_S, busy)
+    assert not observer.is_due(observed, frozenset(["a.h5"]), 1.0, busy)
+    assert observer.is_due(observed, frozenset(["a.h5"]), 1.0 + QUIET_PROVEN_S, busy)
 
 
 def test_a_file_that_was_not_written_to_its_end_must_stand_for_long() -> None:
-    one = state(*files("a.h5", "b.json"))
+    observed = state(*files("a.h5", "b.json"))
     observer = Observer({})
-    observer.is_due(one, NONE, 1.0, ASLEEP)
-    assert observer.to_check(one, frozenset(["b.json"])) == {"a.h5"}
-    observer.unfinished(one, "a.h5")
-    assert observer.last(one, NONE, is_orderly=False) is None
-    assert not observer.is_due(one, NONE, UNLIKELY_QUIET_S, ASLEEP)
-    assert observer.is_due(one, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
-    assert observer.to_check(one, NONE) == frozenset()
+    observer.is_due(observed, NONE, 1.0, ASLEEP)
+    assert observer.to_check(observed, frozenset(["b.json"])) == {"a.h5"}
+    observer.unfinished(observed, "a.h5")
+    assert observer.last(observed, NONE, is_orderly=False) is None
+    assert not observer.is_due(observed, NONE, UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.is_due(observed, NONE, 1.0 + UNLIKELY_QUIET_S, ASLEEP)
+    assert observer.to_check(observed, NONE) == frozenset()
 
 
 def test_a_file_that_never_fits_its_format_has_another_one() -> None:
     observer = Observer({})
     for number in range(MAX_INCOMPLETE):
-        one = state(*files("a.json", inode=number))
-        assert observer.to_check(one, NONE) == {"a.json"}
-        observer.unfinished(one, "a.json")
+        observed = state(*files("a.json", inode=number))
+        assert observer.to_check(observed, NONE) == {"a.json"}
+        observer.unfinished(observed, "a.json")
     assert observer.to_check(state(*files("a.json", inode=MAX_INCOMPLETE)), NONE) == frozenset()
 
 
-def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> None:
+def test_after_a_kill_declared_files_are_complete_and_a_file_next_to_them_is_not() -> None:
     old = seen([*files("checkpoint"), *saved("ckpt-1")], named("ckpt-1"))
     assert old is not None
     new = [*files("checkpoint", inode=2), *saved("ckpt-2")]
@@ -317,12 +319,12 @@ def test_after_a_kill_tensorflows_word_is_good_and_a_file_beside_it_is_not() -> 
     assert observer.last(seen([*new, *files("history.json")], named("ckpt-2")), NONE, is_orderly=False) is None
 
 
-def test_after_a_kill_a_whole_checkpoint_that_nobody_names_yet_is_left_out() -> None:
+def test_after_a_kill_a_complete_checkpoint_that_is_not_named_yet_is_left_out() -> None:
     before = seen([*files("checkpoint"), *saved("ckpt-1"), *saved("best")], named("ckpt-1"))
     assert before is not None
     named_now = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best")]
     last = Observer(before.keys).last(seen([*named_now, *saved("ckpt-3")], named("ckpt-2")), NONE, is_orderly=False)
-    assert paths(last) == {one.path for one in named_now}
+    assert paths(last) == {entry.path for entry in named_now}
     again = [*files("checkpoint", inode=2), *saved("ckpt-2"), *saved("best", inode=2)]
     assert Observer(before.keys).last(seen(again, named("ckpt-2")), NONE, is_orderly=False) is None
 
@@ -336,9 +338,9 @@ def test_after_a_kill_a_file_that_is_gone_may_have_been_about_to_be_written_agai
 
 def test_a_directory_renamed_into_place_is_whole() -> None:
     observer = Observer({})
-    found = state(directory("step-1"), *files("step-1/a", "step-1/b"))
-    assert observer.last(found, NONE, is_orderly=False) is None
-    assert observer.last(found, frozenset(["step-1"]), is_orderly=False)
+    entries = state(directory("step-1"), *files("step-1/a", "step-1/b"))
+    assert observer.last(entries, NONE, is_orderly=False) is None
+    assert observer.last(entries, frozenset(["step-1"]), is_orderly=False)
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------
@@ -391,8 +393,8 @@ def test_the_order_is_by_attempt_then_number() -> None:
 
 
 def test_a_snapshot_travels_as_a_list() -> None:
-    one = Snapshot(1, 2, "abc")
-    assert read_snapshot(json.loads(json.dumps(one))) == one
+    snapshot = Snapshot(1, 2, "abc")
+    assert read_snapshot(json.loads(json.dumps(snapshot))) == snapshot
     assert read_snapshot(None) is None
     bads: list[object] = [[1, 2], [1, "2", "x"], "abc", [True, 1, "x"], {}]
     for bad in bads:
@@ -416,7 +418,7 @@ def test_what_a_directory_holds_of_a_snapshot_is_known() -> None:
 @given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "d", "e"]), unique=True))
 def test_what_goes_first_is_what_lies_deepest(names: list[str]) -> None:
     gone = surplus([*(directory(name) for name in names), directory("lost+found")], [])
-    order = [one.path for one in gone]
+    order = [entry.path for entry in gone]
     assert set(order) == set(names)
     assert all(
         order.index(name) < order.index(parent) for name in order for parent in order if name.startswith(parent + "/")

@@ -71,7 +71,7 @@ def test_ordinary_entries_are_taken() -> None:
 def receive(store: Path, bundle: Bundle, data: bytes, piece: int = 3) -> None:
     want = missing(str(store), bundle.entries)
     sizes = {entry.sha256: entry.size for entry in bundle.entries}
-    receiver = Receiver(str(store), [(one, sizes[one]) for one in want.objects])
+    receiver = Receiver(str(store), [(digest, sizes[digest]) for digest in want.objects])
     try:
         for start in range(0, len(data), piece):
             receiver.feed(data[start : start + piece])
@@ -81,7 +81,7 @@ def receive(store: Path, bundle: Bundle, data: bytes, piece: int = 3) -> None:
 
 
 def stream(bundle: Bundle, store: Path) -> bytes:
-    return zlib.compress(b"".join(bundle.contents[one] for one in missing(str(store), bundle.entries).objects))
+    return zlib.compress(b"".join(bundle.contents[digest] for digest in missing(str(store), bundle.entries).objects))
 
 
 @pytest.fixture

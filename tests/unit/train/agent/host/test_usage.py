@@ -40,8 +40,8 @@ def test_the_newest_line_of_each_gpu_counts_however_output_is_cut() -> None:
 
 def test_a_command_with_blanks_and_parentheses_is_read_over() -> None:
     tail = " ".join(str(n) for n in range(4, 53))
-    found = parse_stat(f"42 (a) S (b) R 7 8 {tail}")
-    assert (found.pid, found.state, found.parent, found.group) == (42, "R", 7, 8)
+    stat = parse_stat(f"42 (a) S (b) R 7 8 {tail}")
+    assert (stat.pid, stat.state, stat.parent, stat.group) == (42, "R", 7, 8)
     with pytest.raises(ValueError, match="no line of"):
         parse_stat("")
 
@@ -54,10 +54,10 @@ def test_our_own_line_is_read() -> None:
 
 
 def test_a_process_is_not_mistaken_for_a_later_one_of_its_number() -> None:
-    known = identify(os.getpid())
-    assert is_alive(known)
-    assert not is_alive(known._replace(started=known.started + 1))
-    assert not is_alive(known._replace(boot="another"))
+    this = identify(os.getpid())
+    assert is_alive(this)
+    assert not is_alive(this._replace(started=this.started + 1))
+    assert not is_alive(this._replace(boot="another"))
 
 
 def test_cpu_use_is_counted_between_two_readings() -> None:

@@ -47,9 +47,9 @@ def failed(lines: str, end: Exit = Exit(code=1)) -> Refused:  # noqa: B008 - nev
     ],
 )
 def test_why_pip_failed(file: str, reason: str, cause: str) -> None:
-    found = failed((RECORDED / f"{file}.txt").read_text())
-    assert (found.kind, found.reason, found.cause) == (Refusal.PACKAGES, reason, cause)
-    assert found.hint
+    failure = failed((RECORDED / f"{file}.txt").read_text())
+    assert (failure.kind, failure.reason, failure.cause) == (Refusal.PACKAGES, reason, cause)
+    assert failure.hint
 
 
 def test_an_index_out_of_reach_names_what_instances_without_an_address_need() -> None:
@@ -61,8 +61,8 @@ def test_a_package_that_never_was() -> None:
         "ERROR: Could not find a version that satisfies the requirement nothing (from versions: none)\n"
         "ERROR: No matching distribution found for nothing\n"
     )
-    found = failed(lines)
-    assert (found.reason, found.cause) == ("pip finds no nothing", "there are none for this Python and computer")
+    failure = failed(lines)
+    assert (failure.reason, failure.cause) == ("pip finds no nothing", "there are none for this Python and computer")
 
 
 def test_a_download_that_broke_off() -> None:
@@ -73,8 +73,8 @@ def test_a_download_that_broke_off() -> None:
         "pip._vendor.urllib3.exceptions.ReadTimeoutError: "
         "HTTPSConnectionPool(host='files.pythonhosted.org', port=443): Read timed out.\n"
     )
-    found = failed(lines, Exit(code=2))
-    assert (found.reason, found.cause) == ("pip cannot reach the package index", "Read timed out")
+    failure = failed(lines, Exit(code=2))
+    assert (failure.reason, failure.cause) == ("pip cannot reach the package index", "Read timed out")
 
 
 def test_a_connection_that_was_mended_is_not_the_reason() -> None:
@@ -84,11 +84,11 @@ def test_a_connection_that_was_mended_is_not_the_reason() -> None:
 
 
 def test_a_full_disk() -> None:
-    found = failed(
+    failure = failed(
         "Installing collected packages: numpy\n"
         "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
     )
-    assert (found.kind, found.cause) == (Refusal.DISK, "")
+    assert (failure.kind, failure.cause) == (Refusal.DISK, "")
 
 
 def test_an_end_by_a_signal_or_without_words() -> None:
@@ -99,18 +99,18 @@ def test_an_end_by_a_signal_or_without_words() -> None:
 
 def steps(text: str) -> list[tuple[str, str, str, int]]:
     progress = PipProgress()
-    found = []
+    seen = []
     for line in text.splitlines():
         progress.feed(line)
-        found.append((progress.step, progress.detail, progress.file, progress.total_count))
-    return found
+        seen.append((progress.step, progress.detail, progress.file, progress.total_count))
+    return seen
 
 
 def test_how_far_pip_has_come() -> None:
     numpy = "numpy-2.4.0-cp313-cp313-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
-    found = steps((RECORDED / "ok.txt").read_text())
-    assert found[:2] == [(RESOLVING, "numpy==2.4.0", "", 0), (DOWNLOADING, numpy, numpy, 16_400_000)]
-    assert found[-1] == (INSTALLING, "3 packages", "", 3)
+    seen = steps((RECORDED / "ok.txt").read_text())
+    assert seen[:2] == [(RESOLVING, "numpy==2.4.0", "", 0), (DOWNLOADING, numpy, numpy, 16_400_000)]
+    assert seen[-1] == (INSTALLING, "3 packages", "", 3)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_how_far_pip_has_come() -> None:
         ("Successfully installed six-1.17.0", (RESOLVING, "", "", 0)),
     ],
 )
-def test_lines_that_tell(line: str, step: tuple[str, str, str, int]) -> None:
+def test_lines_that_report(line: str, step: tuple[str, str, str, int]) -> None:
     assert steps(line) == [step]
