@@ -16,7 +16,7 @@ from fleet.errors import (
 )
 from fleet.steps import Again, read_steps, step_of
 from provision.provider import ErrorKind, ProviderError
-from train.errors import KerasError, LocalAgentError, RendezvousError, ScriptError, TrainError
+from train.errors import ScriptError, TrainError
 
 _PROVIDER: dict[ErrorKind, type[FleetError]] = {
     ErrorKind.USAGE: UsageError,
@@ -26,12 +26,6 @@ _PROVIDER: dict[ErrorKind, type[FleetError]] = {
     ErrorKind.CAPACITY: CapacityError,
     ErrorKind.UNREACHABLE: UnreachableError,
 }
-_TRAIN: dict[type[TrainError], type[FleetError]] = {
-    ScriptError: UsageError,
-    KerasError: NotReadyError,
-    RendezvousError: NotReadyError,
-    LocalAgentError: NotReadyError,
-}
 
 
 def translate(error: ProviderError | TrainError) -> FleetError:
@@ -40,7 +34,7 @@ def translate(error: ProviderError | TrainError) -> FleetError:
         kind, command = _PROVIDER[error.kind], "up"
         steps = read_steps(error.next_step)
     else:
-        kind, command = next(to for of, to in _TRAIN.items() if isinstance(error, of)), ""
+        kind, command = UsageError if isinstance(error, ScriptError) else NotReadyError, ""
         steps = tuple(map(step_of, error.next_steps))
     again = () if error.again is None else (Again(error.again, command),)
     return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *steps))

@@ -1,4 +1,4 @@
-"""Errors of training scripts, the rendezvous, and local agents."""
+"""Errors of training scripts and of the rendezvous."""
 
 from __future__ import annotations
 
@@ -43,7 +43,3 @@ class KerasError(TrainError):
 
 class RendezvousError(TrainError):
     """The rendezvous of the processes of a job failed."""
-
-
-class LocalAgentError(TrainError):
-    """The agent on this computer does not start or does not answer."""

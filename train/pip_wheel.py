@@ -1,10 +1,12 @@
-"""The pip wheel for a host whose Python brings none: one of those that virtualenv carries, by version of Python."""
+"""Read the pip wheel for a host whose Python has no pip: one of those in virtualenv, by version of Python."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 from typing import NamedTuple
+
+from train.errors import TrainError
 
 
 class Wheel(NamedTuple):
@@ -19,22 +21,6 @@ class Wheel(NamedTuple):
     digest: str
 
 
-class NoWheelError(Exception):
-    """There is no pip for a version of Python.
-
-    Args:
-        cause: Why not.
-        hint: What to change, one sentence.
-        next_step: Command that can be pasted into a shell.
-    """
-
-    def __init__(self, cause: str, *, hint: str = "", next_step: str = "") -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
-
-
 def read_pip_wheel(python: str) -> Wheel:
     """Return the pip wheel for a version of Python.
 
@@ -42,7 +28,7 @@ def read_pip_wheel(python: str) -> Wheel:
         python: The version, ``3.12``.
 
     Raises:
-        NoWheelError: virtualenv carries none, or its file is missing or damaged.
+        TrainError: virtualenv has none, or its file is missing or damaged.
     """
     from virtualenv import __version__
     from virtualenv.seed.wheels.embed import get_embed_wheel
@@ -51,13 +37,15 @@ def read_pip_wheel(python: str) -> Wheel:
         wheel = get_embed_wheel("pip", python)
         data = Path(wheel.path).read_bytes() if wheel is not None else b""
     except (OSError, RuntimeError, ValueError) as error:
-        raise NoWheelError(
-            f"the package virtualenv on this computer is damaged: {error}",
-            next_step="python3 -m pip install --force-reinstall virtualenv",
+        raise TrainError(
+            f"pip for Python {python} cannot be read",
+            cause=f"the package virtualenv on this computer is damaged: {error}",
+            next_steps=[("python3", "-m", "pip", "install", "--force-reinstall", "virtualenv")],
         ) from error
     if not data:
-        raise NoWheelError(
-            f"virtualenv {__version__} has no pip for Python {python}",
+        raise TrainError(
+            f"there is no pip for Python {python}",
+            cause=f"virtualenv {__version__} does not have one",
             hint="use an image or an interpreter with a newer Python",
         )
     return Wheel(data, hashlib.sha256(data).hexdigest())

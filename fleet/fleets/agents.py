@@ -17,7 +17,7 @@ from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
 
 if TYPE_CHECKING:
     from fleet.fleets.access import Access
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.fanout import Outcome
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
 
 
 @contextlib.contextmanager
-def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[AgentChannel]]:
+def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[AgentClient]]:
     """Open an agent on every host, in the order of `hosts`; close them at the end.
 
     Raises:
@@ -52,7 +52,7 @@ def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) 
 @contextlib.contextmanager
 def open_some(
     hosts: Sequence[Host], key: Path, access: Access | None = None
-) -> Iterator[tuple[list[AgentChannel], list[Outcome[AgentChannel]]]]:
+) -> Iterator[tuple[list[AgentClient], list[Outcome[AgentClient]]]]:
     """Open an agent on every host that can be reached, in their order; yield them with the errors of the others.
 
     Raises:
@@ -68,7 +68,7 @@ def open_some(
 
 
 @contextlib.contextmanager
-def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[Outcome[AgentChannel]]]:
+def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[Outcome[AgentClient]]]:
     """Open an agent on every host; yield each agent, or why its host cannot be reached; close them at the end.
 
     Args:
@@ -76,12 +76,12 @@ def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> It
         key: Private key of the fleet.
         access: Repairs the access to hosts that do not answer; None: it is not repaired.
     """
-    from fleet.remote.channel import open_agent
     from fleet.remote.fanout import fan_out
+    from fleet.remote.ssh.transport import open_agent
 
-    channels: list[AgentChannel] = []
+    channels: list[AgentClient] = []
 
-    def connect(host: Host) -> AgentChannel:
+    def connect(host: Host) -> AgentClient:
         channel = open_agent(host, key)
         channels.append(channel)
         return channel
@@ -91,10 +91,10 @@ def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> It
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
         for channel in channels:
-            channel.connection.close()
+            channel.close()
 
 
-def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T], verb: str) -> list[T]:
+def ask(channels: Sequence[AgentClient], question: Callable[[AgentClient], T], verb: str) -> list[T]:
     """Return the answers of all agents.
 
     Args:
@@ -110,25 +110,23 @@ def ask(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T],
     return raise_failures(ask_each(channels, question), verb)
 
 
-def ask_each(channels: Sequence[AgentChannel], question: Callable[[AgentChannel], T]) -> list[Outcome[T]]:
+def ask_each(channels: Sequence[AgentClient], question: Callable[[AgentClient], T]) -> list[Outcome[T]]:
     """Ask all agents in parallel; return the answer of each, or its error."""
     from fleet.remote.fanout import fan_out
 
-    by_host = {channel.connection.host.name: channel for channel in channels}
+    by_host = {channel.host.name: channel for channel in channels}
 
     def abort() -> None:
         for channel in channels:
-            channel.connection.sever()
+            channel.transport.sever()
 
-    hosts = [channel.connection.host for channel in channels]
+    hosts = [channel.host for channel in channels]
     return fan_out(hosts, lambda host: question(by_host[host.name]), abort=abort)
 
 
-def stop_everywhere(channels: Sequence[AgentChannel], job: str, grace_s: float) -> list[Outcome[Stopped]]:
+def stop_everywhere(channels: Sequence[AgentClient], job: str, grace_s: float) -> list[Outcome[Stopped]]:
     """Stop the task of `job` on every host; an error of one host does not affect the others."""
-    from fleet.remote.job import stop
-
-    return ask_each(channels, lambda channel: stop(channel, Stop(job, channel.connection.host.name, grace_s)))
+    return ask_each(channels, lambda channel: channel.stop(Stop(job, channel.host.name, grace_s)))
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,11 @@ class Reports:
     """
 
     by_host: dict[str, JobReport]
-    failed: tuple[Outcome[AgentChannel], ...]
+    failed: tuple[Outcome[AgentClient], ...]
     others: tuple[str, ...]
 
 
-def newest_reports(channels: Sequence[AgentChannel], job: str = "", started: str = "") -> Reports:
+def newest_reports(channels: Sequence[AgentClient], job: str = "", started: str = "") -> Reports:
     """Return the reports of the hosts about `job`, or about the newest job.
 
     Args:
@@ -158,11 +156,10 @@ def newest_reports(channels: Sequence[AgentChannel], job: str = "", started: str
         FleetError: no host gives a valid answer.
     """
     from fleet.remote.fanout import Outcome, raise_failures
-    from fleet.remote.job import inspect
 
     limit = 1000 if job else 1
-    answers = ask_each(channels, lambda channel: inspect(channel, Inspect(limit)))
-    failed: list[Outcome[AgentChannel]]
+    answers = ask_each(channels, lambda channel: channel.inspect(Inspect(limit)))
+    failed: list[Outcome[AgentClient]]
     failed = [Outcome(answer.host, error=answer.error) for answer in answers if answer.error is not None]
     if failed and len(failed) == len(answers):
         raise_failures(failed, "ask for jobs")

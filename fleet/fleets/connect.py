@@ -22,7 +22,7 @@ from provision.provider import Progress, Provider
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ def reach(
     return hosts
 
 
-def _with_address(host: Host, agent: AgentChannel) -> Host:
+def _with_address(host: Host, agent: AgentClient) -> Host:
     """Return `host` with an address for the other hosts: from the provider, otherwise as its agent reports."""
     return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 

@@ -13,7 +13,7 @@ from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 
 def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list[Host]:
@@ -42,7 +42,7 @@ def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list
 
 
 def install(
-    channels: Sequence[AgentChannel],
+    channels: Sequence[AgentClient],
     requirements: str,
     sink: Sink,
     *,
@@ -66,16 +66,15 @@ def install(
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
-    from fleet.remote.bootstrap import bootstrap
 
-    def install_on(channel: AgentChannel) -> Bootstrapped:
-        host = channel.connection.host
+    def install_on(channel: AgentClient) -> Bootstrapped:
+        host = channel.host
 
         def report(step: BootstrapStep) -> None:
             sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
-        answer = bootstrap(channel, request, report)
+        answer = channel.bootstrap(request, report)
         sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 

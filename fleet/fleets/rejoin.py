@@ -15,7 +15,7 @@ from fleet.steps import Step
 from train.agent.protocol.records import Invite, JobReport
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 
 def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
@@ -42,9 +42,7 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
         Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
     """
     with opened(record.slots, directory.key) as outcomes:
-        channels = {
-            outcome.value.connection.host.name: outcome.value for outcome in outcomes if outcome.value is not None
-        }
+        channels = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
         try:
             reports = newest_reports(list(channels.values()), started=record.last_job).by_host
         except FleetError:
@@ -57,23 +55,21 @@ def _join(
     name: str,
     giver: str,
     reports: Mapping[str, JobReport],
-    channels: Mapping[str, AgentChannel],
+    channels: Mapping[str, AgentClient],
     record: FleetRecord,
     sink: Sink,
 ) -> bool:
-    from fleet.remote.job import invite, join
 
     job = reports[giver].job
     try:
-        invitation, python = invite(channels[giver], Invite(job, giver)), ""
+        invitation, python = channels[giver].invite(Invite(job, giver)), ""
         wanted = invitation.commit
         if wanted.requirements:
             (installed,) = install(
                 [channels[name]], wanted.requirements, sink, constraints=wanted.constraints, on_top=True
             )
             python = installed.python
-        join(
-            channels[name],
+        channels[name].join(
             invitation,
             name,
             channels[giver],

@@ -33,11 +33,9 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
     failed: dict[str, FleetError] = {}
     with opened(hosts, key) as outcomes:
-        from fleet.remote.job import leave
-
         failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        for outcome in ask_each(channels, lambda channel: leave(channel, Leave())):
+        for outcome in ask_each(channels, lambda channel: channel.leave(Leave())):
             if outcome.error is None:
                 sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
             else:

@@ -25,7 +25,7 @@ from provision.planner import plan
 from provision.provider import Provider
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 FIRST_LOOK_S = 1.0
 """Delay after the loss of a host until its provider is queried."""
@@ -166,7 +166,7 @@ def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider:
 
 
 @contextlib.contextmanager
-def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentChannel]]]:
+def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentClient]]]:
     """Open an agent on every host, in their order; yield them with the current fleet, whose lock the caller holds.
 
     If a host of a rented fleet does not answer, lost instances are replaced first.

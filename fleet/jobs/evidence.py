@@ -28,7 +28,7 @@ from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 MOST_ATTEMPTS = 8
 """Maximum number of attempts of a slot that are kept without a verdict; older ones are dropped."""
@@ -207,7 +207,7 @@ class Evidence:
         )
 
 
-def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence[AgentChannel]) -> Verdict | None:
+def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence[AgentClient]) -> Verdict | None:
     """Return the first cause of a job's failure; None if it did not fail, or if it ended before any user code ran.
 
     Args:
@@ -215,15 +215,13 @@ def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence
         result: The result of the job.
         channels: Connections to its agents, which send the start and the end of each log of the last attempt.
     """
-    from fleet.remote.job import follow
-
     if not result.started or result.outcome not in (Outcome.FAILED, Outcome.LOST):
         return None
     request = Follow(result.job, "", attempt=max(1, result.attempt), follow=False)
     request = request._replace(head_bytes=LARGEST_HEAD, tail_bytes=LARGEST_TAIL)
 
-    def read(channel: AgentChannel) -> list[tuple[Record, bytes]]:
-        return list(follow(channel, request._replace(slot=channel.connection.host.name)))
+    def read(channel: AgentClient) -> list[tuple[Record, bytes]]:
+        return list(channel.follow(request._replace(slot=channel.host.name)))
 
     evidence = Evidence(members)
     for outcome in ask_each(channels, read):

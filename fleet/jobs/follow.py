@@ -36,7 +36,7 @@ from train.agent.protocol.records import (
 
 if TYPE_CHECKING:
     from fleet.fleets.repair import Repairer
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.cursor import Position
     from fleet.remote.follower import Follower, Item
     from train.diagnosis import Verdict
@@ -76,7 +76,7 @@ class Followed:
     directory: FleetDirectory
     record: FleetRecord
     job: str
-    channels: tuple[AgentChannel, ...]
+    channels: tuple[AgentClient, ...]
     members: tuple[Member, ...] = ()
     tasks: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 1
@@ -84,7 +84,7 @@ class Followed:
     follow: bool = True
     logs: bool = True
     repairer: Repairer | None = None
-    others: tuple[AgentChannel, ...] = ()
+    others: tuple[AgentClient, ...] = ()
     lost: tuple[Host, ...] = ()
     unread: Callable[[], bool] = lambda: False
 
@@ -108,11 +108,11 @@ class Ended:
 
 
 def _follower(followed: Followed) -> Follower:
-    from fleet.remote.channel import open_agent
     from fleet.remote.follower import GIVE_UP_S, Follower
+    from fleet.remote.ssh.transport import open_agent
 
     tail = -1 if followed.lines is None else followed.lines
-    channels = {channel.connection.host.name: channel for channel in followed.channels}
+    channels = {channel.host.name: channel for channel in followed.channels}
     requests = [
         (
             host,
@@ -125,11 +125,11 @@ def _follower(followed: Followed) -> Follower:
                 follow=followed.follow,
             ),
         )
-        for host in (*(channel.connection.host for channel in followed.channels), *followed.lost)
+        for host in (*(channel.host for channel in followed.channels), *followed.lost)
     ]
     repairer = followed.repairer
 
-    def reopen(host: Host) -> AgentChannel:
+    def reopen(host: Host) -> AgentClient:
         return open_agent(repairer.where(host) if repairer else host, followed.directory.key)
 
     def check() -> None:
@@ -384,7 +384,7 @@ def detached(job: str, why: str = "") -> JobNotFinished:
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
     """Wait until every task runs user code or the job has ended."""
-    waiting = {channel.connection.host.name for channel in followed.channels}
+    waiting = {channel.host.name for channel in followed.channels}
     waiting -= {member.slot for member in followed.members if not member.task}
 
     def all_run(item: Item) -> bool:

@@ -25,7 +25,7 @@ from train.script.r_script import needs_of_r
 from train.script.requirements import Requirements, read_requirements
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.upload.bundle import Bundle, DataSource
 
 REQUIREMENTS = "requirements.txt"
@@ -158,7 +158,7 @@ def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
     return read if read is not None and read.text.strip() else None
 
 
-def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) -> list[str]:
+def install_for(program: Program, channels: Sequence[AgentClient], sink: Sink) -> list[str]:
     """Install missing packages; return the interpreter of each host for the job, in the order of the hosts.
 
     Raises:
@@ -166,7 +166,7 @@ def install_for(program: Program, channels: Sequence[AgentChannel], sink: Sink) 
     """
     wanted = program.requirements
     if wanted is None:
-        return [channel.connection.host.python for channel in channels]
+        return [channel.host.python for channel in channels]
     answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
     return [answer.python for answer in answers]
 

@@ -22,7 +22,7 @@ from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, St
 
 if TYPE_CHECKING:
     from fleet.fleets.access import Access
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.results import Store
 
 
@@ -159,7 +159,7 @@ def survey(
 
 
 def ask_stores(
-    channels: Sequence[AgentChannel], jobs: Sequence[str], silent: dict[str, FleetError]
+    channels: Sequence[AgentClient], jobs: Sequence[str], silent: dict[str, FleetError]
 ) -> list[tuple[Host, Store]]:
     """Ask agents for the contents of their hosts; add the errors of those that do not answer to `silent`."""
     from fleet.remote.results import list_jobs
@@ -226,7 +226,7 @@ def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
 
 
 def report_results(
-    record: FleetRecord, directory: FleetDirectory, job: str, channels: Sequence[AgentChannel], sink: Sink
+    record: FleetRecord, directory: FleetDirectory, job: str, channels: Sequence[AgentClient], sink: Sink
 ) -> None:
     """Emit the locations of the results of a job that has ended, and how to pull them; nothing if it only has a log.
 

@@ -36,7 +36,9 @@ class Outcome(Generic[T]):
 
 
 def where(host: Host) -> str:
-    """Return a host as errors name it: ``worker-1 (10.0.0.3)``, with the port if it is not 22."""
+    """Return a host as errors name it: ``worker-1 (10.0.0.3)``, with the port unless it is 22."""
+    if not host.address:
+        return host.name
     address = host.address if host.port == 22 else endpoint(host.address, host.port)
     return f"{host.name} ({address})"
 

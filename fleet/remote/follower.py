@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
-from fleet.remote.channel import ANSWER_S, AgentChannel
+from fleet.remote.client import ANSWER_S, AgentClient, RefusedError
 from fleet.remote.cursor import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.fanout import Outcome, raise_failures, where
-from fleet.remote.job import RefusedError, follow
 from fleet.remote.quoting import one_line
 from fleet.remote.ssh.errors import WrongHostError
 from fleet.steps import Step
@@ -86,9 +85,9 @@ class Follower:
     def __init__(
         self,
         requests: Sequence[tuple[Host, Follow]],
-        reopen: Callable[[Host], AgentChannel],
+        reopen: Callable[[Host], AgentClient],
         *,
-        channels: Mapping[str, AgentChannel] | None = None,
+        channels: Mapping[str, AgentClient] | None = None,
         give_up_s: float = GIVE_UP_S,
         silence_s: float = ANSWER_S,
         replaced: bool = False,
@@ -175,7 +174,7 @@ class _Terms:
     def __init__(
         self,
         names: Sequence[str],
-        reopen: Callable[[Host], AgentChannel],
+        reopen: Callable[[Host], AgentClient],
         queue: _Queue,
         give_up_s: float,
         silence_s: float,
@@ -257,7 +256,7 @@ class _Terms:
 class _Line:
     """The connection to one host: its thread, its position, and its current channel."""
 
-    def __init__(self, host: Host, request: Follow, channel: AgentChannel | None, terms: _Terms) -> None:
+    def __init__(self, host: Host, request: Follow, channel: AgentClient | None, terms: _Terms) -> None:
         self.host = host
         self.position = Position(request)
         self.failure: FleetError | None = None
@@ -290,7 +289,7 @@ class _Line:
         """End the current wait of the thread."""
         channel = self._channel
         if channel is not None:
-            channel.connection.sever()
+            channel.transport.sever()
 
     def _run(self) -> None:
         try:
@@ -324,13 +323,13 @@ class _Line:
                 return
             self._unsupervised(result)
 
-    def _follow_once(self, channel: AgentChannel) -> JobResult | None:
+    def _follow_once(self, channel: AgentClient) -> JobResult | None:
         """Deliver the records of the agent up to its end; return the result of the job according to this host."""
         result = None
         self._heard_at = time.monotonic()
-        received = channel.received
-        for record, payload in follow(channel, self.position.request(), self._terms.silence_s):
-            size, received = channel.received - received, channel.received
+        received = channel.transport.received
+        for record, payload in channel.follow(self.position.request(), self._terms.silence_s):
+            size, received = channel.transport.received - received, channel.transport.received
             self._heard_at = time.monotonic()
             self._check_owner(record)
             self._note_supervisor(record)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import NotReadyError
-from fleet.remote.channel import AgentChannel
+from fleet.remote.client import NAME, AgentClient, is_report
 from fleet.remote.fanout import where
-from fleet.remote.job import NAME, is_report, unexpected
 from fleet.remote.ssh.errors import no_answer
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import (
@@ -80,7 +79,7 @@ class Listing:
     notes: tuple[str, ...] = ()
 
 
-def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
+def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
     """Return the stored results of `jobs`; of all jobs if `jobs` is empty.
 
     Raises:
@@ -88,10 +87,10 @@ def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its jobs"
-    channel.send(ListJobs(list(jobs)), doing=doing)
+    agent.transport.send(ListJobs(list(jobs)), doing=doing)
     stored: dict[tuple[str, str, str], StoredJob] = {}
     disk = DiskSpace("", 0, 0)
-    for record in _records(channel, doing):
+    for record in _records(agent, doing):
         if isinstance(record, StoredJob) and _is_job(record) and len(stored) < _MOST_JOBS:
             stored[record.job, record.slot, record.directory] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
@@ -99,15 +98,15 @@ def list_jobs(channel: AgentChannel, jobs: Sequence[str] = ()) -> Store:
         elif isinstance(record, End):
             return Store(tuple(stored.values()), disk)
         else:
-            raise _nonsense(channel, record)
+            raise agent.unexpected(record)
     raise AssertionError  # _records only ends with an error
 
 
-def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], None] = lambda: None) -> Listing:
+def list_files(agent: AgentClient, job: StoredJob, on_entry: Callable[[], None] = lambda: None) -> Listing:
     """Return the results of a task with their hashes.
 
     Args:
-        channel: Connection to the agent of its host.
+        agent: Agent of its host.
         job: The task, as the host listed it.
         on_entry: Called for each file, and repeatedly while the host reads a large one.
 
@@ -116,16 +115,16 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its results"
-    channel.send(ListFiles(job.job, job.slot, job.directory), doing=doing)
+    agent.transport.send(ListFiles(job.job, job.slot, job.directory), doing=doing)
     entries: list[FileEntry] = []
-    for record in _records(channel, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
+    for record in _records(agent, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
         if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
             return Listing(tuple(entries), record.fingerprint[:64], tuple(record.notes[:_MOST_NOTES]))
         if not isinstance(record, FileEntry) or not _is_entry(record):
-            raise _nonsense(channel, record)
+            raise agent.unexpected(record)
         if len(entries) >= MOST_FILES:
             raise NotReadyError(
-                f"{where(channel.connection.host)} lists more than {MOST_FILES:,} files of {job.slot}, job {job.job}",
+                f"{where(agent.host)} lists more than {MOST_FILES:,} files of {job.slot}, job {job.job}",
                 hint=f"copy them by other means: {job.path}",
             )
         on_entry()
@@ -133,7 +132,7 @@ def list_files(channel: AgentChannel, job: StoredJob, on_entry: Callable[[], Non
     raise AssertionError  # _records only ends with an error
 
 
-def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:
+def read_files(agent: AgentClient, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:
     """Yield the contents of parts of files.
 
     Yields:
@@ -144,27 +143,27 @@ def read_files(channel: AgentChannel, job: StoredJob, parts: Sequence[FilePart])
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "reading its results"
-    channel.send(ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
+    agent.transport.send(ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
     waited_s, size = 0.0, 0
     for index, part in enumerate(parts):
         left = part.end - part.offset
         while True:
             began = time.monotonic()
-            record, data = channel.receive(SILENCE_S, doing)
+            record, data = agent.transport.receive(SILENCE_S, doing)
             waited_s += time.monotonic() - began
             size += len(data)
             if waited_s > SILENCE_S + index * _FILE_S + size / _SLOWEST:
-                raise no_answer(channel.connection.host, SILENCE_S, doing)
+                raise no_answer(agent.host, SILENCE_S, doing)
             if isinstance(record, FileEnd):
                 yield index, record.problem or ("it became shorter" if left else "")
                 break
             if not isinstance(record, Chunk) or not data or len(data) > left:
-                raise _nonsense(channel, record)
+                raise agent.unexpected(record)
             left -= len(data)
             yield index, data
 
 
-def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
+def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> JobsPruned:
     """Delete ended jobs on a host.
 
     Raises:
@@ -172,26 +171,26 @@ def prune_jobs(channel: AgentChannel, jobs: Sequence[str]) -> JobsPruned:
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "deleting jobs"
-    channel.send(PruneJobs(list(jobs)), doing=doing)
-    for record in _records(channel, doing):
+    agent.transport.send(PruneJobs(list(jobs)), doing=doing)
+    for record in _records(agent, doing):
         if isinstance(record, JobsPruned) and _are_counts(record.freed):
             return record
-        raise _nonsense(channel, record)
+        raise agent.unexpected(record)
     raise AssertionError  # _records only ends with an error
 
 
 def _records(
-    channel: AgentChannel,
+    agent: AgentClient,
     doing: str,
     on_beat: Callable[[], None] = lambda: None,
     *,
     patience_s: float = _JOBS_PATIENCE_S,
     most: int = _JOBS_BYTES,
 ) -> Iterator[Record]:
-    host, began, news_at = channel.connection.host, channel.received, time.monotonic()
+    host, began, news_at = agent.host, agent.transport.received, time.monotonic()
     while True:
-        record, _ = channel.receive(SILENCE_S, doing)
-        if channel.received - began > most:
+        record, _ = agent.transport.receive(SILENCE_S, doing)
+        if agent.transport.received - began > most:
             raise NotReadyError(f"{where(host)} sends more than {readable_size(most)} while {doing}")
         if not isinstance(record, Beat):
             yield record
@@ -200,10 +199,6 @@ def _records(
             raise no_answer(host, patience_s, doing)
         else:
             on_beat()
-
-
-def _nonsense(channel: AgentChannel, record: Record) -> Exception:
-    return unexpected(channel.connection.host, record)
 
 
 # The types of fields were checked when the records were decoded; these are the values that this computer accepts.

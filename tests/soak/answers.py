@@ -23,9 +23,10 @@ from fleet.events import Event
 from fleet.jobs import follow as following
 from fleet.jobs.follow import Followed
 from fleet.jobs.results import StoredJobs, StoredTask, survey_of
-from fleet.remote import bootstrap, job, results
-from fleet.remote.channel import AgentChannel
+from fleet.remote import results
+from fleet.remote.client import AgentClient
 from fleet.remote.follower import Follower
+from fleet.remote.ssh.transport import SSHTransport
 from fleet.results.target import Target
 from fleet.state import FleetDirectory, FleetRecord
 from provision.model import FleetSpec, Host
@@ -95,10 +96,11 @@ class Sent:
         return SimpleNamespace(is_active=lambda: True)
 
 
-def channel(pieces: Iterator[bytes], number: int = 1) -> AgentChannel:
+def channel(pieces: Iterator[bytes], number: int = 1) -> AgentClient:
     """Return a channel to a host that sends these bytes."""
     connection = SimpleNamespace(host=host(number), sever=lambda: None, close=lambda: None)
-    return AgentChannel(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
+    transport = SSHTransport(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
+    return AgentClient(transport, connection.host, _first(records.Hello))
 
 
 def damaged(mangler: Mangler, *lines: records.Record | tuple[records.Record, bytes]) -> Iterator[bytes]:
@@ -131,19 +133,19 @@ def _ignore(*_: object) -> None:
     return
 
 
-def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentChannel], object], Iterator[bytes]]]:
+def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], object], Iterator[bytes]]]:
     """Return requests with one short answer, and that answer."""
     prepared, committed = _first(records.Prepared), records.Committed(5)
     request = records.Prepare(JOB, "f", "worker-1", [], "10.0.0.3")
     commit = records.Commit(JOB, "worker-1", _MEMBERS, "00", ["x"], {}, {})
     ready = records.Bootstrapped("p", {"python": "3"}, [], 0, False, 1.0)
     return [
-        (lambda agent: job.look(agent, request), damaged(mangler, prepared)),
-        (lambda agent: job.commit(agent, commit), damaged(mangler, committed)),
-        (lambda agent: job.stop(agent, records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
-        (lambda agent: job.leave(agent, records.Leave()), damaged(mangler, records.Left(True))),
+        (lambda agent: agent.prepare(request), damaged(mangler, prepared)),
+        (lambda agent: agent.commit(commit), damaged(mangler, committed)),
+        (lambda agent: agent.stop(records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
+        (lambda agent: agent.leave(records.Leave()), damaged(mangler, records.Left(True))),
         (
-            lambda agent: job.invite(agent, records.Invite(JOB, "worker-1")),
+            lambda agent: agent.invite(records.Invite(JOB, "worker-1")),
             damaged(mangler, _first(records.Invitation)),
         ),
         (
@@ -151,10 +153,13 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentChannel], obje
             damaged(mangler, records.Beat(1.0), records.JobsPruned([JOB], 5)),
         ),
         (
-            lambda agent: bootstrap.bootstrap(agent, records.Bootstrap(), _ignore),
+            lambda agent: agent.bootstrap(records.Bootstrap(), _ignore),
             damaged(mangler, _first(records.BootstrapStep), records.NeedPip("3.11"), ready),
         ),
-        (lambda agent: agent.greet(b"agent", 1.0), damaged(mangler, _first(records.Hello))),
+        (
+            lambda agent: cast("SSHTransport", agent.transport).greet(b"agent", 1.0),
+            damaged(mangler, _first(records.Hello)),
+        ),
     ]
 
 
@@ -175,11 +180,11 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
     with _refused():
         results.list_jobs(channel(endless(_large_job)))
     with _refused():
-        job.inspect(channel(endless(_large_report)), records.Inspect(1))
+        channel(endless(_large_report)).inspect(records.Inspect(1))
     true = [_REPORT._replace(slot=f"worker-{number}") for number in (0, 2)]
     for _ in range(rounds):
         with contextlib.suppress(FleetError):
-            states = job.inspect(channel(damaged(mangler, _REPORT, records.End())), records.Inspect(1))
+            states = channel(damaged(mangler, _REPORT, records.End())).inspect(records.Inspect(1))
             status = job_status([*true, *states], JOB)
             assert status is not None
             assert (status.id, status.outcome) == (JOB, Outcome.FAILED)
@@ -244,7 +249,7 @@ def task_report(task: str) -> list[records.Record | tuple[records.Record, bytes]
     ]
 
 
-def _lost(_: Host) -> AgentChannel:
+def _lost(_: Host) -> AgentClient:
     raise UnreachableError("the host is gone")
 
 
@@ -356,7 +361,7 @@ def _pull(mangler: Mangler, directory: Path) -> str:
     sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
     channels = {f"worker-{number}": channel(iter(()), number) for number in range(2)}
     for agent, session in zip(channels.values(), sessions, strict=True):
-        agent._session = cast("Any", session)
+        cast("SSHTransport", agent.transport)._session = cast("Any", session)
     tasks = []
     for number in range(2):
         name = f"worker-{number}"

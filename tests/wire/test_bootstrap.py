@@ -13,11 +13,10 @@ import pytest
 from fleet.errors import NotReadyError, UnreachableError
 from fleet.events import BootstrapProgress, Event
 from fleet.fleets.install import install, ready
-from fleet.remote import bootstrap as bootstrap_module
-from fleet.remote import channel as channel_module
-from fleet.remote.bootstrap import bootstrap
-from fleet.remote.channel import open_agent
-from fleet.remote.job import RefusedError, prepare
+from fleet.remote import client as client_module
+from fleet.remote.client import RefusedError
+from fleet.remote.ssh import transport as transport_module
+from fleet.remote.ssh.transport import open_agent
 from fleet.state import slots
 from provision.gce.options import GceOptions
 from provision.keys import generate_ed25519
@@ -81,7 +80,7 @@ def test_packages_are_installed_once_on_each_host(hosts: Hosts, wheels: tuple[st
     # From now on the agent runs in the environment, and a task is prepared for it.
     with open_agent(made[0], hosts.key) as channel:
         request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
-        answer = prepare(channel, request, None, lambda *_: None)  # type: ignore[arg-type]
+        answer = channel.prepare(request)
         assert answer.versions["tensorflow"] == "2.21.0"
         (repeated,) = install([channel], "\n".join(fleet_spec.packages), StoringSink())
         assert (repeated.python, repeated.made) == (made[0].python, False)
@@ -112,13 +111,13 @@ def test_packages_are_installed_on_hosts_without_ensurepip_and_pip(
 
 def test_a_python_that_pip_does_not_support_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "hello()\nreceive()\nsend('need_pip', python='3.8')\nreceive()"
-    monkeypatch.setattr(channel_module, "pack", Scripted(body))
+    monkeypatch.setattr(transport_module, "pack", Scripted(body))
     with (
         open_agent(hosts.hosts[0], hosts.key) as channel,
         pytest.raises(NotReadyError, match=r"has Python 3.8 without pip, and none can be sent to it$") as raised,
     ):
-        bootstrap(channel, Bootstrap("six"), lambda _: None)
-    assert raised.value.cause.endswith("has no pip for Python 3.8")
+        channel.bootstrap(Bootstrap("six"), lambda _: None)
+    assert raised.value.cause.endswith("does not have one")
     assert raised.value.hint == "use an image or an interpreter with a newer Python"
 
 
@@ -144,10 +143,10 @@ send("bootstrap_step", step="waiting for the NVIDIA driver", detail="no devices"
 send("refused", kind="gpu", reason=f"no driver for {request['gpus']}", hint="take another image", cause="its words")
 receive()
 """
-    monkeypatch.setattr(channel_module, "pack", Scripted(body))
+    monkeypatch.setattr(transport_module, "pack", Scripted(body))
     steps: list[BootstrapStep] = []
     with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(RefusedError) as raised:
-        bootstrap(channel, Bootstrap(gpus=2), steps.append)
+        channel.bootstrap(Bootstrap(gpus=2), steps.append)
     assert steps == [BootstrapStep("waiting for the NVIDIA driver", "no devices")]
     assert raised.value.message.endswith(": no driver for 2")
     assert (raised.value.cause, raised.value.hint) == ("its words", "worker-0 suggests: take another image")
@@ -164,13 +163,13 @@ receive()
 def test_a_host_that_stops_answering_is_reported_with_its_step(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, step: str, doing: str
 ) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(f"hello()\nreceive()\n{step}\nreceive()"))
-    monkeypatch.setattr(bootstrap_module, "SILENCE_S", 0.3)
+    monkeypatch.setattr(transport_module, "pack", Scripted(f"hello()\nreceive()\n{step}\nreceive()"))
+    monkeypatch.setattr(client_module, "STEP_S", 0.3)
     with (
         open_agent(hosts.hosts[0], hosts.key) as channel,
         pytest.raises(UnreachableError, match=f"did not answer within 0.3 s while {doing}$"),
     ):
-        bootstrap(channel, Bootstrap("six"), lambda _: None)
+        channel.bootstrap(Bootstrap("six"), lambda _: None)
 
 
 @pytest.mark.e2e

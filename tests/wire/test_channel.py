@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
-from fleet.remote import channel as channel_module
-from fleet.remote.channel import AgentChannel, open_agent
-from fleet.remote.job import RefusedError, commit, inspect, prepare, stop
+from fleet.remote.client import AgentClient, RefusedError
+from fleet.remote.ssh import transport as transport_module
+from fleet.remote.ssh.transport import open_agent
 from fleet.remote.upload.bundle import scan
 from tests.next_steps import next_lines
 from tests.wire.hosts import Hosts, Wire
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.wire
 
 
 @contextlib.contextmanager
-def scripted(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, **values: object) -> Iterator[AgentChannel]:
-    monkeypatch.setattr(channel_module, "pack", Scripted(body, **values))
+def scripted(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, **values: object) -> Iterator[AgentClient]:
+    monkeypatch.setattr(transport_module, "pack", Scripted(body, **values))
     with open_agent(hosts.hosts[0], hosts.key) as channel:
         yield channel
 
@@ -47,7 +47,7 @@ def test_a_payload_of_an_invalid_size_is_refused(hosts: Hosts, monkeypatch: pyte
     sent = "slot='worker-0', task='worker-0', attempt=1, offset=0, payload=SIZE"
     body = f"hello()\nreceive()\nsend('log', bytes(4096), {sent})\nreceive()"
     with scripted(hosts, monkeypatch, body, SIZE=size) as channel, pytest.raises(NotReadyError, match="worker-0"):
-        inspect(channel, Inspect())
+        channel.inspect(Inspect())
 
 
 def test_more_reports_than_requested_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_more_reports_than_requested_are_refused(hosts: Hosts, monkeypatch: pyte
         " started_at=1.0, command=[], members=[], log_size=1)\nsend('end')\nreceive()"
     )
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(NotReadyError, match="worker-0"):
-        inspect(channel, Inspect(3))
+        channel.inspect(Inspect(3))
 
 
 def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monke
         "for _ in range(40):\n    raw_out.write(b' ')\n    raw_out.flush()\n    time.sleep(0.25)\n"
         "send('end')\nreceive()"
     )
-    monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
+    monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
     with scripted(hosts, monkeypatch, body) as channel, pytest.raises(UnreachableError, match="within 1 s"):
-        inspect(channel, Inspect())
+        channel.inspect(Inspect())
 
 
 # --- opening ----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_the_agent_is_uploaded_once_and_sends_hello(hosts: Hosts) -> None:
         with open_agent(hosts.hosts[0], hosts.key) as channel:
             assert channel.hello.agent == pack.build_agent().digest
             assert channel.hello.pid > 0
-            assert inspect(channel, Inspect()) == []
+            assert channel.inspect(Inspect()) == []
 
 
 def test_output_of_the_login_shell_is_skipped(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_missing_python_is_named(hosts: Hosts) -> None:
         ("print('bootstrap-failed disk full', flush=True)", "cannot keep the agent", "disk full"),
         ("sys.stderr.write('one\\nlast words\\n'); sys.exit(5)", "ended with exit code 5", "last words"),
         ("os.kill(os.getpid(), 9)", "ended without an exit code", ""),
-        ("[print(i, flush=True) for i in range(1000)]; time.sleep(60)", "does not say", "'99'"),
+        ("[print(i, flush=True) for i in range(1000)]; time.sleep(60)", "not a record of its agent", "'99'"),
     ],
 )
 def test_an_agent_that_does_not_start_is_reported_with_its_output(
@@ -115,7 +115,7 @@ def test_an_agent_that_does_not_start_is_reported_with_its_output(
 
 
 def test_waiting_for_a_silent_new_agent_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted("time.sleep(60)"))
+    monkeypatch.setattr(transport_module, "pack", Scripted("time.sleep(60)"))
     with pytest.raises(UnreachableError, match="did not answer within 1 s while the agent was being started"):
         open_agent(hosts.hosts[0], hosts.key, deadline_s=1)
 
@@ -134,8 +134,8 @@ def test_payloads_return_unchanged(hosts: Hosts, monkeypatch: pytest.MonkeyPatch
     with scripted(hosts, monkeypatch, ECHO) as channel:
         for size in (1, 0, 100, 32_704, 32_768, 262_144, 1_000_001):
             data = os.urandom(size)
-            channel.send(Chunk(size), data, doing="sending")
-            record, payload = channel.receive(20, "echoing")
+            channel.transport.send(Chunk(size), data, doing="sending")
+            record, payload = channel.transport.receive(20, "echoing")
             assert isinstance(record, Log)
             assert payload == data
 
@@ -148,15 +148,17 @@ raw_out.flush()
 receive()
 """
     with scripted(hosts, monkeypatch, body) as channel:
-        assert [getattr(channel.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(range(5000))
+        assert [getattr(channel.transport.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(
+            range(5000)
+        )
 
 
 def test_an_agent_that_dies_is_reported_with_its_last_output(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "hello()\nreceive()\nsys.stderr.write('x' * 100_000 + '\\nMemoryError\\n')\nsys.exit(1)"
     with scripted(hosts, monkeypatch, body) as channel:
-        channel.send(Inspect(), doing="asking")
+        channel.transport.send(Inspect(), doing="asking")
         with pytest.raises(NotReadyError, match="ended with exit code 1 while reporting") as raised:
-            channel.receive(20, "reporting")
+            channel.transport.receive(20, "reporting")
         assert raised.value.cause == "MemoryError"
 
 
@@ -164,7 +166,7 @@ def test_a_killed_connection_is_unreachable(hosts: Hosts, monkeypatch: pytest.Mo
     with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel:
         hosts.kill_sessions(0)
         with pytest.raises(UnreachableError, match="while waiting"):
-            channel.receive(20, "waiting")
+            channel.transport.receive(20, "waiting")
 
 
 def test_waiting_for_an_answer_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +185,7 @@ def test_an_upload_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pyte
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
         with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as channel:
-            prepared = prepare(channel, prepare_request(), bundle, lambda *now: seen.append(now))
+            prepared = channel.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
     assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
     assert seen[0] == (0, 64_000_000, 1)
     assert seen[-1] == (64_000_000, 64_000_000, 1)
@@ -193,7 +195,7 @@ def test_an_upload_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pyte
 def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
     hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
+    monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
     (empty / "data").write_bytes(os.urandom(64_000_000))
     with scan(empty, None, [], empty.parent / "cache") as bundle, contextlib.ExitStack() as stack:
         wanted = [entry.sha256 for entry in bundle.entries]
@@ -206,7 +208,7 @@ def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
                 hung.append(sent)
 
         with pytest.raises(UnreachableError) as raised:
-            prepare(channel, prepare_request(), bundle, progress)
+            channel.prepare(prepare_request(), bundle, progress)
     assert "did not answer within 1 s while receiving the script" in raised.value.message
     assert "of 64.0 MB sent)" in raised.value.message
 
@@ -214,11 +216,11 @@ def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
 def test_an_upload_over_a_network_that_drops_all_packets_ends_at_the_deadline(
     hosts: Hosts, wire: Wire, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.remote.job.ANSWER_S", 1.0)
+    monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
     (empty / "data").write_bytes(os.urandom(64_000_000))
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
-        monkeypatch.setattr(channel_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
+        monkeypatch.setattr(transport_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
         with open_agent(wire.host, hosts.key) as channel:
 
             def progress(sent: int, total: int, files: int) -> None:
@@ -226,7 +228,7 @@ def test_an_upload_over_a_network_that_drops_all_packets_ends_at_the_deadline(
                     wire.hold()
 
             with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
-                prepare(channel, prepare_request(), bundle, progress)
+                channel.prepare(prepare_request(), bundle, progress)
 
 
 def test_a_refusal_during_the_upload_is_reported_with_its_reason(
@@ -245,7 +247,7 @@ END
             wanted = [entry.sha256 for entry in bundle.entries]
             with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as channel:
                 with pytest.raises(RefusedError, match="no space left on this host") as raised:
-                    prepare(channel, prepare_request(), bundle, ignore_progress)
+                    channel.prepare(prepare_request(), bundle, ignore_progress)
                 assert "free space" in raised.value.hint
 
 
@@ -259,7 +261,7 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
     (empty / "link").symlink_to("task.py")
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
         with open_agent(hosts.hosts[0], hosts.key) as channel:
-            prepared = prepare(channel, prepare_request(entries=bundle.entries), bundle, ignore_progress)
+            prepared = channel.prepare(prepare_request(entries=bundle.entries), bundle, ignore_progress)
             assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
             assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
             assert Path(prepared.workdir, "link").readlink() == Path("task.py")
@@ -267,7 +269,7 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
                 open_agent(hosts.hosts[0], hosts.key) as other,
                 pytest.raises(RefusedError, match="job job-1 is being prepared on this host"),
             ):
-                prepare(other, prepare_request()._replace(job="job-2"), bundle, ignore_progress)
+                other.prepare(prepare_request()._replace(job="job-2"), bundle, ignore_progress)
             request = Commit(
                 "job-1",
                 "worker-0",
@@ -278,38 +280,41 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
                 {},
                 grace_s=1,
             )
-            assert commit(channel, request).pid > 0
+            assert channel.commit(request).pid > 0
         with open_agent(hosts.hosts[0], hosts.key) as channel:
-            (report,) = inspect(channel, Inspect())
+            (report,) = channel.inspect(Inspect())
             assert (report.job, report.alive) == ("job-1", True)
-            assert stop(channel, Stop("job-1", "worker-0", 1.0)).running
-            (report,) = inspect(channel, Inspect())
+            assert channel.stop(Stop("job-1", "worker-0", 1.0)).running
+            (report,) = channel.inspect(Inspect())
             assert not report.alive
 
             seen: list[tuple[int, int, int]] = []
             again = prepare_request(entries=bundle.entries)._replace(job="job-3")
-            prepare(channel, again, bundle, lambda *now: seen.append(now))
+            channel.prepare(again, bundle, lambda *now: seen.append(now))
             assert seen == [(0, 0, 0)]  # nothing is sent twice
 
 
 def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
     with open_agent(hosts.hosts[1], hosts.key) as channel:
         with pytest.raises(RefusedError, match="is not prepared on this host"):
-            commit(channel, Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
+            channel.commit(Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
         with scan(empty, None, [], empty.parent / "cache") as bundle:
             odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
             with pytest.raises(RefusedError, match="is not a path inside the working directory"):
-                prepare(channel, odd, bundle, ignore_progress)
+                channel.prepare(odd, bundle, ignore_progress)
 
 
 def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "hello(); receive(); send('committed', pid=1); receive()"
-    with scripted(hosts, monkeypatch, body) as channel, pytest.raises(FleetError, match="committed out of turn"):
-        inspect(channel, Inspect())
+    with (
+        scripted(hosts, monkeypatch, body) as channel,
+        pytest.raises(FleetError, match="sent an unexpected record: committed"),
+    ):
+        channel.inspect(Inspect())
 
 
 def test_refusals_have_next_steps() -> None:
-    from fleet.remote.job import refusal
+    from fleet.remote.client import refusal
     from provision.model import Host
     from train.agent.protocol.records import Refusal
 

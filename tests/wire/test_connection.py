@@ -39,14 +39,14 @@ def no_thread_is_left() -> object:
 
 def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
-    assert connection.is_open
+    assert connection.fabric.is_connected
     assert connection.fabric.host == hosts.hosts[0].address
     session = connection.open_session(5)
     session.exec_command("echo $((6 * 7))")
     assert session.recv(100) == b"42\n"
     connection.close()
     connection.close()
-    assert not connection.is_open
+    assert not connection.fabric.is_connected
 
 
 def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) -> None:

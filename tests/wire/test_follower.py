@@ -13,11 +13,11 @@ import pytest
 
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
-from fleet.remote import channel as channel_module
-from fleet.remote.channel import AgentChannel, open_agent
+from fleet.remote.client import AgentClient, RefusedError
 from fleet.remote.follower import Follower, Item
-from fleet.remote.job import RefusedError, commit, follow, prepare
+from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.errors import WrongHostError
+from fleet.remote.ssh.transport import SSHTransport, open_agent
 from fleet.remote.upload.bundle import scan
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
@@ -60,8 +60,13 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def opener(hosts: Hosts) -> Callable[[Host], AgentChannel]:
+def opener(hosts: Hosts) -> Callable[[Host], AgentClient]:
     return lambda host: open_agent(host, hosts.key, connect_timeout_s=2)
+
+
+def is_open(client: AgentClient) -> bool:
+    assert isinstance(client.transport, SSHTransport)
+    return bool(client.transport.connection.fabric.is_connected)
 
 
 def text_of(items: list[Item], host: str = "worker-0") -> bytes:
@@ -102,7 +107,7 @@ def broken_three_times(
 
 
 def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
     with Follower([(host, ASK) for host in hosts.hosts], opener(hosts)) as follower:
         items = list(follower)
     for host in hosts.hosts:
@@ -112,34 +117,34 @@ def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatc
 
 def test_an_open_channel_is_used_and_stays_open(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller can send more requests to the same agent, and must close the channel."""
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
 
-    def never(_: Host) -> AgentChannel:
+    def never(_: Host) -> AgentClient:
         raise AssertionError
 
     with open_agent(hosts.hosts[0], hosts.key) as channel:
         for _ in range(2):
             with Follower([(hosts.hosts[0], ASK)], never, channels={"worker-0": channel}) as follower:
                 assert text_of(list(follower)) == log.read_bytes()
-            assert channel.connection.is_open
-    assert not channel.connection.is_open
+            assert is_open(channel)
+    assert not is_open(channel)
 
 
 def test_a_channel_is_closed_if_the_follower_is_closed_early(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the conversation must not be read as the answer to the next request."""
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=999, PAUSE=0.01))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=999, PAUSE=0.01))
     channel = open_agent(hosts.hosts[0], hosts.key)
     with Follower([(hosts.hosts[0], ASK)], opener(hosts), channels={"worker-0": channel}) as follower:
         next(iter(follower))
-    assert not channel.connection.is_open
+    assert not is_open(channel)
 
 
 def test_a_killed_connection_continues_at_the_same_byte(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0, STOPS=BREAKS))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0, STOPS=BREAKS))
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
         items = broken_three_times(hosts, follower)
     assert text_of(items) == log.read_bytes()
@@ -165,7 +170,7 @@ def test_a_killed_connection_continues_in_the_same_attempt(
         OUTCOME="succeeded",
         ISOLATED=False,
     )
-    monkeypatch.setattr(channel_module, "pack", script)
+    monkeypatch.setattr(transport_module, "pack", script)
     received: dict[int, bytes] = dict.fromkeys(logs, b"")
     others: list[object] = []
     break_at = [(1, 200_000), (3, 0), (3, 300_000), (4, 100_000)]
@@ -200,7 +205,7 @@ def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
     script = Scripted(
         FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ISOLATED=alone
     )
-    monkeypatch.setattr(channel_module, "pack", script)
+    monkeypatch.setattr(transport_module, "pack", script)
     monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
     items: list[Item] = []
     give_up_s = 3.0 if alone else 100.0
@@ -218,7 +223,7 @@ def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
 def test_a_silent_connection_is_opened_again(
     hosts: Hosts, wire: Wire, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.005))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=9_999, PAUSE=0.005))
     items: list[Item] = []
     with Follower([(wire.host, ASK)], opener(hosts), silence_s=1.0) as follower:
         for item in follower:
@@ -239,7 +244,7 @@ def follow_while_the_first_host_is_lost(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, items: list[Item], outcome: str
 ) -> None:
     body = FOLLOW.replace("succeeded", outcome)
-    monkeypatch.setattr(channel_module, "pack", Scripted(body, LOG=str(hosts.key), PIECE=10, PAUSE=0.02))
+    monkeypatch.setattr(transport_module, "pack", Scripted(body, LOG=str(hosts.key), PIECE=10, PAUSE=0.02))
     with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=2.0) as follower:
         for item in follower:
             items.append(item)
@@ -275,7 +280,7 @@ def test_a_host_with_a_frozen_supervisor_is_given_up_after_an_isolated_result(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sshd and a new agent answer, so that no connection is silent."""
-    monkeypatch.setattr(channel_module, "pack", Scripted(SILENT_SUPERVISOR, OUTCOME="failed", ISOLATED=True))
+    monkeypatch.setattr(transport_module, "pack", Scripted(SILENT_SUPERVISOR, OUTCOME="failed", ISOLATED=True))
     monkeypatch.setattr("fleet.remote.follower._AFTER_ALONE_S", 0.5)
     asks = [(host, Follow("job-1", host.name, attempt=1)) for host in hosts.hosts[:2]]
     with Follower(asks, opener(hosts)) as follower:
@@ -308,10 +313,10 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
     channel = open_agent(host, hosts.key)
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
         request = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
-        prepared = prepare(channel, request, bundle, lambda *_: None)
+        prepared = channel.prepare(request, bundle, lambda *_: None)
     command = [prepared.python, "task.py", *map(str, BREAKS)]
-    commit(
-        channel, Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})
+    channel.commit(
+        Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})
     )
     with Follower([(host, ASK)], opener(hosts), channels={host.name: channel}) as follower:
         items = broken_three_times(hosts, follower, lambda offset: Path(prepared.workdir, str(offset)).touch())
@@ -340,7 +345,7 @@ def test_a_host_with_another_host_key_is_not_tried_again(hosts: Hosts) -> None:
 
 
 def test_an_unexpected_exception_is_raised(hosts: Hosts) -> None:
-    def broken(_: Host) -> AgentChannel:
+    def broken(_: Host) -> AgentClient:
         raise ZeroDivisionError
 
     with Follower([(hosts.hosts[0], ASK)], broken) as follower, pytest.raises(ZeroDivisionError):
@@ -348,7 +353,7 @@ def test_an_unexpected_exception_is_raised(hosts: Hosts) -> None:
 
 
 def test_close_is_prompt_while_a_host_is_silent(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nreceive()\nreceive()"))
+    monkeypatch.setattr(transport_module, "pack", Scripted("hello()\nreceive()\nreceive()"))
     follower = Follower([(host, ASK) for host in hosts.hosts], opener(hosts))
     timer = threading.Timer(0.5, follower.close)
     timer.start()
@@ -362,7 +367,7 @@ def test_close_is_prompt_while_the_items_are_not_read(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.write_bytes(bytes(100_000_000))
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=262_144, PAUSE=0))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=262_144, PAUSE=0))
     with Follower([(hosts.hosts[0], ASK)], opener(hosts)) as follower:
         next(iter(follower))
         time.sleep(1)
@@ -388,16 +393,16 @@ def test_a_log_is_received_fast(
 ) -> None:
     size = 100_000_000 if piece > 100_000 else 2_000_000
     log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
-    monkeypatch.setattr(channel_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
+    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
     with open_agent(hosts.hosts[0], hosts.key) as channel:
         began = time.monotonic()
-        received = sum(len(payload) for _, payload in follow(channel, ASK))
+        received = sum(len(payload) for _, payload in channel.follow(ASK))
         seconds = time.monotonic() - began
     assert received == log.stat().st_size
     assert received / seconds > rate  # far below the measured rate, far above that of quadratic code
 
 
 def test_following_one_host_raises_its_error(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "pack", Scripted("hello()\nreceive()\nsys.exit(7)"))
+    monkeypatch.setattr(transport_module, "pack", Scripted("hello()\nreceive()\nsys.exit(7)"))
     with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(FleetError, match="exit code 7"):
-        list(follow(channel, ASK))
+        list(channel.follow(ASK))

@@ -241,8 +241,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     [
         ("names", 0, "worker-0: left out 5 files: a name that leads out of the directory"),
         ("wrong", 14, "changed while it was copied, or arrived damaged"),
-        ("long", 14, "answered chunk out of turn"),
-        ("payload", 14, "answered something that its agent does not say"),
+        ("long", 14, "sent an unexpected record: chunk"),
+        ("payload", 14, "sent something that is not a record of its agent"),
         ("huge", 14, "the results take"),
     ],
 )

@@ -33,7 +33,7 @@ from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult, Phase, Progress
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from train.diagnosis import Verdict
 
 
@@ -131,13 +131,11 @@ def _ask(
     record: FleetRecord, directory: FleetDirectory, access: Access
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
-    from fleet.remote.job import inspect
-
     with opened(record.slots, directory.key, access) as opening:
         channels = [outcome.value for outcome in opening if outcome.value is not None]
         errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
         reports: dict[str, JobReport] = {}
-        for outcome in ask_each(channels, lambda channel: inspect(channel, Inspect(1))):
+        for outcome in ask_each(channels, lambda channel: channel.inspect(Inspect(1))):
             if outcome.error is not None:
                 errors[outcome.host.name] = outcome.error
             elif outcome.value:
@@ -146,13 +144,13 @@ def _ask(
         job = _job(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
-            able = [channel for channel in channels if channel.connection.host.name in mine]
+            able = [channel for channel in channels if channel.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
         stored = _stored(record, directory, channels)
     return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(entry) for entry in stored.jobs]
 
 
-def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentChannel]) -> Survey:
+def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:
     """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
     if record.tasks_per_host > 1:
         return survey(record, directory)
@@ -172,7 +170,7 @@ def _with_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
     return host
 
 
-def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentChannel]) -> Verdict | None:
+def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentClient]) -> Verdict | None:
     from fleet.jobs.evidence import first_cause
 
     result = result_of(reports)

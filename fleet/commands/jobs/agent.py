@@ -22,16 +22,17 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
-from fleet.jobs.local import Slot
+from fleet.jobs.local import LocalTask
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
-from fleet.remote.local import LocalAgent
+from fleet.remote.client import AgentClient
+from fleet.remote.local import open_local_agent
 from fleet.steps import Shell
 from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
-from train.errors import KerasError, LocalAgentError, RendezvousError
+from train.errors import KerasError, RendezvousError
 from train.rendezvous.address import LOOPBACK, own_address
 from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
@@ -129,7 +130,7 @@ def _taken_part(part: _Part, meeting: Rendezvous) -> int:
         return part.run()
     except AbandonedError:
         raise
-    except (LocalAgentError, RendezvousError) as error:
+    except RendezvousError as error:
         meeting.abandon(error.message, NotReadyError.exit_code)
         raise
     except FleetError as error:
@@ -273,19 +274,19 @@ class _Part:
         env = {name: value for name, value in self._environ.items() if name != SECRET_VARIABLE}
         with (
             tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as root,
-            LocalAgent(Path(root), digest, env) as agent,
+            open_local_agent(self._node, Path(root), digest, env) as agent,
             Directories(self._script.directory / self._job, self._task) as directories,
         ):
-            slot = Slot(agent, self._job, self._task, self._node)
-            prepared = self._prepare(slot, copies)
+            prepared = self._prepare(agent, copies)
             commit = self._commit(prepared, copies.replication, directories.env)
-            self._start(slot, commit)
+            task = LocalTask(agent, commit)
+            self._start(task, commit)
             try:
-                result = slot.follow(self._sink, leads=self._leads)
+                result = task.follow(self._sink, leads=self._leads)
             except BaseException:
-                slot.give_up()
+                task.give_up()
                 raise
-            return self._end(slot, commit, result)
+            return self._end(task, commit, result)
 
     def _unmark(self) -> None:
         if self._mark is not None:
@@ -344,8 +345,8 @@ class _Part:
             )
         return address
 
-    def _prepare(self, slot: Slot, copies: Copies) -> list[records.Prepared]:
-        prepared = slot.prepare(
+    def _prepare(self, agent: AgentClient, copies: Copies) -> list[records.Prepared]:
+        prepared = agent.prepare(
             records.Prepare(
                 job=self._job,
                 fleet=self._job,
@@ -402,13 +403,13 @@ class _Part:
         except KerasError as error:
             raise self._common(translate(error)) from error
 
-    def _start(self, slot: Slot, commit: records.Commit) -> None:
+    def _start(self, task: LocalTask, commit: records.Commit) -> None:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
-        slot.commit(commit)
+        task.start()
         try:
             self._meeting.gather("committed", {}, _COMMITTED_S)
         except BaseException:
-            slot.give_up()
+            task.give_up()
             raise
         if self._leads:
             self._sink.emit(
@@ -424,16 +425,16 @@ class _Part:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def _end(self, slot: Slot, commit: records.Commit, result: records.JobResult) -> int:
+    def _end(self, task: LocalTask, commit: records.Commit, result: records.JobResult) -> int:
         """Report how the job ended; after a failure, find the first cause with the other processes."""
         ended_well = result.outcome is records.Outcome.SUCCEEDED
         failed = result.started and not ended_well
-        local: Value = slot.evidence(log=not ended_well) if failed or ended_well else {}
+        local: Value = task.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
             self._meeting.give("end", local)
         try:
-            if slot.stopped_by and not ended_well:
-                raise CancelledError(f"job {self._job} was stopped by {slot.stopped_by}")
+            if task.stopped_by and not ended_well:
+                raise CancelledError(f"job {self._job} was stopped by {task.stopped_by}")
             cause = None
             if self._leads:
                 evidence = self._evidence(commit, local) if local else None

@@ -38,7 +38,7 @@ from train.lint.finding import Finding, Severity
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.fanout import Outcome
 
 _KERAS = ("tensorflow", "keras", "tf-keras")
@@ -112,7 +112,7 @@ class _Check:
         self,
         request: CheckRequest,
         record: FleetRecord,
-        channels: Sequence[AgentChannel],
+        channels: Sequence[AgentClient],
         program: Program | None,
         sink: Sink,
     ) -> None:
@@ -121,7 +121,7 @@ class _Check:
         self._channels = channels
         self._program = program
         self._sink = sink
-        self._pythons = {channel.connection.host.name: channel.connection.host.python for channel in channels}
+        self._pythons = {channel.host.name: channel.host.python for channel in channels}
         self._choice = Choice()
         self._pending = program.requirements if program else None  # requirements that are not installed yet
         self._findings: list[Finding] = []  # why the script fails between several workers
@@ -129,14 +129,13 @@ class _Check:
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         if self._program and self._request.local_first_s > 0:
-            names = [channel.connection.host.name for channel in self._channels]
+            names = [channel.host.name for channel in self._channels]
             self._pythons = dict(zip(names, install_for(self._program, self._channels, self._sink), strict=True))
             self._pending = None
-        from fleet.remote.job import look
 
         outcomes = ask_each(
             self._channels,
-            lambda channel: look(channel, self._preparation(channel, "check", dry_run=True)._replace(entries=[])),
+            lambda channel: channel.prepare(self._preparation(channel, "check", dry_run=True)._replace(entries=[])),
         )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
@@ -191,8 +190,8 @@ class _Check:
         """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
-    def _preparation(self, channel: AgentChannel, job: str, *, dry_run: bool) -> Prepare:
-        host, fleet = channel.connection.host, self._record.spec.name
+    def _preparation(self, channel: AgentClient, job: str, *, dry_run: bool) -> Prepare:
+        host, fleet = channel.host, self._record.spec.name
         return preparation(self._program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
@@ -219,11 +218,9 @@ class _Check:
                 problems.append(f"{host}: {result.message}")
         return problems
 
-    def _try(self, channel: AgentChannel, job: str) -> Tried:
-        from fleet.remote.job import prepare
-        from fleet.remote.trial import trial
+    def _try(self, channel: AgentClient, job: str) -> Tried:
 
-        program, name = self._program, channel.connection.host.name
+        program, name = self._program, channel.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
 
         def pushed(sent: int, total: int, files: int) -> None:
@@ -232,11 +229,11 @@ class _Check:
         def stepped(step: BootstrapStep) -> None:
             self._sink.emit(BootstrapProgress(name, step.step, step.detail))
 
-        prepared = prepare(channel, self._preparation(channel, job, dry_run=False), program.bundle, pushed)
+        prepared = channel.prepare(self._preparation(channel, job, dry_run=False), program.bundle, pushed)
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
-        return trial(channel, Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
+        return channel.try_alone(Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
 
 
 def describe_smoke_test(host: str, tried: Tried) -> SmokeTested:

@@ -25,7 +25,7 @@ from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import JobReport, JobResult, Member
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.fanout import Outcome
 
 
@@ -82,7 +82,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         reports = newest.by_host
         unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
-        channels = [channel for channel in channels if channel.connection.host.name not in failed]
+        channels = [channel for channel in channels if channel.host.name not in failed]
         first = description(list(reports.values())) if reports else None
         members = current_members(first.members, reports) if first else ()
         slots = _slots_of(name, record, members)
@@ -106,8 +106,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             directory=directory,
             record=record,
             job=first.job,
-            channels=tuple(channel for channel in channels if channel.connection.host.name in slots),
-            others=tuple(channel for channel in channels if channel.connection.host.name not in slots),
+            channels=tuple(channel for channel in channels if channel.host.name in slots),
+            others=tuple(channel for channel in channels if channel.host.name not in slots),
             members=tuple(first.members),
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
@@ -128,7 +128,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
     return outcome_or_raise(ended)
 
 
-def _warn(unreached: Sequence[Outcome[AgentChannel]], sink: Sink) -> None:
+def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
     for outcome in unreached:
         if outcome.error is not None:
             sink.emit(Note(f"{outcome.error.message}; its log is left out", Level.WARNING))

@@ -23,7 +23,7 @@ from fleet.steps import Step
 from train.agent.protocol.records import FilePart
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
     from fleet.remote.fanout import Outcome
     from fleet.remote.results import Listing
 
@@ -79,7 +79,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
-            pull = _Pull(job, tasks, {channel.connection.host.name: channel for channel in channels}, target, sink)
+            pull = _Pull(job, tasks, {channel.host.name: channel for channel in channels}, target, sink)
             summary = pull.run(directory, whole=not name and not silent)
     sink.emit(summary)
     if job.is_running:
@@ -140,7 +140,7 @@ class _Pull:
         self,
         job: StoredJobs,
         tasks: Sequence[StoredTask],
-        channels: dict[str, AgentChannel],
+        channels: dict[str, AgentClient],
         target: Target,
         sink: Sink,
     ) -> None:
@@ -204,15 +204,15 @@ class _Pull:
     def _list(self) -> dict[str, Listing]:
         from fleet.remote.results import list_files
 
-        def list_host(channel: AgentChannel) -> list[tuple[str, Listing]]:
-            meter = _Meter(channel.connection.host.name, 0, self._sink.emit)
-            mine = [task for task in self._tasks if task.host.name == channel.connection.host.name]
+        def list_host(channel: AgentClient) -> list[tuple[str, Listing]]:
+            meter = _Meter(channel.host.name, 0, self._sink.emit)
+            mine = [task for task in self._tasks if task.host.name == channel.host.name]
             return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
 
         listings = self._ask(list_host)
         return {key: listing for part in listings for key, listing in part}
 
-    def _ask(self, question: Callable[[AgentChannel], T]) -> list[T]:
+    def _ask(self, question: Callable[[AgentClient], T]) -> list[T]:
         """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
 
         Raises:
@@ -238,8 +238,8 @@ class _Pull:
             by_content.setdefault(item.entry.sha256, []).append(item)
         self._target.need_space(missing)
 
-        def receive_from(channel: AgentChannel) -> list[Item]:
-            host = channel.connection.host.name
+        def receive_from(channel: AgentClient) -> list[Item]:
+            host = channel.host.name
             mine = [same for same in by_content.values() if self._tasks[same[0].source].host.name == host]
             meter = _Meter(host, sum(same[0].entry.size for same in mine), self._sink.emit)
             changed = []
@@ -261,7 +261,7 @@ class _Pull:
         return changed
 
     def _receive_batch(
-        self, channel: AgentChannel, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
+        self, channel: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
     ) -> list[Item]:
         from fleet.remote.results import read_files
 

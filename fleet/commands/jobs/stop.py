@@ -42,7 +42,7 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
             sink.emit(Note(text, Level.WARNING))
         if any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
-        with_job = [channel for channel in channels if channel.connection.host.name in reports]
+        with_job = [channel for channel in channels if channel.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)

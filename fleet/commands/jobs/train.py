@@ -43,7 +43,7 @@ from train.agent.protocol.cluster import endpoint, tf_config
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
-    from fleet.remote.channel import AgentChannel
+    from fleet.remote.client import AgentClient
 
 
 @dataclass(frozen=True)
@@ -179,21 +179,20 @@ def _prepare(
     record: FleetRecord,
     job: str,
     program: Program,
-    channels: Sequence[AgentChannel],
+    channels: Sequence[AgentClient],
     sink: Sink,
 ) -> list[records.Prepared]:
-    from fleet.remote.job import prepare
 
     pythons = _pythons(request, program, channels, sink)
 
-    def prepare_host(channel: AgentChannel) -> records.Prepared:
-        host = channel.connection.host
+    def prepare_host(channel: AgentClient) -> records.Prepared:
+        host = channel.host
 
         def progress(sent: int, total: int, files: int) -> None:
             sink.emit(PushProgress(host.name, sent, total, files))
 
         to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
-        return prepare(channel, to_prepare, program.bundle, progress)
+        return channel.prepare(to_prepare, program.bundle, progress)
 
     prepared = ask(channels, prepare_host, "prepare the job")
     for item in prepared:
@@ -203,9 +202,9 @@ def _prepare(
     return prepared
 
 
-def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentChannel], sink: Sink) -> dict[str, str]:
+def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
     """Return the interpreter of each host; a dry run installs nothing."""
-    names = [channel.connection.host.name for channel in channels]
+    names = [channel.host.name for channel in channels]
     if request.dry_run and program.requirements is not None:
         sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
         program = dataclasses.replace(program, requirements=None)
@@ -282,17 +281,15 @@ def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) ->
         )
 
 
-def _commit(channels: Sequence[AgentChannel], commits: Sequence[records.Commit], grace_s: float) -> None:
+def _commit(channels: Sequence[AgentClient], commits: Sequence[records.Commit], grace_s: float) -> None:
     """Commit on all hosts; if one cannot, stop the others again.
 
     Raises:
         FleetError: a host did not accept the commit; nothing runs.
     """
-    from fleet.remote.job import commit
-
-    by_host = dict(zip((channel.connection.host.name for channel in channels), commits, strict=True))
+    by_host = dict(zip((channel.host.name for channel in channels), commits, strict=True))
     try:
-        ask(channels, lambda channel: commit(channel, by_host[channel.connection.host.name]), "start the job")
+        ask(channels, lambda channel: channel.commit(by_host[channel.host.name]), "start the job")
     except FleetError:
         stop_everywhere(channels, commits[0].job, grace_s)
         raise
@@ -301,7 +298,7 @@ def _commit(channels: Sequence[AgentChannel], commits: Sequence[records.Commit],
 def _followed(
     request: TrainRequest,
     fleet: ExistingFleet,
-    channels: Sequence[AgentChannel],
+    channels: Sequence[AgentClient],
     commits: Sequence[records.Commit],
     sink: Sink,
 ) -> TrainSummary:

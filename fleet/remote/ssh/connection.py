@@ -62,11 +62,6 @@ class HostConnection:
         self.fabric = fabric
         self._proxy = proxy
 
-    @property
-    def is_open(self) -> bool:
-        """Return whether the connection was open when data last arrived."""
-        return bool(self.fabric.is_connected)
-
     def open_session(self, deadline_s: float) -> paramiko.Channel:
         """Open a session in which one command can run.
 

@@ -74,9 +74,7 @@ class Hosts:
 
 
 def followed(**more: Any) -> Followed:
-    channels: Any = tuple(
-        SimpleNamespace(connection=SimpleNamespace(host=SimpleNamespace(name=member.task))) for member in MEMBERS
-    )
+    channels: Any = tuple(SimpleNamespace(host=SimpleNamespace(name=member.task)) for member in MEMBERS)
     record = FleetRecord(FleetSpec("demo", "local", 3), 1.0)
     defaults: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
     return Followed(FleetDirectory(Path("nowhere")), record, "j", channels, **defaults)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.folding import fold
+from fleet.remote.client import RefusedError
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, where
-from fleet.remote.job import RefusedError
 from fleet.steps import Shell, Step
 from provision.model import Host
 from tests.next_steps import next_lines

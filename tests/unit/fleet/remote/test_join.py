@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.fleets import rejoin as fix
-from fleet.remote.job import join
+from fleet.remote.client import AgentClient
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import (
@@ -16,6 +16,7 @@ from train.agent.protocol.records import (
     Bootstrapped,
     Commit,
     Committed,
+    Hello,
     Invitation,
     JobReport,
     Member,
@@ -29,12 +30,10 @@ MEMBERS = [Member("worker-0", "worker-0", "10.0.0.2", 2222, 1), Member("worker-1
 NEW = Member("worker-1", "worker-1", "10.0.0.9", 2223, 5)
 
 
-class Channel:
-    """A channel that returns the given answers, and keeps the records that were sent."""
+class StoringTransport:
+    """A transport that returns the given answers, and keeps the records that were sent."""
 
-    def __init__(self, name: str, *answers: Record) -> None:
-        host = Host(name, "10.0.0.9", 22, "u", "", "", "10.0.0.9", python="/own/python")
-        self.connection = SimpleNamespace(host=host)
+    def __init__(self, *answers: Record) -> None:
         self.sent: list[Any] = []
         self._answers = list(answers)
 
@@ -43,6 +42,13 @@ class Channel:
 
     def receive(self, *_: object, **__: object) -> tuple[Record, bytes]:
         return self._answers.pop(0), b""
+
+
+def client(name: str, *answers: Record) -> tuple[AgentClient, list[Any]]:
+    """Return the client of an agent that returns the given answers, and the list of the records sent to it."""
+    host = Host(name, "10.0.0.9", 22, "u", "", "", "10.0.0.9", python="/own/python")
+    transport: Any = StoringTransport(*answers)
+    return AgentClient(transport, host, Hello("", "3.12", 1)), transport.sent
 
 
 def prepared(python: str) -> Prepared:
@@ -63,9 +69,10 @@ def invitation(command: list[str], **fields: object) -> Invitation:
     ],
 )
 def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted: list[str]) -> None:
-    taker = Channel("worker-1", prepared("/found/python"), Committed(7))
-    join(taker, invitation(command), "worker-1", Channel("worker-0"), lambda _, env: {**env, "A": "1"})  # type: ignore[arg-type]
-    prepare, commit = taker.sent
+    taker, sent = client("worker-1", prepared("/found/python"), Committed(7))
+    giver, _ = client("worker-0")
+    taker.join(invitation(command), "worker-1", giver, lambda _, env: {**env, "A": "1"})
+    prepare, commit = sent
     assert isinstance(prepare, Prepare)
     assert isinstance(commit, Commit)
     assert prepare.python == "/own/python"
@@ -74,21 +81,21 @@ def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted:
 
 def test_packages_are_installed_before_it_joins() -> None:
     terms = invitation(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
-    taker = Channel(
+    taker, sent = client(
         "worker-1",
         Bootstrapped("/venv/python", {}, [], 0, True, 1.0),
         prepared("/venv/python"),
         Committed(7),
     )
-    giver = Channel("worker-0", terms)
-    record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.connection.host,))
+    giver, _ = client("worker-0", terms)
+    record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.host,))
     reports = {
         "worker-0": JobReport("j", "demo", "worker-0", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
     }
     sink: Any = SimpleNamespace(emit=lambda _: None)
-    channels: Any = {"worker-0": giver, "worker-1": taker}
+    channels = {"worker-0": giver, "worker-1": taker}
     assert fix._join("worker-1", "worker-0", reports, channels, record, sink)
-    install, prepare, commit = taker.sent
+    install, prepare, commit = sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert prepare.python == "/venv/python"
     assert commit.command == ["/venv/python", "task.py"]

@@ -14,7 +14,7 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.messages import message
 from fleet.errors import FleetError
 from fleet.events import Note
-from fleet.remote.job import refusal
+from fleet.remote.client import refusal
 from fleet.remote.quoting import LONGEST, one_line
 from provision.model import Host
 from tests.next_steps import next_lines

@@ -1,15 +1,16 @@
-"""Exchange records and payloads with an agent over an exec request of SSH, with a deadline for each wait."""
+"""Start the agent of a host over SSH, and exchange records and payloads with it; each wait has a deadline."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 
 import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
+from fleet.remote.client import ANSWER_S, AgentClient
 from fleet.remote.fanout import where
 from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.remote.ssh.errors import no_answer, translate
@@ -20,9 +21,6 @@ from train import pack
 from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
 
 _PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
-ANSWER_S = 20.0
-"""Longest time without an answer of an agent that has no other work, in seconds."""
-
 _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
 _READ = 16 * 1024 * 1024
 _LINE_MAX = 4 * 1024 * 1024
@@ -38,7 +36,7 @@ _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 def open_agent(
     host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, deadline_s: float = ANSWER_S
-) -> AgentChannel:
+) -> AgentClient:
     """Connect to a host and start its agent; upload the agent first if the host does not have it.
 
     Args:
@@ -56,25 +54,22 @@ def open_agent(
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:
-        channel = AgentChannel(connection, connection.open_session(deadline_s), python)
-        channel.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
-        channel.greet(archive.data, deadline_s)
+        transport = SSHTransport(connection, connection.open_session(deadline_s), python)
+        transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
+        hello = transport.greet(archive.data, deadline_s)
     except BaseException:
         connection.close()
         raise
-    return channel
+    return AgentClient(transport, host, hello)
 
 
-class AgentChannel:
-    """A connection to the agent on one host; `open_agent` creates one.
+class SSHTransport:
+    """Carry records over a session of an SSH connection; `open_agent` creates one.
 
     Attributes:
         connection: The SSH connection, owned by this object.
-        hello: First record of the agent.
         received: Number of bytes of all records and payloads that were received.
     """
-
-    hello: Hello
 
     def __init__(self, connection: HostConnection, session: paramiko.Channel, python: str) -> None:
         self.connection = connection
@@ -86,47 +81,17 @@ class AgentChannel:
         self._start = 0  # of what is not yet consumed in _buffer
         self._stderr = b""
 
-    def __enter__(self) -> AgentChannel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def has_input(self) -> bool:
         """Return whether data of the agent is available that was not yet received."""
         return self._start < len(self._buffer) or self._session.recv_ready()
 
     def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:
-        """Send a record, and the payload that it announces.
-
-        Args:
-            record: The record.
-            payload: The bytes that follow it.
-            doing: The action, which follows ``while`` in an error.
-            deadline_s: Longest time without progress in sending, in seconds.
-
-        Raises:
-            UnreachableError: the host does not accept data, or the connection broke.
-            NotReadyError: the agent ended.
-        """
+        """Send a record, and the payload that it announces."""
         self._send(encode(record) + payload, doing, deadline_s)
 
     def receive(self, deadline_s: float, waiting_for: str, *, long: bool = False) -> tuple[Record, bytes]:
-        """Return the next record, and the payload that follows it.
-
-        Args:
-            deadline_s: Longest time until it is complete, in seconds; a large record may take longer if it comes
-                at 32 KiB per second or more.
-            waiting_for: The action, which follows ``while`` in an error.
-            long: Whether the record may list the files of a job.
-
-        Raises:
-            UnreachableError: the record was not complete in time, or the connection broke.
-            NotReadyError: the agent ended, or sent something that is not a record of a valid size.
-        """
+        """Return the next record, and the payload that follows it."""
         line = self._line(deadline_s, waiting_for, _LONG_LINE_MAX if long else _LINE_MAX)
         record = self._decoded(line)
         size = getattr(record, "payload", 0)
@@ -134,6 +99,10 @@ class AgentChannel:
             raise self._not_an_agent(line)
         self.received += len(line) + size
         return record, self._take(size, deadline_s, waiting_for) if size else b""
+
+    def sever(self) -> None:
+        """End pending calls with an error, from any thread."""
+        self.connection.sever()
 
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
@@ -150,7 +119,7 @@ class AgentChannel:
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise self._broken(error, watchdog, deadline_s, doing) from error
 
-    def greet(self, agent: bytes, deadline_s: float) -> None:
+    def greet(self, agent: bytes, deadline_s: float) -> Hello:
         """Receive the agent's first record, after uploading the agent to a host that requests it."""
         doing = "the agent was being started"
         for _ in range(_NOISE_LINES):  # start-up files of the login shell may print
@@ -159,19 +128,17 @@ class AgentChannel:
                 self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
             elif line.startswith((pack.TOO_OLD, pack.FAILED)):
                 raise self._refused(line)
-            elif self._is_hello(line):
-                return
+            elif (hello := self._hello(line)) is not None:
+                return hello
         raise self._not_an_agent(line)
 
-    def _is_hello(self, line: bytes) -> bool:
-        try:
+    def _hello(self, line: bytes) -> Hello | None:
+        with contextlib.suppress(MalformedRecordError):
             record = decode(line)
-        except MalformedRecordError:
-            return False
-        if isinstance(record, Hello):
-            self.hello = record
-            self._greeted = True
-        return self._greeted
+            if isinstance(record, Hello):
+                self._greeted = True
+                return record
+        return None
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -252,7 +219,7 @@ class AgentChannel:
 
     def _not_an_agent(self, line: bytes) -> FleetError:
         return NotReadyError(
-            f"{where(self.connection.host)} answered something that its agent does not say",
+            f"{where(self.connection.host)} sent something that is not a record of its agent",
             cause=repr(line[:80].decode("utf-8", "replace")),
             next_steps=[Step("status")],
         )

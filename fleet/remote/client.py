@@ -1,0 +1,450 @@
+"""Send requests to an agent, over SSH or to a local process, and check its answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from fleet.errors import FleetError, NotReadyError
+from fleet.remote.fanout import where
+from fleet.remote.quoting import one_line
+from fleet.remote.upload.bundle import Bundle, compress
+from fleet.steps import NextStep, Step
+from fleet.translation import translate
+from provision.model import Host
+from train.agent.protocol.cluster import is_task
+from train.agent.protocol.records import (
+    Bootstrap,
+    Bootstrapped,
+    BootstrapStep,
+    Chunk,
+    Commit,
+    Committed,
+    End,
+    Follow,
+    Give,
+    Hello,
+    Inspect,
+    Invitation,
+    Invite,
+    JobReport,
+    Leave,
+    Left,
+    NeedPip,
+    PipWheel,
+    Prepare,
+    Prepared,
+    Record,
+    Refusal,
+    Refused,
+    Stop,
+    Stopped,
+    Trial,
+    Tried,
+    Want,
+    name_of,
+)
+from train.errors import TrainError
+from train.pip_wheel import read_pip_wheel
+
+R = TypeVar("R")
+
+ANSWER_S = 20.0
+"""Longest time without an answer of an agent that has no other work, in seconds."""
+
+PREPARE_S = 120.0
+"""Longest time for a host to unpack the bundle and inspect its interpreter, in seconds."""
+
+STEP_S = 120.0
+"""Longest time without a step of a long request, in seconds: one comes every 5 s, but not while nvidia-smi runs."""
+
+STOP_MARGIN_S = 20.0
+"""Longest time to stop a job, in addition to the grace period, in seconds."""
+
+_LEAVE_MARGIN_S = 60.0
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Pattern of the names of jobs and tasks."""
+
+LATEST = float(1 << 40)
+"""Latest valid time in a report of a host, in seconds since the epoch."""
+
+_LOGS, _STOP, _STATUS, _PRUNE = Step("logs", "-f"), Step("stop"), Step("status"), Step("jobs", "--prune")
+_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE)}  # commands that a host may recommend
+_ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal without its own
+    Refusal.BUSY: ("", (_LOGS, _STOP)),
+    Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
+    Refusal.PYTHON: ("install Python and TensorFlow on the host", ()),
+    Refusal.PORT: ("", (_STATUS,)),
+    Refusal.BUNDLE: ("run the command again", ()),
+    Refusal.REQUEST: ("", (_STATUS,)),
+    Refusal.PACKAGES: ("correct the list of packages", ()),
+    Refusal.GPU: ("", (Step("down"), Step("up"))),
+    Refusal.PROGRAM: ("install it on the host", ()),
+    Refusal.FAULT: ("", (_STATUS,)),
+}
+
+
+class RefusedError(NotReadyError):
+    """A host refused a request; a retry does not help."""
+
+
+class Transport(Protocol):
+    """Carries records to an agent and back.
+
+    Attributes:
+        received: Number of bytes of all records and payloads that were received.
+    """
+
+    received: int
+
+    @property
+    def has_input(self) -> bool:
+        """Return whether data of the agent is available that was not yet received."""
+
+    def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:
+        """Send a record, and the payload that it announces.
+
+        Args:
+            record: The record.
+            payload: The bytes that follow it.
+            doing: The action, which follows ``while`` in an error.
+            deadline_s: Longest time without progress in sending, in seconds.
+
+        Raises:
+            UnreachableError: the host does not accept data, or the connection broke.
+            NotReadyError: the agent ended.
+        """
+
+    def receive(self, deadline_s: float, waiting_for: str, *, long: bool = False) -> tuple[Record, bytes]:
+        """Return the next record, and the payload that follows it.
+
+        Args:
+            deadline_s: Longest time until it is complete, in seconds; a large record may take longer if it comes
+                at 32 KiB per second or more.
+            waiting_for: The action, which follows ``while`` in an error.
+            long: Whether the record may list the files of a job.
+
+        Raises:
+            UnreachableError: the record was not complete in time, or the connection broke.
+            NotReadyError: the agent ended, or sent something that is not a record of a valid size.
+        """
+
+    def sever(self) -> None:
+        """End pending calls with an error, from any thread."""
+
+    def close(self) -> None:
+        """Close the connection; repeated calls do nothing."""
+
+
+def _ignore_upload(_sent: int, _total: int, _files: int) -> None:
+    return
+
+
+class AgentClient:
+    """The client of one agent; it keeps no state besides the transport.
+
+    Unless stated otherwise, each request raises RefusedError if the host refuses it, UnreachableError if the host
+    does not answer or the connection breaks, and NotReadyError if the agent ends or its answer is invalid.
+
+    Args:
+        transport: Connection to the agent, closed with this object.
+        host: The host of the agent; without an address, it is this computer, and no fleet has it.
+        hello: First record of the agent.
+    """
+
+    def __init__(self, transport: Transport, host: Host, hello: Hello) -> None:
+        self.transport = transport
+        self.host = host
+        self.hello = hello
+
+    def __enter__(self) -> AgentClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; repeated calls do nothing."""
+        self.transport.close()
+
+    # --- a job ----------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        request: Prepare,
+        bundle: Bundle | None = None,
+        on_progress: Callable[[int, int, int], None] = _ignore_upload,
+    ) -> Prepared:
+        """Prepare the task on a host, and send the contents that the host lacks.
+
+        The host holds the reservation until commit or close.
+
+        Args:
+            request: The request.
+            bundle: Source of the contents; None: the request has none.
+            on_progress: Called with the bytes sent and the bytes to send, both before compression, and the number of
+                contents among them.
+
+        Raises:
+            UsageError: a file has changed since the bundle was scanned.
+        """
+
+        def send(want: Want) -> None:
+            if bundle is not None:
+                self._send_contents(want, bundle, on_progress)
+            elif want.objects:
+                raise self.unexpected(want)
+
+        return self._prepare(request, send)
+
+    def _prepare(self, request: Prepare, send: Callable[[Want], None]) -> Prepared:
+        doing = "preparing the task"
+        self.transport.send(request, doing=doing)
+        record, _ = self.transport.receive(PREPARE_S, doing, long=True)
+        if isinstance(record, Want):
+            send(record)
+            return self._answer(Prepared, PREPARE_S, doing)
+        return self._checked(record, Prepared)
+
+    def _send_contents(self, want: Want, bundle: Bundle, on_progress: Callable[[int, int, int], None]) -> None:
+        on_progress(0, want.size, len(want.objects))
+        if not want.objects:
+            return
+        sent = 0
+        for piece in compress(bundle, want.objects).pieces():
+            self._send_chunk(piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
+            sent = piece.raw_end
+            on_progress(sent, want.size, len(want.objects))
+        self._send_chunk(b"", "receiving the script (all of it sent)")
+
+    def _send_chunk(self, data: bytes, doing: str) -> None:
+        """Send a chunk, unless the host has refused the rest in the meantime."""
+        if not self.transport.has_input:
+            try:
+                self.transport.send(Chunk(len(data)), data, doing=doing, deadline_s=ANSWER_S)
+            except NotReadyError:
+                if not self.transport.has_input:
+                    raise
+            else:
+                return
+        record, _ = self.transport.receive(ANSWER_S, doing)
+        raise self.unexpected(record)
+
+    def commit(self, request: Commit) -> Committed:
+        """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
+        return self._ask(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
+
+    def invite(self, request: Invite) -> Invitation:
+        """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""
+        return self._ask(request, Invitation, ANSWER_S, "describing the job")
+
+    def join(
+        self,
+        invitation: Invitation,
+        name: str,
+        giver: AgentClient,
+        variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
+        python: str = "",
+    ) -> Committed:
+        """Take over the slot `name` in a running job; contents that the host lacks come from the store of `giver`.
+
+        Args:
+            invitation: The description of the job from `giver`.
+            name: The slot.
+            giver: Agent of a host where the job runs.
+            variables: Returns the variables of the task, given those of the task on `giver`.
+            python: The host's interpreter; empty: the one in its settings.
+        """
+        invited = invitation.commit
+        preparation = Prepare(
+            job=invited.job,
+            fleet=invitation.fleet,
+            slot=name,
+            entries=invitation.entries,
+            address=self.host.private_address,
+            python=python or self.host.python,
+            join=True,
+        )
+        answer = self._prepare(preparation, lambda want: self._pass_contents(want, giver))
+        members = [
+            answer.member._replace(task=member.task) if member.slot == name else member for member in invited.members
+        ]
+        command = list(invited.command)
+        if invitation.python and command[0] == invitation.python:
+            command[0] = answer.python
+        env = variables(answer, invited.env)
+        return self.commit(invited._replace(slot=name, members=members, env=env, command=command))
+
+    def _pass_contents(self, want: Want, giver: AgentClient) -> None:
+        if not want.objects:
+            return
+        doing = "sending the job's files"
+        giver.transport.send(Give(want.objects), doing=doing)
+        chunk = Chunk(1)
+        while chunk.payload:
+            record, data = giver.transport.receive(ANSWER_S, doing)
+            chunk = giver._checked(record, Chunk)
+            self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
+
+    def follow(self, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
+        """Request past and new records of a task, and return them until the agent has sent all.
+
+        Args:
+            request: The task to follow, and the position at which to start.
+            silence_s: Longest time without a record, in seconds; a running agent sends Beat in between.
+        """
+        doing = "following the job"
+        self.transport.send(request, doing=doing)
+        return self._records(silence_s, doing)
+
+    def _records(self, silence_s: float, doing: str) -> Iterator[tuple[Record, bytes]]:
+        while True:
+            record, payload = self.transport.receive(silence_s, doing)
+            if isinstance(record, End):
+                return
+            if isinstance(record, Refused):
+                raise self.unexpected(record)
+            yield record, payload
+
+    def stop(self, request: Stop) -> Stopped:
+        """Stop the whole job, of which the host runs a task."""
+        return self._ask(request, Stopped, request.grace_s + STOP_MARGIN_S, "stopping the job")
+
+    def inspect(self, request: Inspect) -> list[JobReport]:
+        """Return the reports of a host about its newest jobs, newest first."""
+        doing = "reporting its jobs"
+        self.transport.send(request, doing=doing)
+        reports: list[JobReport] = []
+        while True:
+            record, _ = self.transport.receive(ANSWER_S, doing)
+            if isinstance(record, End):
+                return reports
+            report = self._checked(record, JobReport)
+            if len(reports) == request.limit or not is_report(report, self.host.name):
+                raise self.unexpected(record)
+            reports.append(report)
+
+    # --- the host -------------------------------------------------------------------------------------------------
+
+    def leave(self, request: Leave) -> Left:
+        """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
+        return self._ask(request, Left, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files")
+
+    def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
+        """Install missing packages on a host, and check whether its GPUs can be used.
+
+        Closing the connection stops the installation.
+
+        Args:
+            request: The packages to install, and the number of GPUs that must be usable.
+            on_step: Called with every step; the same step may be repeated.
+        """
+        return self._step_by_step(request, Bootstrapped, on_step, "getting ready")
+
+    def try_alone(self, request: Trial, on_step: Callable[[BootstrapStep], None]) -> Tried:
+        """Run the prepared script alone until its first step; the host keeps no results.
+
+        Closing the connection stops the script.
+
+        Args:
+            request: The program, and the time limit.
+            on_step: Called at least every 5 seconds.
+        """
+        return self._step_by_step(request, Tried, on_step, "running the script by itself")
+
+    def _step_by_step(
+        self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str
+    ) -> R:
+        """Send a request whose steps the host reports until it answers; send it pip once if it needs that."""
+        self.transport.send(request, doing=doing)
+        may_need_pip = isinstance(request, Bootstrap)
+        while True:
+            record, _ = self.transport.receive(STEP_S, doing)
+            if isinstance(record, NeedPip) and may_need_pip:
+                may_need_pip = False
+                self.transport.send(*self._pip(record), doing=doing)
+            elif isinstance(record, BootstrapStep):
+                record = record._replace(step=one_line(record.step), detail=one_line(record.detail))
+                doing = f"{record.step} ({record.detail})" if record.detail else record.step
+                on_step(record)
+            else:
+                return self._checked(record, answer)
+
+    def _pip(self, request: NeedPip) -> tuple[PipWheel, bytes]:
+        """Return the answer to a host without pip, and the bytes that follow it."""
+        try:
+            wheel = read_pip_wheel(str(request.python))
+        except TrainError as error:
+            message = f"{where(self.host)} has Python {request.python} without pip, and none can be sent to it"
+            raise translate(error).replaced(message=message) from error
+        content = b"" if wheel.digest in request.have else wheel.data
+        return PipWheel(wheel.digest, len(content)), content
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: Record, answer: type[R], deadline_s: float, doing: str) -> R:
+        self.transport.send(request, doing=doing)
+        return self._answer(answer, deadline_s, doing)
+
+    def _answer(self, kind: type[R], deadline_s: float, doing: str) -> R:
+        record, _ = self.transport.receive(deadline_s, doing, long=kind is Invitation)
+        return self._checked(record, kind)
+
+    def _checked(self, record: Record, kind: type[R]) -> R:
+        if isinstance(record, kind):
+            return record
+        raise self.unexpected(record)
+
+    def unexpected(self, record: Record) -> FleetError:
+        """Return the error of an answer that does not match the request, which may be a refusal."""
+        if isinstance(record, Refused):
+            return refusal(self.host, record)
+        steps = [Step("down"), Step("up")]
+        return NotReadyError(
+            f"{where(self.host)} sent an unexpected record: {name_of(record)}", next_steps=_of_fleet(self.host, steps)
+        )
+
+
+def refusal(host: Host, refused: Refused) -> FleetError:
+    """Return the error of a request that a host refuses.
+
+    The reason, the cause, and the hint are texts of the host. Commands are only those that this program defines.
+    """
+    hint, steps = _ADVICE[refused.kind]
+    if refused.hint:
+        hint, steps = f"{host.name} suggests: {one_line(refused.hint)}", ()
+    lines = refused.next_step.splitlines()
+    if lines and _COMMANDS.keys() >= set(lines):
+        steps = tuple(_COMMANDS[line] for line in lines)
+    return RefusedError(
+        f"{where(host)}: {one_line(refused.reason)}",
+        cause=one_line(refused.cause),
+        hint=hint,
+        next_steps=_of_fleet(host, steps),
+    )
+
+
+def _of_fleet(host: Host, steps: Sequence[NextStep]) -> Sequence[NextStep]:
+    """Return the commands for a host, which work only if it is in a fleet."""
+    return steps if host.address else ()
+
+
+def is_report(report: JobReport, slot: str) -> bool:
+    """Return whether a report can be about `slot`; the types of its fields were checked when it was decoded."""
+    return (
+        report.slot == slot
+        and bool(NAME.fullmatch(report.job) and NAME.fullmatch(slot))
+        and report.task in {"", *(member.task for member in report.members)}
+        and all(is_task(member.task) for member in report.members if member.task)
+        and min(report.attempt, report.attempts, report.log_size) >= 0
+        and 0 <= report.started_at < LATEST
+    )
+
+
+def _of(sent: int, total: int) -> str:
+    return f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
