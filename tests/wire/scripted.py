@@ -51,7 +51,7 @@ send("prepared", member=dict(slot="worker-0", task="", address="a", port=1, link
 
 
 class Scripted:
-    """Replaces train.pack in fleet.remote.channel.
+    """Replaces train.pack in fleet.remote.ssh.transport.
 
     Args:
         body: Python that runs on the host, after the functions that send and receive records.
