@@ -172,7 +172,7 @@ def test_a_killed_connection_is_unreachable(hosts: Hosts, monkeypatch: pytest.Mo
 def test_waiting_for_an_answer_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     late = pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s while waiting")
     with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel, late:
-        channel.receive(0.5, "waiting")
+        channel.transport.receive(0.5, "waiting")
 
 
 # --- upload -------------------------------------------------------------------------------------------------------
