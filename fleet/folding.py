@@ -25,10 +25,10 @@ def fold(names: Iterable[str]) -> str:
             numbers.setdefault(match[1], []).append(int(match[2]))
         else:
             numbers.setdefault(name, [])
-    return ", ".join(_folded(stem, indexes) for stem, indexes in numbers.items())
+    return ", ".join(_fold_indexes(stem, indexes) for stem, indexes in numbers.items())
 
 
-def _folded(stem: str, numbers: list[int]) -> str:
+def _fold_indexes(stem: str, numbers: list[int]) -> str:
     if len(numbers) <= 1:
         return stem + "".join(map(str, numbers))
     ranges: list[list[int]] = []

@@ -20,7 +20,7 @@ def find_options(name: str) -> type[ProviderOptions]:
     try:
         return options_class(name)
     except UnknownProviderError as error:
-        raise _unknown(error) from error
+        raise _unknown_error(error) from error
 
 
 def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) -> Provider:
@@ -37,11 +37,11 @@ def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) 
     try:
         kind = provider_class(type(options))
     except UnknownProviderError as error:
-        raise _unknown(error) from error
+        raise _unknown_error(error) from error
     return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal))
 
 
-def _unknown(error: UnknownProviderError) -> UsageError:
+def _unknown_error(error: UnknownProviderError) -> UsageError:
     return UsageError(
         str(error),
         cause=f"available providers: {', '.join(installed_names())}",

@@ -99,13 +99,13 @@ def load(path: Path) -> Settings:
     for name, table in _tables(path).items():
         keys = _keys(name)
         if keys is None:
-            raise _unknown(f"{path}: unknown table [{name}]", name, known_keys())
+            raise _unknown_error(f"{path}: unknown table [{name}]", name, known_keys())
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
         values = fields if name == _FLEET else options.setdefault(name, {})
         for key, value in table.items():
             if key not in keys:
-                raise _unknown(f"{path}: unknown key {key!r} in [{name}]", key, keys)
+                raise _unknown_error(f"{path}: unknown key {key!r} in [{name}]", key, keys)
             field, declared = keys[key]
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
     settings = Settings(**fields, options=options)
@@ -128,7 +128,7 @@ def _tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _unknown(message: str, word: str, valid: Mapping[str, Any]) -> UsageError:
+def _unknown_error(message: str, word: str, valid: Mapping[str, Any]) -> UsageError:
     from difflib import get_close_matches
 
     meant = get_close_matches(word, valid, n=1)

@@ -132,7 +132,7 @@ def cost_usd(instances: Sequence[Instance], now: float) -> float:
     return sum(instance.price_usd_h * hours(instance) for instance in instances)
 
 
-def _made(kind: type[T], given: Mapping[str, Any]) -> T:
+def _from_json(kind: type[T], given: Mapping[str, Any]) -> T:
     """Return an object of `kind` from its JSON; unknown fields are left out."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(
@@ -144,13 +144,13 @@ def _record_from(values: dict[str, Any]) -> FleetRecord:
     spec = values["spec"]
     options = make_options(spec["provider"], spec.get("options") or {})
     instances = [{**entry, "state": InstanceState(entry["state"])} for entry in values.get("instances", ())]
-    return _made(
+    return _from_json(
         FleetRecord,
         {
             **values,
-            "spec": _made(FleetSpec, {**spec, "options": options}),
-            "hosts": [_made(Host, host) for host in values.get("hosts", ())],
-            "instances": [_made(Instance, entry) for entry in instances],
+            "spec": _from_json(FleetSpec, {**spec, "options": options}),
+            "hosts": [_from_json(Host, host) for host in values.get("hosts", ())],
+            "instances": [_from_json(Instance, entry) for entry in instances],
         },
     )
 

@@ -83,7 +83,7 @@ class CommandLine:
         A value of ``--env`` whose name looks like that of a secret is left out: the variable is then copied from the
         environment.
         """
-        words = [part for word in self.words for part in _shown(word)]
+        words = [part for word in self.words for part in _hide_secret(word)]
         return Step(self.command, *words, *(["--", *self.program] if self.program else []))
 
 
@@ -122,7 +122,7 @@ def option_words(change: Change) -> tuple[Word, ...]:
     )
 
 
-def _shown(word: Word) -> tuple[str, ...]:
+def _hide_secret(word: Word) -> tuple[str, ...]:
     if word.option != _ENV:
         return word.text
     given = word.text[1] if len(word.text) > 1 else word.text[0].removeprefix(f"{_ENV}=").removeprefix("-e")

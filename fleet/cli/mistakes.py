@@ -66,7 +66,7 @@ def unknown_option(name: str, typed: CommandLine, takers: Mapping[str, Collectio
     close = next(iter(get_close_matches(name, takers.get(command, ()), n=1, cutoff=_CLOSE)), "")
     if close:
         hints.append(f"did you mean {close}?")
-        words = tuple(_renamed(word, name, close) for word in typed.words)
+        words = tuple(_rename(word, name, close) for word in typed.words)
         steps.append(CommandLine(typed.command, words, typed.program, typed.option_names).step())
     elif name.startswith("--"):
         others = [other for other, names in takers.items() if name in names]
@@ -98,6 +98,6 @@ def separate(typed: CommandLine) -> CommandLine | None:
     return None
 
 
-def _renamed(word: Word, name: str, meant: str) -> Word:
+def _rename(word: Word, name: str, meant: str) -> Word:
     first, sign, value = word.text[0].partition("=")
     return Word((f"{meant}{sign}{value}", *word.text[1:]), meant) if first == name and not word.option else word

@@ -46,7 +46,7 @@ class WithProviders(Grouped):
 
     def _add(self, providers: Sequence[str]) -> None:
         """Add an option for each name that one or more providers declare; the first declaration has the help."""
-        for provider, field, declared in _declared(providers):
+        for provider, field, declared in _list_declarations(providers):
             if declared.name not in self._provided and (declared.scope or not self.scope):
                 made = _make_option(declared, default_text(options_class(provider), field))
                 self._provided[declared.name] = made
@@ -64,14 +64,14 @@ def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
     values = {name: value for name, value in ctx.meta[_VALUES].items() if value is not None and value != ()}
     options: dict[str, dict[str, Any]] = {}
     providers = (*NAMES, *(name for name in (ctx.params.get("provider"),) if name and name not in REGISTRY))
-    for provider, field, declared in _declared(providers):
+    for provider, field, declared in _list_declarations(providers):
         if declared.name in values:
             value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
             options.setdefault(provider, {})[field] = value
     return options
 
 
-def _declared(providers: Sequence[str]) -> Iterator[tuple[str, str, Option]]:
+def _list_declarations(providers: Sequence[str]) -> Iterator[tuple[str, str, Option]]:
     for provider in providers:
         try:
             options = options_class(provider)

@@ -61,7 +61,7 @@ def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str
 def _plain(value: Any) -> Any:
     names = _field_names(value)
     if names:
-        return {name: _known(getattr(value, name)) for name in names}
+        return {name: _null_if_unknown(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _known(value: Any) -> Any:
+def _null_if_unknown(value: Any) -> Any:
     """Return a field of an event; None for an unknown number, which is -1 in events."""
     return None if type(value) in (int, float) and value == -1 else _plain(value)
 
@@ -134,7 +134,7 @@ class JsonSink:
             ready.append(held)
         elif held:
             chunk = dataclasses.replace(chunk, offset=held.offset, data=held.data + chunk.data)
-        tail = _unfinished(chunk.data)
+        tail = _count_unfinished(chunk.data)
         if tail:
             end = len(chunk.data) - tail
             self._tails[chunk.slot] = dataclasses.replace(chunk, offset=chunk.offset + end, data=chunk.data[end:])
@@ -161,7 +161,7 @@ class JsonSink:
             raise
 
 
-def _unfinished(data: bytes) -> int:
+def _count_unfinished(data: bytes) -> int:
     """Return the bytes at the end of `data` that begin a UTF-8 character but do not complete it."""
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     decoder.decode(data[-4:])

@@ -95,7 +95,7 @@ class LinesSink:
             self._attempts[task] = chunk.attempt
             self._release(task)
             self._end_open_line()
-        data = self._cleaned(task, chunk.data) if self._terminal else chunk.data
+        data = self._clean(task, chunk.data) if self._terminal else chunk.data
         if not self._prefix:
             self._write(data)
             return
@@ -140,7 +140,7 @@ class LinesSink:
             self._write(b"\n")
             self._open = ""
 
-    def _cleaned(self, task: str, data: bytes) -> bytes:
+    def _clean(self, task: str, data: bytes) -> bytes:
         lines = self._texts.setdefault(task, LogText()).feed(data)
         return "".join(line + "\n" for line in lines).encode("utf-8", "replace")
 

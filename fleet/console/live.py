@@ -208,7 +208,7 @@ class LiveSink:
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
-            view, before, due = self._view, self._preceding(), "" if last else self._due()
+            view, before, due = self._view, self._take_preceding(), "" if last else self._take_due()
             batch = self._backlog.take(self._lines_max())
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
@@ -235,13 +235,13 @@ class LiveSink:
         if text:
             self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
 
-    def _preceding(self) -> str:
+    def _take_preceding(self) -> str:
         """Return messages that must be printed above the output of the job, however short it was."""
         messages = [text for at, text in self._messages if at == _AT_ONCE]
         self._messages = [(at, text) for at, text in self._messages if at != _AT_ONCE]
         return "".join(messages)
 
-    def _due(self) -> str:
+    def _take_due(self) -> str:
         """Return the messages that are old enough to print; those just before the end are printed below the table."""
         now = time.monotonic()
         due = [text for at, text in self._messages if now - at >= _REFRESH_S]

@@ -61,7 +61,7 @@ def frame(
     foot = _foot(view, width, notice, glyphs)
     room = max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1)
     slow = stragglers(view.rows)
-    shown, folded = _folded(view.rows, slow, room)
+    shown, folded = _fold_rows(view.rows, slow, room)
     if shown:
         lines += table(_columns(view, shown, slow, bars, width, glyphs), width, glyphs.mark)
     if folded:
@@ -131,7 +131,7 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     return (Span(f"{word}  "), Span(full, "green"), Span(drawn[len(full) :], "dim"), Span(f"  {text}"))
 
 
-def _folded(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
+def _fold_rows(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
     """Return the rows to show, preferring those that need attention, and the rows without room."""
     if len(rows) <= room:
         return list(rows), []

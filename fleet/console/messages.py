@@ -106,7 +106,7 @@ def result_message(result: JobResult) -> str:
     if result.outcome is Outcome.LOST:
         return f"job {result.job} is lost" + (_because(result.reason) or ": no host can report its result")
     end = result.exits.get(result.first_failed_task)
-    first = f"{result.first_failed_task} {_ended(end)}" if result.first_failed_task else ""
+    first = f"{result.first_failed_task} {_describe_exit(end)}" if result.first_failed_task else ""
     if not first or result.first_failed_task in result.reason:  # the reason is a complete sentence
         return f"job {result.job} failed" + (_because(result.reason) or _because(first))
     return f"job {result.job} failed: {first}" + (f" ({result.reason})" if result.reason else "")
@@ -116,7 +116,7 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _ended(end: Exit | None) -> str:
+def _describe_exit(end: Exit | None) -> str:
     if end is None or (end.code is None and end.signal is None):
         return "ended"
     if end.signal is not None:
@@ -183,14 +183,14 @@ def _fleet_down(event: events.FleetDown) -> str:
 def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
-        words = _ended(event.exit) if event.started else NEVER_STARTED
+        words = _describe_exit(event.exit) if event.started else NEVER_STARTED
     return f"{called(event.task, event.slot)}: {words}" + (f" ({event.reason})" if event.reason else "")
 
 
 def _attempt_ended(event: AttemptEnded) -> str:
     reason = "; ".join(event.reason.splitlines())
     if not reason and event.first_failed_task:
-        reason = f"{event.first_failed_task} {_ended(event.exits.get(event.first_failed_task))}"
+        reason = f"{event.first_failed_task} {_describe_exit(event.exits.get(event.first_failed_task))}"
     if event.preempted:
         then = f"attempt {event.attempt + 1} starts when all hosts are back"
         return f"attempt {event.attempt} ended{_because(reason)}; {then}"

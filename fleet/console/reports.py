@@ -44,7 +44,7 @@ def _quoted(event: events.Quoted) -> str:
         Column.of("USD/H EACH", shown, lambda offer: _price(offer.price_usd_h, 1), right=True),
         Column.of("USD/H ALL", shown, lambda offer: _price(offer.price_usd_h, event.instances), right=True),
     ]
-    text = _filled(head) + _indented(columns)
+    text = _wrap(head) + _render_table(columns)
     if len(event.offers) > len(shown):
         text += f"{_INDENT}and {len(event.offers) - len(shown)} more\n"
     priced = "spot prices" if event.spot else "on-demand prices"
@@ -55,9 +55,7 @@ def _quoted(event: events.Quoted) -> str:
         else "only fleet down deletes them"
     )
     return (
-        text
-        + _filled(f"{priced}{dated}, excluding disks and network egress; {end}")
-        + "".join(map(_filled, event.notes))
+        text + _wrap(f"{priced}{dated}, excluding disks and network egress; {end}") + "".join(map(_wrap, event.notes))
     )
 
 
@@ -77,12 +75,12 @@ def _orphans_found(event: events.OrphansFound) -> str:
         Column.of("AGE", shown, lambda orphan: _age(orphan.created_at), rank=1, right=True),
         Column.of("COST", shown, lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else "", right=True),
     ]
-    text = _filled(f"{counted(len(event.orphans), 'orphaned resource')}:") + _indented(columns)
+    text = _wrap(f"{counted(len(event.orphans), 'orphaned resource')}:") + _render_table(columns)
     if len(event.orphans) > len(shown):
         text += f"{_INDENT}and {len(event.orphans) - len(shown)} more\n"
     others = sum(not orphan.to_delete for orphan in event.orphans)
     if others:
-        text += _filled(f"{others} owned by other users; --all includes them")
+        text += _wrap(f"{others} owned by other users; --all includes them")
     return text
 
 
@@ -98,7 +96,7 @@ def _checked(event: events.Checked) -> str:
 
 def _item(mark: str, words: str) -> str:
     """Format a status word and a text, wrapped at the width."""
-    return _filled(f"{mark:8} {words}", indent=" " * 9)
+    return _wrap(f"{mark:8} {words}", indent=" " * 9)
 
 
 def _hosts_checked(event: events.HostsChecked) -> str:
@@ -120,7 +118,7 @@ def _hosts_checked(event: events.HostsChecked) -> str:
         column("MEMORY", lambda host: size_short(host.memory), rank=3, right=True),
         column("ARCH", lambda host: host.machine, rank=4),
     ]
-    text = _filled(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _indented(columns)
+    text = _wrap(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _render_table(columns)
     text += "".join(_item("warning", words) for words in event.warnings)
     text += "".join(_item("problem", words) for words in event.problems)
     if event.script_fails:
@@ -140,12 +138,12 @@ def _smoke_tested(event: events.SmokeTested) -> str:
 
 
 def _finding(event: Finding) -> str:
-    text = _filled(f"{event.place}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
+    text = _wrap(f"{event.place}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
     parts = (("why:  ", event.reason), ("fix:  ", event.fix))
-    return text + "".join(_filled(words, _INDENT + label, " " * 8) for label, words in parts if words)
+    return text + "".join(_wrap(words, _INDENT + label, " " * 8) for label, words in parts if words)
 
 
-def _filled(text: str, first: str = "", indent: str = "") -> str:
+def _wrap(text: str, first: str = "", indent: str = "") -> str:
     """Return a paragraph: the indentation of its first line is `first`, that of the others `indent`."""
     return (
         textwrap.fill(
@@ -160,20 +158,20 @@ def _filled(text: str, first: str = "", indent: str = "") -> str:
     )
 
 
-def _indented(columns: list[Column]) -> str:
+def _render_table(columns: list[Column]) -> str:
     room = _WIDTH - len(_INDENT)
     lines = table(choose(columns, room), room)
     return render(((Span(_INDENT), *line) for line in lines), color=False)
 
 
 def _jobs_listed(event: events.JobsListed) -> str:
-    text = _filled(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
+    text = _wrap(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
     if event.jobs:
-        text += _indented(_job_columns(event.jobs))
+        text += _render_table(_job_columns(event.jobs))
     shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
     for disk in shown:
         room = f"{size(disk.free)} of {size(disk.total)} free on the disk of {disk.host}"
-        text += _filled(f"{_INDENT}{room}, its jobs use {size(disk.jobs)}")
+        text += _wrap(f"{_INDENT}{room}, its jobs use {size(disk.jobs)}")
     if len(event.disks) > len(shown):
         text += f"{_INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
     return text + _silent(event.silent)
@@ -194,14 +192,14 @@ def _silent(hosts: tuple[str, ...]) -> str:
     if not hosts:
         return ""
     verb, they = ("does", "it holds") if len(hosts) == 1 else ("do", "they hold")
-    return _filled(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
+    return _wrap(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
 
 
 def _results_at_risk(event: events.ResultsAtRisk) -> str:
     text = ""
     if event.jobs:
         end = "jobs on the hosts will be deleted" if event.pruned else "results exist on the hosts only"
-        text += _filled(f"fleet {event.fleet}: these {end}:")
+        text += _wrap(f"fleet {event.fleet}: these {end}:")
     text += "".join(_job_at_risk(job) for job in event.jobs[:_JOBS])
     if len(event.jobs) > _JOBS:
         rest = event.jobs[_JOBS:]
@@ -213,15 +211,15 @@ def _job_at_risk(job: events.StoredResults) -> str:
     age = f", started {_age(job.started_at)} ago" if job.started_at else ""
     pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
     script = f" {job.script}" if job.script else ""
-    text = _filled(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {size(job.size)}")
+    text = _wrap(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {size(job.size)}")
     kinds: dict[str, int] = {}
     for place in job.results:
         kinds[place.kind] = kinds.get(place.kind, 0) + place.size
     if kinds:
-        text += _filled(f"{_INDENT}{', '.join(f'{kind} {size(count)}' for kind, count in kinds.items())}")
+        text += _wrap(f"{_INDENT}{', '.join(f'{kind} {size(count)}' for kind, count in kinds.items())}")
     if job.pulled in ("no", "partly") and job.directory:
         text += clean(f"{_INDENT}pulled before to {job.directory}") + "\n"
-    return text + _few([f"{_INDENT}{path}" for path in job.paths])
+    return text + _first_paths([f"{_INDENT}{path}" for path in job.paths])
 
 
 def _results_found(event: events.ResultsFound) -> str:
@@ -231,10 +229,10 @@ def _results_found(event: events.ResultsFound) -> str:
         for result in shown
     ]
     text = f"results: {counted(event.files, 'file')}, {size(event.size)}\n"
-    return text + _few(lines) + f"next:    {clean(event.next_step)}\n"
+    return text + _first_paths(lines) + f"next:    {clean(event.next_step)}\n"
 
 
-def _few(lines: list[str]) -> str:
+def _first_paths(lines: list[str]) -> str:
     """Return the first lines with paths, not wrapped, so that they can be copied."""
     more = [f"{_INDENT}and {len(lines) - _PLACES} more places"] if len(lines) > _PLACES + 1 else []
     return "".join(clean(line) + "\n" for line in (lines[:_PLACES] if more else lines) + more)

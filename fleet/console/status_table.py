@@ -60,9 +60,13 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
 
 
 def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
-    lines = [_head(fleet, now, width)]
+    lines = [_header(fleet, now, width)]
     lines += _table([_host_row(host) for host in fleet.hosts], "HOST", width)
-    lines += [(Span(_INDENT + _why(host), "yellow"),) for host in fleet.hosts if not host.reachable and host.reason]
+    lines += [
+        (Span(_INDENT + _describe_failure(host), "yellow"),)
+        for host in fleet.hosts
+        if not host.reachable and host.reason
+    ]
     lines += _storage(fleet)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
@@ -101,11 +105,11 @@ def _cause(job: JobStatus, width: int) -> list[Line]:
     return [*lines, *((Span(f"{_INDENT}{line}", "yellow"),) for line in warning)]
 
 
-def _why(host: HostStatus) -> str:
+def _describe_failure(host: HostStatus) -> str:
     return clean(host.reason if host.name in host.reason else f"{host.name}: {host.reason}")
 
 
-def _head(fleet: FleetStatus, now: float, width: int) -> Line:
+def _header(fleet: FleetStatus, now: float, width: int) -> Line:
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
     if fleet.created_at > 0:

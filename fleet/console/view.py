@@ -129,7 +129,7 @@ def _put(view: View, row: Row) -> View:
     return replace(view, rows=tuple(sorted((*view.rows, row), key=lambda row: order(row.name))))
 
 
-def _with(view: View, name: str, **changes: Any) -> View:
+def _update(view: View, name: str, **changes: Any) -> View:
     return _put(view, replace(_row(view, name), **changes))
 
 
@@ -162,11 +162,11 @@ def _instance_changed(view: View, event: events.InstanceChanged) -> View:
 
 
 def _host_connected(view: View, event: events.HostConnected) -> View:
-    return _with(view, event.host, step_text="connected", address=event.address, lost="")
+    return _update(view, event.host, step_text="connected", address=event.address, lost="")
 
 
 def _bootstrap_progress(view: View, event: events.BootstrapProgress) -> View:
-    return _with(
+    return _update(
         _stage(view, Stage.READY),
         event.host,
         step_text=event.step,
@@ -179,23 +179,23 @@ def _bootstrap_progress(view: View, event: events.BootstrapProgress) -> View:
 
 def _push_progress(view: View, event: events.PushProgress) -> View:
     done = event.sent >= event.total
-    return _transferred(_stage(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
+    return _update_transfer(_stage(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
 
 
-def _transferred(
+def _update_transfer(
     view: View, event: events.PushProgress | events.PullProgress, step: str, part: int, *, done: bool
 ) -> View:
     text = f"{size(part)} of {size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
-    return _with(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
+    return _update(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
 
 
 def _pull_progress(view: View, event: events.PullProgress) -> View:
     step = "pulled" if event.done else "pulling" if event.total else "listing"
-    return _transferred(_stage(view, Stage.PULL), event, step, event.received, done=event.done)
+    return _update_transfer(_stage(view, Stage.PULL), event, step, event.received, done=event.done)
 
 
 def _task_prepared(view: View, event: events.TaskPrepared) -> View:
-    return _with(view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint)
+    return _update(view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint)
 
 
 def _job_started(view: View, event: events.JobStarted) -> View:
@@ -246,16 +246,16 @@ def _fleet_down(view: View, event: events.FleetDown) -> View:
     return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
 
 
-def _of_attempt(view: View, task: str, attempt: int) -> View | None:
+def _enter_attempt(view: View, task: str, attempt: int) -> View | None:
     """Return `view` prepared for events of `attempt`; None if the attempt is an earlier one."""
     if attempt < max(view.attempt, _row(view, task).attempt):
         return None
     if attempt > view.attempt:
-        view = replace(view, attempt=attempt, retry_at=0.0, rows=tuple(_fresh(row, attempt) for row in view.rows))
+        view = replace(view, attempt=attempt, retry_at=0.0, rows=tuple(_reset(row, attempt) for row in view.rows))
     return view
 
 
-def _fresh(row: Row, attempt: int) -> Row:
+def _reset(row: Row, attempt: int) -> Row:
     """Return a row for the start of an attempt."""
     if row.phase is None:
         return replace(row, attempt=attempt)
@@ -263,7 +263,7 @@ def _fresh(row: Row, attempt: int) -> Row:
 
 
 def _task_state(view: View, event: TaskState) -> View:
-    current = _of_attempt(view, event.task, event.attempt)
+    current = _enter_attempt(view, event.task, event.attempt)
     if current is None:
         return view
     row = _row(current, event.task)
@@ -277,10 +277,10 @@ def _task_state(view: View, event: TaskState) -> View:
 
 
 def _progress(view: View, event: Progress) -> View:
-    current = _of_attempt(view, event.task, event.attempt)
+    current = _enter_attempt(view, event.task, event.attempt)
     if current is None:
         return view
-    return _with(
+    return _update(
         current,
         event.task,
         epoch=event.epoch,
@@ -294,7 +294,7 @@ def _progress(view: View, event: Progress) -> View:
 
 def _usage(view: View, event: Usage) -> View:
     gpus = event.gpus
-    return _with(
+    return _update(
         view,
         event.task,
         cpu_percent=event.cpu_percent,

@@ -51,11 +51,11 @@ class Access:
         try:
             access = self.let_in()
         except FleetError as error:
-            return [_explained(outcome, error.message, error.next_steps) for outcome in outcomes]
+            return [_explain_outcome(outcome, error.message, error.next_steps) for outcome in outcomes]
         if not access.changed:
             words, steps = self._obstacle(access)
-            return [_explained(outcome, words, steps) for outcome in outcomes]
-        return self._again(outcomes, connect, access.propagation_s)
+            return [_explain_outcome(outcome, words, steps) for outcome in outcomes]
+        return self._retry(outcomes, connect, access.propagation_s)
 
     def let_in(self) -> SshAccess:
         """Update the firewall rule of the fleet if it does not admit this computer.
@@ -74,7 +74,7 @@ class Access:
     def report(self, access: SshAccess) -> None:
         """Emit a note if a rule was changed."""
         if access.changed and access.before and self.sink is not None:
-            now, before = _listed(access.callers), _listed(access.before)
+            now, before = _join_ranges(access.callers), _join_ranges(access.before)
             self.sink.emit(Note(f"SSH was open to {before} only; the firewall rule now admits this computer ({now})"))
 
     def explained(self, error: FleetError) -> FleetError:
@@ -85,7 +85,7 @@ class Access:
             words, steps = self._obstacle(self.let_in(), always=True)
         except FleetError as second:
             words, steps = second.message, ()
-        return _with_cause(error, words, steps)
+        return _add_cause(error, words, steps)
 
     def reconcile(self) -> None:
         """Set the firewall rules of a fleet as its spec requires; only warn about a failure: SSH may still work."""
@@ -100,7 +100,7 @@ class Access:
         else:
             self.report(access)
 
-    def _again(
+    def _retry(
         self,
         outcomes: list[Outcome[T]],
         connect: Callable[[Sequence[Host]], list[Outcome[T]]],
@@ -120,11 +120,11 @@ class Access:
         if not access.open_to:
             return access.note, ()
         if not access.callers:
-            words = f"SSH is open to {_listed(access.open_to)} only; the address of this computer is not known"
+            words = f"SSH is open to {_join_ranges(access.open_to)} only; the address of this computer is not known"
             return f"{words}: name it with 'fleet up --ssh-from'", ()
         if access.admits_caller:
-            return (f"SSH is open to {_listed(access.open_to)}" if always else ""), ()
-        words = f"SSH is open to {_listed(access.open_to)} only; you call from {_listed(access.callers)}"
+            return (f"SSH is open to {_join_ranges(access.open_to)}" if always else ""), ()
+        words = f"SSH is open to {_join_ranges(access.open_to)} only; you call from {_join_ranges(access.callers)}"
         options = [word for source in (*access.open_to, *access.callers) for word in ("--ssh-from", source)]
         return words, [Step("up", *options, fleet=self.spec.name)]
 
@@ -136,16 +136,16 @@ def _is_silent(error: FleetError | None) -> bool:
     return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
 
 
-def _explained(outcome: Outcome[T], words: str, steps: Sequence[NextStep]) -> Outcome[T]:
+def _explain_outcome(outcome: Outcome[T], words: str, steps: Sequence[NextStep]) -> Outcome[T]:
     if outcome.error is None or not _is_silent(outcome.error):
         return outcome
-    return replace(outcome, error=_with_cause(outcome.error, words, steps))
+    return replace(outcome, error=_add_cause(outcome.error, words, steps))
 
 
-def _with_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> FleetError:
+def _add_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> FleetError:
     cause = "; ".join(filter(None, (error.cause, words)))
     return error.replaced(cause=cause, next_steps=steps or None)
 
 
-def _listed(ranges: Sequence[str]) -> str:
+def _join_ranges(ranges: Sequence[str]) -> str:
     return ", ".join(source.removesuffix("/32") for source in ranges)

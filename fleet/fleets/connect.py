@@ -86,7 +86,7 @@ def reach(
     if spec.options.rents:
         for instance in instances:
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
-    hosts = _until(ask, wait_s, services)
+    hosts = _retry_until(ask, wait_s, services)
     waiting = {host.name: host for host in hosts}
     reached: dict[str, Host] = {}
 
@@ -97,11 +97,11 @@ def reach(
             for outcome in outcomes:
                 if outcome.value is not None:
                     del waiting[outcome.host.name]
-                    reached[outcome.host.name] = _with_address(outcome.host, outcome.value)
+                    reached[outcome.host.name] = _add_address(outcome.host, outcome.value)
                     sink.emit(HostConnected(outcome.host.name, outcome.host.address))
             raise_failures(outcomes, "reach the fleet")
 
-    _until(connect, wait_s, services)
+    _retry_until(connect, wait_s, services)
     hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
     is_reported = bool(spec.packages or spec.options.gpus)
     if spec.options.remote and not is_reported:  # otherwise it was reported with the packages and GPUs
@@ -110,12 +110,12 @@ def reach(
     return hosts
 
 
-def _with_address(host: Host, agent: AgentClient) -> Host:
+def _add_address(host: Host, agent: AgentClient) -> Host:
     """Return `host` with an address for the other hosts: from the provider, otherwise as its agent reports."""
     return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 
 
-def _until(action: Callable[[], T], wait_s: float, services: Services) -> T:
+def _retry_until(action: Callable[[], T], wait_s: float, services: Services) -> T:
     """Return the result of `action`, repeated until all hosts can be reached.
 
     Raises:

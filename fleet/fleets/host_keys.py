@@ -48,7 +48,7 @@ def confirm_host_keys(
     for host, key in shown:
         if key in host.revoked:
             raise UnreachableError(
-                f"{_called(host)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
+                f"{_describe_host(host)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
     _confirm(shown, services, sink, accept_new=accept_new)
@@ -66,9 +66,9 @@ def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) 
     unasked = [entry for entry in new if accept_new or entry[0].checking in ("accept-new", "no")]
     left = [entry for entry in new if entry not in unasked]
     for host, key in unasked:
-        sink.emit(Note(f"{_called(host)} is new; accepted its key: {_described(key)}"))
+        sink.emit(Note(f"{_describe_host(host)} is new; accepted its key: {_describe_key(key)}"))
     for host, key in left:
-        sink.emit(Note(f"{_called(host)} is unknown: {_described(key)}"))
+        sink.emit(Note(f"{_describe_host(host)} is unknown: {_describe_key(key)}"))
     if not left:
         return
     names = ", ".join(host.place for host, _ in left)
@@ -107,11 +107,11 @@ def _declined() -> FleetError:
     )
 
 
-def _called(unknown: UnknownHost) -> str:
+def _describe_host(unknown: UnknownHost) -> str:
     host = unknown.host
     end = host.address if host.port == 22 else f"{host.address} port {host.port}"
     return f"{unknown.place} ({host.name}, {end})"
 
 
-def _described(key: str) -> str:
+def _describe_key(key: str) -> str:
     return f"{key.split(maxsplit=1)[0]} {fingerprint(key)}"

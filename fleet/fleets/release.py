@@ -15,7 +15,7 @@ from train.agent.protocol.records import Leave
 
 def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
     """Return the hosts that may hold files of the fleet: those with confirmed host keys."""
-    return [host for instance in instances for host in _host(spec, instance, provider)]
+    return [host for instance in instances for host in _find_host(spec, instance, provider)]
 
 
 def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
@@ -51,7 +51,7 @@ def ignore_progress(_name: str, _step: str) -> None:
     """Ignore the progress of a provider that releases hosts: `release_hosts` has reported it already."""
 
 
-def _host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[Host]:
+def _find_host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[Host]:
     """Return the SSH settings of an instance; empty if its host key was not confirmed, so that it holds no files."""
     try:
         return list(provider.hosts(spec, [instance]))

@@ -98,7 +98,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     steps = plan(spec, existing)
     if steps.create:
         _check_worth(record, steps, services)
-        _make(record, steps, directory, provider, sink)
+        _replace_instances(record, steps, directory, provider, sink)
         with translated():
             existing = provider.list(spec.name)
     recorded = {instance.id for instance in record.instances}
@@ -147,7 +147,9 @@ def _check_worth(record: FleetRecord, steps: Plan, services: Services) -> None:
         )
 
 
-def _make(record: FleetRecord, steps: Plan, directory: FleetDirectory, provider: Provider, sink: Sink) -> None:
+def _replace_instances(
+    record: FleetRecord, steps: Plan, directory: FleetDirectory, provider: Provider, sink: Sink
+) -> None:
     spec = record.spec
     reasons: Mapping[str, str] = {}
     with contextlib.suppress(FleetError), translated():

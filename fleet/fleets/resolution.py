@@ -57,9 +57,9 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         UsageError: a setting is invalid, or the fleet exists with another one.
     """
     if record is None:
-        return _new(request)
-    spec = _existing(request, record)
-    different = conflicts(spec, _fixed(spec, record)) or _other_hosts(request.given, spec, record)
+        return _new_spec(request)
+    spec = _existing_spec(request, record)
+    different = conflicts(spec, _fixed_spec(spec, record)) or _other_hosts(request.given, spec, record)
     if different:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
@@ -88,7 +88,7 @@ def change_options(options: ProviderOptions, given: Mapping[str, Any]) -> Provid
     return changed
 
 
-def _new(request: UpRequest) -> FleetSpec:
+def _new_spec(request: UpRequest) -> FleetSpec:
     given, defaults = request.given, request.defaults
     provider = resolve_provider(given, defaults)
     kind = find_options(provider)
@@ -96,12 +96,12 @@ def _new(request: UpRequest) -> FleetSpec:
     settings = given if _overrides(given, provider) else given.over(defaults)  # fleet.toml may be about other hosts
     options = change_options(kind(), settings.of(provider))
     python, packages = (
-        _environment(request, _default_packages(options)) if kind.remote else _on_this_computer(request)
+        _environment(request, _default_packages(options)) if kind.remote else _local_environment(request)
     )
     return FleetSpec(
         name=request.fleet,
         provider=provider,
-        workers=_workers(options) if settings.workers is None else settings.workers,
+        workers=_default_workers(options) if settings.workers is None else settings.workers,
         python=python,
         packages=packages,
         options=options,
@@ -114,12 +114,12 @@ def _default_packages(options: ProviderOptions) -> tuple[str, ...]:
     return GPU_PACKAGES if options.gpus else PACKAGES
 
 
-def _on_this_computer(request: UpRequest) -> tuple[str, tuple[str, ...]]:
+def _local_environment(request: UpRequest) -> tuple[str, tuple[str, ...]]:
     """Return interpreter and packages of a fleet on this computer, whose provider refuses packages."""
     return request.given.over(request.defaults).python or "", request.given.packages or ()
 
 
-def _existing(request: UpRequest, record: FleetRecord) -> FleetSpec:
+def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
     """Return the existing fleet with the given options; the environment and fleet.toml do not count."""
     given, has = request.given, record.spec
     provider = given.selected or has.provider
@@ -137,19 +137,19 @@ def _existing(request: UpRequest, record: FleetRecord) -> FleetSpec:
         options=options,
     )
     if given.workers is None and _overrides(given, provider):
-        spec = replace(spec, workers=_workers(options))
+        spec = replace(spec, workers=_default_workers(options))
     if not record.ready and (given.python or given.packages is not None):
         python, packages = _environment(request, has.packages)
         spec = replace(spec, python=python, packages=packages)
     return spec
 
 
-def _fixed(spec: FleetSpec, record: FleetRecord) -> FleetSpec:
+def _fixed_spec(spec: FleetSpec, record: FleetRecord) -> FleetSpec:
     """Return what cannot change any more; until a fleet is ready, its packages and its interpreter can."""
     return record.spec if record.ready else replace(record.spec, python=spec.python, packages=spec.packages)
 
 
-def _workers(options: ProviderOptions) -> int:
+def _default_workers(options: ProviderOptions) -> int:
     """Return the default number of workers: all hosts that the options name."""
     with translated():
         hosts = provider_class(type(options)).named_hosts(options)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet.commands.fleets.status import _job as job_status
+from fleet.commands.fleets.status import _job_status as job_status
 from fleet.commands.jobs.pull import _Pull
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink

@@ -41,29 +41,29 @@ def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
         FleetError: something could not be deleted.
     """
     with services.store.lock(request.fleet, "down"):
-        return _down(request, services, sink)
+        return _delete_fleet(request, services, sink)
 
 
-def _down(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
+def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
     directory = services.store.fleet(request.fleet)
     record = _record(directory)
-    spec = record.spec if record else _journaled_spec(directory)
+    spec = record.spec if record else _read_journaled_spec(directory)
     provider = services.provider(spec.options)
     with translated():
         instances = provider.list(request.fleet)
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
-    _ask(request.fleet, record, directory, instances, services, sink)
+    _confirm(request.fleet, record, directory, instances, services, sink)
     external = spec.options.existing
     silent = _release(spec, record, instances, directory, provider, services, sink) if external else []
-    left = _delete(spec, directory, provider, sink)
+    left = _delete_resources(spec, directory, provider, sink)
     if left:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
         )
     directory.delete()
-    bill = _bill(request.fleet, record, instances, services.clock())
+    bill = _compute_bill(request.fleet, record, instances, services.clock())
     summary = replace(bill, left=len(silent), external=True) if external else bill
     sink.emit(summary)
     return summary
@@ -95,7 +95,7 @@ def _release(
     return silent
 
 
-def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
+def _delete_resources(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink: Sink) -> list[str]:
     """Delete the resources; return the names of those that are left."""
     if directory.exists():
         directory.intend("delete_fleet")
@@ -110,7 +110,7 @@ def _delete(spec: FleetSpec, directory: FleetDirectory, provider: Provider, sink
         ) from None
 
 
-def _bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
+def _compute_bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
     """Return what was deleted and its cost, from the record if the provider had deleted it before."""
     deleted = list(instances) or list(record.instances if record else ())
     began = min(
@@ -131,7 +131,7 @@ def _record(directory: FleetDirectory) -> FleetRecord | None:
         return None
 
 
-def _journaled_spec(directory: FleetDirectory) -> FleetSpec:
+def _read_journaled_spec(directory: FleetDirectory) -> FleetSpec:
     """Return the journaled spec of a fleet whose record is lost."""
     for entry in reversed(directory.intents()):
         if provider := str(entry.get("provider") or ""):
@@ -142,7 +142,7 @@ def _journaled_spec(directory: FleetDirectory) -> FleetSpec:
     return FleetSpec(directory.path.name, DEFAULT_PROVIDER, 0, options=find_options(DEFAULT_PROVIDER)())
 
 
-def _ask(
+def _confirm(
     fleet: str,
     record: FleetRecord | None,
     directory: FleetDirectory,

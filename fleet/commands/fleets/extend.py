@@ -46,7 +46,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
                 next_steps=[Step("up")],
             )
         if record.spec.options.extend_warning:
-            _ask(record, directory, services)
+            _confirm(record, directory, services)
         directory.intend("extend", seconds=request.seconds)
         with translated():
             provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
@@ -58,7 +58,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         return summary
 
 
-def _ask(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
+def _confirm(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
     job = running_job(record, directory.key, Access(record.spec, services))
     why = record.spec.options.extend_warning
     if job and not services.attended:

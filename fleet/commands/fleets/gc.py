@@ -50,13 +50,13 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
         CancelledError: the user declined.
         FleetError: a provider does not answer, or something could not be deleted.
     """
-    searches = _searches(request, services, sink)
+    searches = _make_searches(request, services, sink)
     orphans = [orphan for search in searches for orphan in search.find()]
     sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
     if not to_delete:
         return OrphansDeleted(0, ())
-    _ask(len(to_delete), len(orphans), services)
+    _confirm(len(to_delete), len(orphans), services)
     left = [name for search in searches for name in search.delete()]
     summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
     sink.emit(summary)
@@ -67,7 +67,7 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
     return summary
 
 
-def _ask(to_delete: int, total: int, services: Services) -> None:
+def _confirm(to_delete: int, total: int, services: Services) -> None:
     if not services.attended:
         raise UsageError(
             f"{to_delete} of {counted(total, 'resource')} would be deleted, and confirmation requires a terminal",
@@ -111,7 +111,9 @@ class _Search:
                 raise
             self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
-        unknown = self._unknown(resources)  # read after the list: a fleet has its directory before its instances
+        unknown = self._select_unknown(
+            resources
+        )  # read after the list: a fleet has its directory before its instances
         mine = {resource.owner for resource in unknown if resource.user == caller()}
         self._to_delete = [resource for resource in unknown if self._everybody or self._is_mine(resource, mine)]
         now = self._services.clock()
@@ -133,7 +135,7 @@ class _Search:
         with contextlib.ExitStack() as locks:
             for fleet in fleets:
                 locks.enter_context(self._services.store.lock(fleet, "gc"))
-            to_delete = self._unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
+            to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
             with translated():
@@ -152,7 +154,7 @@ class _Search:
             )
             release_hosts(hosts, self._services.store.fleet(fleet).key, self._sink)
 
-    def _unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
+    def _select_unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
         fleets = self._services.store.names()
         return [
             resource
@@ -165,13 +167,13 @@ class _Search:
         return resource.user == caller() if resource.user else resource.owner in {"", self._owner, *mine}
 
 
-def _searches(request: GcRequest, services: Services, sink: Sink) -> list[_Search]:
+def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_Search]:
     """Return a search for each account: the given one, or those of existing fleets and of the settings.
 
     A provider without accounts has one search; if no other account is known, the default account is searched.
     """
     searches = []
-    recorded = [] if request.only else _recorded(services)
+    recorded = [] if request.only else _list_accounts(services)
     for name in dict.fromkeys([*installed_names(), *(name for name, _ in recorded)]):
         kind = find_options(name)
         scopes = [field for field, declared in declarations(kind).items() if declared.scope]
@@ -188,7 +190,7 @@ def _searches(request: GcRequest, services: Services, sink: Sink) -> list[_Searc
     return searches
 
 
-def _recorded(services: Services) -> list[tuple[str, ProviderOptions]]:
+def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
     """Return provider and account of each fleet of this computer."""
     accounts = []
     for name in services.store.names():

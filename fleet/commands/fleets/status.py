@@ -66,30 +66,30 @@ def run(request: StatusRequest, services: Services) -> StatusSummary:
     fleets, damaged = [], []
     for name in names:
         try:
-            fleets.append(_status(name, services.store.fleet(name), services))
+            fleets.append(_fleet_status(name, services.store.fleet(name), services))
         except DamagedStateError as error:
             damaged.append(error)
-            fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unmade(error.message),)))
+            fleets.append(FleetStatus(name=name, provider="unknown", hosts=(_unready_host(error.message),)))
     return StatusSummary(tuple(fleets), tuple(damaged))
 
 
-def _status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
+def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
     record = directory.read()
     if record is None or not record.ready:
         spec = record.spec if record else None
         again, delete = Step("up").text(name), Step("down").text(name)
-        reason = f"fleet up has not finished{_kept(record)}; repeat `{again}`, or delete it with `{delete}`"
+        reason = f"fleet up has not finished{_describe_kept(record)}; repeat `{again}`, or delete it with `{delete}`"
         return FleetStatus(
             name=name,
             provider=spec.provider if spec else "unknown",
-            hosts=(_unmade(reason),),
+            hosts=(_unready_host(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
         )
-    hosts, job, stored = _ask(record, directory, Access(record.spec, services))
+    hosts, job, stored = _inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
-        hosts=_with_reasons(hosts, record, services),
+        hosts=_add_reasons(hosts, record, services),
         job=job,
         price_usd_h=record.price_usd_h,
         created_at=record.created_at,
@@ -98,7 +98,7 @@ def _status(name: str, directory: FleetDirectory, services: Services) -> FleetSt
     )
 
 
-def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:
+def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:
     """Return `hosts`; hosts that do not answer get the provider's reason, if it has one."""
     silent = [host.name for host in hosts if not host.reachable]
     if not silent or not record.spec.options.rents:
@@ -115,7 +115,7 @@ def _with_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: 
     )
 
 
-def _kept(record: FleetRecord | None) -> str:
+def _describe_kept(record: FleetRecord | None) -> str:
     """Return ``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
     if record is None or not record.kept_until:
         return ""
@@ -123,11 +123,11 @@ def _kept(record: FleetRecord | None) -> str:
     return f", and {', '.join(record.kept)} run until {at}"
 
 
-def _unmade(reason: str) -> HostStatus:
+def _unready_host(reason: str) -> HostStatus:
     return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
 
 
-def _ask(
+def _inspect_hosts(
     record: FleetRecord, directory: FleetDirectory, access: Access
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
@@ -140,17 +140,21 @@ def _ask(
                 errors[outcome.host.name] = outcome.error
             elif outcome.value:
                 reports[outcome.host.name] = outcome.value[0]
-        hosts = tuple(_host(host, places, reports, errors) for host, places in _by_host(record))
-        job = _job(list(reports.values()), record.last_job)
+        hosts = tuple(_host_status(host, places, reports, errors) for host, places in _by_host(record))
+        job = _job_status(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
             able = [channel for channel in channels if channel.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
-        stored = _stored(record, directory, channels)
-    return tuple(_with_disk(host, stored.disks) for host in hosts), job, [_stored_job(entry) for entry in stored.jobs]
+        stored = _survey_jobs(record, directory, channels)
+    return (
+        tuple(_add_disk(host, stored.disks) for host in hosts),
+        job,
+        [_summarize_job(entry) for entry in stored.jobs],
+    )
 
 
-def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:
+def _survey_jobs(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:
     """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
     if record.tasks_per_host > 1:
         return survey(record, directory)
@@ -158,12 +162,12 @@ def _stored(record: FleetRecord, directory: FleetDirectory, channels: Sequence[A
     return survey_of(ask_stores(channels, (), silent), directory, silent)
 
 
-def _stored_job(job: StoredJobs) -> StoredStatus:
+def _summarize_job(job: StoredJobs) -> StoredStatus:
     summary = job.summary()
     return StoredStatus(summary.job, summary.size, summary.pulled)
 
 
-def _with_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
+def _add_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
     for disk in disks:
         if disk.host == host.name:
             return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs)
@@ -183,7 +187,7 @@ def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
     return [(host, places[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
 
 
-def _host(
+def _host_status(
     host: Host, places: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
 ) -> HostStatus:
     alive = [reports[place] for place in places if place in reports and reports[place].alive]
@@ -202,14 +206,14 @@ def _host(
     )
 
 
-def _job(reports: list[JobReport], last_job: str) -> JobStatus | None:
+def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     newest = newest_job([report.job for report in reports], last_job)
     if not newest:
         return None
     mine = [report for report in reports if report.job == newest]
     result, disputes = agreement_of(mine)
     first = description(mine)
-    tasks = tuple(sorted(map(_task, mine), key=_rank))
+    tasks = tuple(sorted(map(_task_status, mine), key=_rank))
     others = newer_jobs({report.slot: report.job for report in reports}, newest)
     alone = _warning(result, mine) if result is not None else ""
     return JobStatus(
@@ -223,7 +227,7 @@ def _job(reports: list[JobReport], last_job: str) -> JobStatus | None:
         first_failed_task=result.first_failed_task if result else "",
         ended_at=result.at if result else 0.0,
         attempts=first.attempts,
-        waits=result is None and _waits(tasks),
+        waits=result is None and _is_waiting(tasks),
         warning="; ".join(filter(None, (*others, *disputes, alone))),
     )
 
@@ -237,7 +241,7 @@ def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
     return alone_warning(result, [(report.task, report.listened) for report in took_part])
 
 
-def _waits(tasks: Sequence[TaskStatus]) -> bool:
+def _is_waiting(tasks: Sequence[TaskStatus]) -> bool:
     """Return True between two attempts of a job."""
     held = [task for task in tasks if task.alive and task.task]
     return bool(held) and all(task.phase is Phase.EXITED for task in held)
@@ -247,7 +251,7 @@ def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:
     return not task.task, task_rank(task.task or task.slot)
 
 
-def _task(report: JobReport) -> TaskStatus:
+def _task_status(report: JobReport) -> TaskStatus:
     progress = report.progress or Progress(report.slot, report.task, report.attempt, 0.0)
     return TaskStatus(
         task=report.task,

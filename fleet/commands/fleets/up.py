@@ -51,12 +51,12 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     """
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = _agreed(request, _requested(request, record, services), record, services, sink)
+    agreed = _confirm_price(request, _resolve_request(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):
         record = directory.read() if directory.exists() else None
-        spec = _requested(request, record, services)
+        spec = _resolve_request(request, record, services)
         provider = services.provider(spec.options)
         before = at_rest(spec.name, provider, services)
         _check_known(directory, before)
@@ -70,7 +70,7 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
 
 
-def _requested(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:
+def _resolve_request(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:
     """Return the requested fleet, with what its provider adds to it."""
     spec = resolve_spec(request, record)
     if record is not None or not spec.options.rents:
@@ -83,7 +83,7 @@ def _requested(request: UpRequest, record: FleetRecord | None, services: Service
     return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
 
-def _agreed(
+def _confirm_price(
     request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
 ) -> frozenset[str]:
     """Return the names of the instances that the user agrees to pay for; change nothing.
@@ -164,9 +164,9 @@ class _Up:
         kept = record.kept if record else ()
         try:
             self._spec = replace(self._spec, public_key=self._directory.create())
-            record = self._begun(record, before)
+            record = self._write_record(record, before)
             self._release(before)
-            hosts = self._make(steps)
+            hosts = self._apply(steps)
         except (KeyboardInterrupt, FleetError) as error:
             old = [instance for instance in before if instance.name not in kept]
             if record and isinstance(error, FleetError) and (explained := self._keep(record, old, error)):
@@ -178,14 +178,14 @@ class _Up:
             if not before:
                 _repeat_as_typed(error)
             raise
-        record = with_hosts(record, hosts, self._listed())
+        record = with_hosts(record, hosts, self._list())
         self._directory.write(record)
         self._report(record, steps)
         if record.last_job:
             rejoin(record, self._directory, self._sink)
         return UpSummary(self._spec.name, tuple(hosts), steps.create)
 
-    def _begun(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
+    def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
         """Return the record that must be on disk before the first instance is created."""
         if record is None or not before:
             now = self._services.clock()
@@ -194,7 +194,7 @@ class _Up:
         self._directory.write(record)
         return record
 
-    def _make(self, steps: Plan) -> list[Host]:
+    def _apply(self, steps: Plan) -> list[Host]:
         if steps.delete:
             self._directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
             with translated():
@@ -213,7 +213,7 @@ class _Up:
         try:
             return reach(
                 self._spec,
-                self._listed(),
+                self._list(),
                 self._provider,
                 self._directory,
                 self._services,
@@ -242,7 +242,7 @@ class _Up:
             self._services.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_LONGEST_S)
 
-    def _listed(self) -> list[Instance]:
+    def _list(self) -> list[Instance]:
         with translated():
             return self._provider.list(self._spec.name)
 
@@ -263,7 +263,7 @@ class _Up:
             return None
         ids, until = {instance.id for instance in old}, self._services.clock() + KEEP_S
         try:
-            instances = self._listed()
+            instances = self._list()
             new = [instance for instance in instances if instance.id not in ids]
             if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
@@ -276,7 +276,7 @@ class _Up:
                     return None
         except FleetError:
             return None
-        return _kept(error, kept)
+        return _explain_kept(error, kept)
 
     def _undo(self, before: Sequence[Instance], error: BaseException) -> None:
         """Delete the resources that this call created, and no others.
@@ -286,29 +286,29 @@ class _Up:
             CancelledError: a second Ctrl-C; names them too.
         """
         try:
-            left = self._taken_back(before)
+            left = self._delete_created(before)
         except KeyboardInterrupt:
             raise CancelledError(
                 "interrupted during cleanup: resources may remain and incur cost",
                 next_steps=[Step("down")],
             ) from None
         except FleetError as second:
-            raise _both(error, f"{second.message}: resources may remain and incur cost") from second
+            raise _add_leftovers(error, f"{second.message}: resources may remain and incur cost") from second
         if left:
-            raise _both(error, f"still there: {', '.join(left)}") from error
+            raise _add_leftovers(error, f"still there: {', '.join(left)}") from error
 
-    def _taken_back(self, before: Sequence[Instance]) -> list[str]:
+    def _delete_created(self, before: Sequence[Instance]) -> list[str]:
         """Delete them, and return the names of those that still exist."""
         if before:
             old = {instance.id for instance in before}
-            made = [instance for instance in self._listed() if instance.id not in old]
+            made = [instance for instance in self._list() if instance.id not in old]
             return delete_instances(made, self._directory, self._provider, self._sink)
         if not self._directory.exists():
             return []
         self._directory.intend("delete_fleet")
         progress = progress_to(self._sink, "deleted")
         if self._spec.options.existing:
-            release_hosts(external_hosts(self._spec, self._listed(), self._provider), self._directory.key, self._sink)
+            release_hosts(external_hosts(self._spec, self._list(), self._provider), self._directory.key, self._sink)
             progress = ignore_progress
         with translated():
             left = list(self._provider.delete_fleet(self._spec.name, progress))
@@ -325,7 +325,7 @@ class _Up:
         self._sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
 
 
-def _kept(error: FleetError, record: FleetRecord) -> FleetError:
+def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
@@ -349,7 +349,7 @@ def _repeat_as_typed(error: FleetError) -> None:
     error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
 
 
-def _both(error: BaseException, left: str) -> FleetError:
+def _add_leftovers(error: BaseException, left: str) -> FleetError:
     """Return `error` with the addition that some resources could not be deleted."""
     if isinstance(error, FleetError):
         cause = f"{error.cause}\n{left}" if error.cause else left

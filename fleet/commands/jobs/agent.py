@@ -104,27 +104,27 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
     with translated():
         launch = find_launch(request.given, environ)
     script = _script(request, launch)
-    with _only_one(launch) as only:
+    with _claim_rank(launch) as only:
         if not only:
             sink.emit(Note(f"duplicate process for rank {launch.rank} on this node; exiting"))
             return 0
         try:
             with translated():
-                return _together(request, launch, script, sink, environ)
+                return _take_part(request, launch, script, sink, environ)
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
 
 
-def _together(request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]) -> int:
+def _take_part(request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]) -> int:
     """Run this part with the other processes; return the exit code, also if another process reports the error."""
     try:
-        with _met(request, launch, script, environ) as meeting:
-            return _taken_part(_Part(request, launch, script, meeting, sink, environ), meeting)
+        with _open_rendezvous(request, launch, script, environ) as meeting:
+            return _run_part(_Part(request, launch, script, meeting, sink, environ), meeting)
     except AbandonedError as error:
         return error.code
 
 
-def _taken_part(part: _Part, meeting: Rendezvous) -> int:
+def _run_part(part: _Part, meeting: Rendezvous) -> int:
     """Run this part and return its exit code; report a failure to the other processes."""
     try:
         return part.run()
@@ -155,7 +155,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
 
 
 @contextlib.contextmanager
-def _only_one(launch: Launch) -> Iterator[bool]:
+def _claim_rank(launch: Launch) -> Iterator[bool]:
     """Return True for one process of each rank; a batch system may start one per slot of a node."""
     if not launch.shared:
         yield True
@@ -170,7 +170,9 @@ def _only_one(launch: Launch) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _met(request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]) -> Iterator[Rendezvous]:
+def _open_rendezvous(
+    request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]
+) -> Iterator[Rendezvous]:
     """Open the rendezvous with all other processes."""
     nodes = launch.nodes if launch.node(0) or not launch.size else ()
     party = Participants(launch.rank, launch.size, nodes)
@@ -320,14 +322,14 @@ class _Part:
             others = [rank for rank, value in enumerate(values) if value.get(key) != values[0].get(key)]
             if others:
                 name = self._party.names(others)
-                raise self._common(NotReadyError(f"the {key} on {name} is not that of {self._party.name(0)}"))
+                raise self._shared_error(NotReadyError(f"the {key} on {name} is not that of {self._party.name(0)}"))
         return Copies(self._request.checkpoint_dir, self._script.directory, self._job, str(values[0]["mark"]))
 
     @property
     def _party(self) -> Participants:
         return Participants(self._rank, self._meeting.size, tuple(self._hosts))
 
-    def _common(self, error: FleetError) -> Exception:
+    def _shared_error(self, error: FleetError) -> Exception:
         """Return the error to raise if all processes see it: rank 0 alone reports it."""
         return error if self._leads else AbandonedError(self._party.name(0), error.message, error.exit_code)
 
@@ -367,7 +369,7 @@ class _Part:
                 f"the checkpoint directory is shared by {seen}, but not by {self._party.names(blind)}",
                 hint="name a directory that all nodes share, or none: --checkpoint-dir PATH",
             )
-            raise self._common(error)
+            raise self._shared_error(error)
         copies.decide(shared=not blind)
         return [records.build(records.Prepared, value["prepared"]) for value in values]
 
@@ -401,7 +403,7 @@ class _Part:
             choice = choose(need, versions, self._request.env, adapt=adapt)
             return with_adaptations(choice, need, len(prepared), adapt=adapt)
         except KerasError as error:
-            raise self._common(translate(error)) from error
+            raise self._shared_error(translate(error)) from error
 
     def _start(self, task: LocalTask, commit: records.Commit) -> None:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
@@ -443,7 +445,7 @@ class _Part:
                 alone = evidence.alone(result) if evidence else ""
                 if alone:
                     self._sink.emit(Note(alone, Level.WARNING))
-            _outcome(Ended(result, cause))
+            _raise_outcome(Ended(result, cause))
         except FleetError as error:
             if self._leads:
                 raise
@@ -459,7 +461,7 @@ class _Part:
         return evidence
 
 
-def _outcome(ended: Ended) -> None:
+def _raise_outcome(ended: Ended) -> None:
     """Do the same as `outcome_or_raise`, without the next steps, which need a fleet."""
     try:
         outcome_or_raise(ended)

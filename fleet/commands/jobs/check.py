@@ -72,7 +72,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     directory, record = services.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
-        program = stack.enter_context(_collected(located, services, python_path)) if located else None
+        program = stack.enter_context(_open_program(located, services, python_path)) if located else None
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
@@ -91,7 +91,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
 
 
 @contextlib.contextmanager
-def _collected(located: Found, services: Services, python_path: str) -> Iterator[Program]:
+def _open_program(located: Found, services: Services, python_path: str) -> Iterator[Program]:
     program = collect(located, services, python_path)
     with program.bundle:
         yield program
@@ -139,7 +139,7 @@ class _Check:
         )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
-        problems = _folded({host.host: host.problem for host in hosts if host.problem})
+        problems = _fold_problems({host.host: host.problem for host in hosts if host.problem})
         comparison = _compare_hosts(prepared)
         problems += comparison.problems
         notes = list(comparison.warnings)
@@ -210,7 +210,7 @@ class _Check:
     def run_smoke_tests(self, job: str) -> list[str]:
         """Run the script alone on each host; return a sentence for each failure."""
         problems = []
-        for outcome in ask_each(self._channels, lambda channel: self._try(channel, job)):
+        for outcome in ask_each(self._channels, lambda channel: self._run_smoke_test(channel, job)):
             host, tried = outcome.host.name, outcome.value
             result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
             self._sink.emit(result)
@@ -218,7 +218,7 @@ class _Check:
                 problems.append(f"{host}: {result.message}")
         return problems
 
-    def _try(self, channel: AgentClient, job: str) -> Tried:
+    def _run_smoke_test(self, channel: AgentClient, job: str) -> Tried:
 
         program, name = self._program, channel.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
@@ -276,7 +276,7 @@ def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
     return message.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
 
 
-def _folded(problems: Mapping[str, str]) -> list[str]:
+def _fold_problems(problems: Mapping[str, str]) -> list[str]:
     """Return the problems of hosts; hosts with the same problem share a sentence."""
     from fleet.folding import fold
 

@@ -45,7 +45,7 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
         silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
         stored = survey_of(ask_stores(channels, (), silent), directory, silent)
-        chosen = _chosen(request, stored)
+        chosen = _select_jobs(request, stored)
         if not request.prune:
             listed = JobsListed(
                 fleet=request.fleet,
@@ -55,31 +55,31 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
             )
             sink.emit(listed)
             return listed
-        to_delete = _to_delete(request, chosen, sink)
+        to_delete = _select_for_deletion(request, chosen, sink)
         if not to_delete:
             return JobsDeleted(request.fleet, (), 0)
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
-        _ask(request, to_delete, services)
+        _confirm(request, to_delete, services)
         names = [job.job for job in to_delete]
         from fleet.remote.results import prune_jobs
 
         outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
     answers = [outcome.value for outcome in outcomes if outcome.value is not None]
-    deleted = _deleted(request.fleet, names, answers)
+    deleted = _summarize_deletion(request.fleet, names, answers)
     sink.emit(deleted)
     failed = [outcome.error for outcome in outcomes if outcome.error is not None] + list(silent.values())
     _raise_if_failed(failed)
     return deleted
 
 
-def _chosen(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
+def _select_jobs(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
     missing = [name for name in request.jobs if stored.find(name) is None]
     if missing:
         raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_steps=[Step("jobs")])
     return [job for job in stored.jobs if not request.jobs or job.job in request.jobs]
 
 
-def _to_delete(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
+def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
     """Return the jobs to delete: the given ones, or all that have nothing left to pull."""
     running = [job.job for job in chosen if job.is_running]
     if request.jobs:
@@ -101,7 +101,7 @@ def _count(count: int) -> str:
     return counted(count, "job")
 
 
-def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -> None:
+def _confirm(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -> None:
     count = _count(len(jobs))
     if not services.attended:
         raise UsageError(
@@ -112,7 +112,7 @@ def _ask(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -
         raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
 
 
-def _deleted(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) -> JobsDeleted:
+def _summarize_deletion(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) -> JobsDeleted:
     kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
     gone = tuple(name for name in names if name not in kept and any(name in answer.jobs for answer in answers))
     return JobsDeleted(fleet, gone, sum(answer.freed for answer in answers), kept)

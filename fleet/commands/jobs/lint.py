@@ -50,28 +50,30 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     Raises:
         UsageError: the script cannot be read or does not compile, or something in it is an error.
     """
-    script, workdir = _checked(request)
-    sources = {_below(path, workdir): _text(path) for path in imports(script, workdir)}
-    entry = _below(script, workdir)
+    script, workdir = _resolve_paths(request)
+    sources = {_relative_path(path, workdir): _read_source(path) for path in imports(script, workdir)}
+    entry = _relative_path(script, workdir)
     findings = [
-        dataclasses.replace(finding, file=_shown(finding.file, workdir))
+        dataclasses.replace(finding, file=_display_path(finding.file, workdir))
         for finding in lint(sources, entry, workers=request.workers, gpus=request.gpus, adapt=request.adapt)
     ]
     for finding in findings:
         sink.emit(finding)
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise UsageError(
-            f"{request.script} has {_counted(findings)}",
+            f"{request.script} has {_count_findings(findings)}",
             hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{findings[0].rule}]",
             next_steps=[Again({})],
         )
     sink.emit(
-        Note(f"{request.script} has {_counted(findings)}" if findings else f"nothing found in {request.script}")
+        Note(
+            f"{request.script} has {_count_findings(findings)}" if findings else f"nothing found in {request.script}"
+        )
     )
     return findings
 
 
-def _checked(request: LintRequest) -> tuple[Path, Path]:
+def _resolve_paths(request: LintRequest) -> tuple[Path, Path]:
     """Return the script and its working directory."""
     script = Path(request.script)
     workdir = Path(request.workdir) if request.workdir else script.parent
@@ -86,17 +88,17 @@ def _checked(request: LintRequest) -> tuple[Path, Path]:
     return script, workdir
 
 
-def _below(path: Path, workdir: Path) -> str:
+def _relative_path(path: Path, workdir: Path) -> str:
     """Return `path` relative to the working directory, with forward slashes."""
     return Path(os.path.relpath(path, workdir)).as_posix()
 
 
-def _shown(name: str, workdir: Path) -> str:
+def _display_path(name: str, workdir: Path) -> str:
     """Return the path of a file relative to the current directory."""
     return (workdir / name).as_posix()
 
 
-def _text(path: Path) -> str:
+def _read_source(path: Path) -> str:
     """Return a source in its declared encoding; empty if unreadable, because the task may not need it."""
     try:
         content = path.read_bytes()
@@ -106,7 +108,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _counted(findings: Sequence[Finding]) -> str:
+def _count_findings(findings: Sequence[Finding]) -> str:
     """Return ``2 errors, 1 warning and 3 hints``."""
     counts = Counter(finding.severity for finding in findings)
     return join_names([counted(counts[kind], kind.value) for kind in Severity if counts[kind]])

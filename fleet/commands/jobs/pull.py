@@ -75,7 +75,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
             _raise_if_silent(silent)
             missing = f"no job {request.job!r}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("jobs")])
-        tasks = _chosen(job, name)
+        tasks = _select_tasks(job, name)
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
@@ -102,7 +102,7 @@ def _raise_if_silent(silent: dict[str, FleetError]) -> None:
         )
 
 
-def _chosen(job: StoredJobs, name: str) -> list[StoredTask]:
+def _select_tasks(job: StoredJobs, name: str) -> list[StoredTask]:
     """Return the tasks to pull from, the chief first.
 
     Raises:

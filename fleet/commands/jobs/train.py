@@ -94,8 +94,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     located = find(request)
     entry = located.entry
     directory, record = services.store.need(request.fleet)
-    request = _on_fleet(request, record)
-    record = _placed(request, directory, record)
+    request = _complete_policy(request, record)
+    record = _assign_slots(request, directory, record)
     if not (request.task_types.chief and request.task_types.ps):
         refuse_without_servers(entry, len(record.hosts))
     program = collect(located, services, request.env.get("PYTHONPATH", ""))
@@ -130,10 +130,10 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
-        return _followed(request, fleet, channels, commits, sink)
+        return _follow(request, fleet, channels, commits, sink)
 
 
-def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
+def _complete_policy(request: TrainRequest, record: FleetRecord) -> TrainRequest:
     policy = on_fleet(
         request.policy,
         spot=record.spec.options.spot,
@@ -143,7 +143,7 @@ def _on_fleet(request: TrainRequest, record: FleetRecord) -> TrainRequest:
     return dataclasses.replace(request, policy=policy)
 
 
-def _placed(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
+def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
     """Return the fleet with as many slots per host as the job requires.
 
     Raises:
@@ -183,7 +183,7 @@ def _prepare(
     sink: Sink,
 ) -> list[records.Prepared]:
 
-    pythons = _pythons(request, program, channels, sink)
+    pythons = _install_packages(request, program, channels, sink)
 
     def prepare_host(channel: AgentClient) -> records.Prepared:
         host = channel.host
@@ -202,7 +202,9 @@ def _prepare(
     return prepared
 
 
-def _pythons(request: TrainRequest, program: Program, channels: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
+def _install_packages(
+    request: TrainRequest, program: Program, channels: Sequence[AgentClient], sink: Sink
+) -> dict[str, str]:
     """Return the interpreter of each host; a dry run installs nothing."""
     names = [channel.host.name for channel in channels]
     if request.dry_run and program.requirements is not None:
@@ -295,7 +297,7 @@ def _commit(channels: Sequence[AgentClient], commits: Sequence[records.Commit], 
         raise
 
 
-def _followed(
+def _follow(
     request: TrainRequest,
     fleet: ExistingFleet,
     channels: Sequence[AgentClient],
