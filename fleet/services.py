@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fleet.providers import make_provider
 from fleet.state import Store
+from fleet.translation import translating
 from provision.options import ProviderOptions
 from provision.provider import Provider
 
@@ -38,10 +39,14 @@ class Services:
     sleep: Callable[[float], None] = time.sleep
 
     def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
-        """Return the provider of a fleet.
+        """Return the provider of a fleet; its errors are those of the program.
 
         Args:
             options: Options of the fleet.
             keep: The provider may create files in the state directory.
         """
+        return translating(self.open_provider(options, keep=keep))
+
+    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
+        """Return the provider itself."""
         return make_provider(options, self.store, keep=keep)

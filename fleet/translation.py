@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, TypeVar, cast
 
 from fleet.errors import (
     CapacityError,
@@ -17,6 +18,8 @@ from fleet.errors import (
 from fleet.steps import Again, read_steps, step_of
 from provision.provider import ErrorKind, ProviderError
 from train.errors import ScriptError, TrainError
+
+T = TypeVar("T")
 
 _PROVIDER: dict[ErrorKind, type[FleetError]] = {
     ErrorKind.USAGE: UsageError,
@@ -38,6 +41,22 @@ def translate(error: ProviderError | TrainError) -> FleetError:
         steps = tuple(map(step_of, error.next_steps))
     again = () if error.again is None else (Again(error.again, command),)
     return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *steps))
+
+
+class _Translating:
+    """An object whose methods raise errors of the program."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return translated()(value) if callable(value) else value
+
+
+def translating(provider: T) -> T:
+    """Return a provider that raises its errors as errors of the program."""
+    return cast("T", _Translating(provider))
 
 
 @contextlib.contextmanager

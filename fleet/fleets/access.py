@@ -11,7 +11,6 @@ from fleet.errors import FleetError, UnreachableError
 from fleet.events import Level, Note, Sink
 from fleet.services import Services
 from fleet.steps import NextStep, Step
-from fleet.translation import translated
 from provision.model import FleetSpec, Host, SshAccess
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ class Access:
         if not self.spec.options.rents:
             return SshAccess()
         provider = self.services.provider(self.spec.options)
-        with translated():
-            access = provider.open_ssh(self.spec)
+        access = provider.open_ssh(self.spec)
         self.report(access)
         return access
 
@@ -92,8 +90,7 @@ class Access:
         if not self.spec.options.rents:
             return
         try:
-            with translated():
-                access = self.services.provider(self.spec.options).open_ssh(self.spec, make=True)
+            access = self.services.provider(self.spec.options).open_ssh(self.spec, make=True)
         except FleetError as error:
             if self.sink is not None:
                 self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))

@@ -14,7 +14,6 @@ from fleet.fleets.install import ready
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
-from fleet.translation import translated
 from provision.model import FleetSpec, Host, Instance
 from provision.names import is_instance_name
 from provision.provider import Progress, Provider
@@ -80,8 +79,7 @@ def reach(
     wait_s = wait_s if spec.options.rents else 0.0
 
     def ask() -> list[Host]:
-        with translated():
-            return list(provider.hosts(spec, instances))
+        return list(provider.hosts(spec, instances))
 
     if spec.options.rents:
         for instance in instances:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fleet.events import Sink
 from fleet.fleets.connect import progress_to
 from fleet.state import FleetDirectory
-from fleet.translation import translated
 from provision.model import Instance
 from provision.provider import Provider
 
@@ -25,6 +24,5 @@ def delete_instances(
     if directory.exists():
         directory.intend("delete", instances=[[item.name, item.id] for item in instances])
     gone = {item.id for item in instances}
-    with translated():
-        provider.delete(instances, progress_to(sink, "deleted"))
-        return [item.name for item in provider.list(instances[0].fleet) if item.id in gone]
+    provider.delete(instances, progress_to(sink, "deleted"))
+    return [item.name for item in provider.list(instances[0].fleet) if item.id in gone]

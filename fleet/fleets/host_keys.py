@@ -8,7 +8,6 @@ from fleet.errors import CancelledError, FleetError, UnreachableError, UsageErro
 from fleet.events import Note, Sink
 from fleet.services import Services
 from fleet.steps import Again
-from fleet.translation import translated
 from provision.keys import fingerprint
 from provision.model import FleetSpec, UnknownHost
 from provision.provider import Provider
@@ -36,8 +35,7 @@ def confirm_host_keys(
         UsageError: the user cannot be asked, or the SSH configuration forbids new keys.
         CancelledError: the user declined.
     """
-    with translated():
-        unknown = provider.unknown_hosts(spec)
+    unknown = provider.unknown_hosts(spec)
     if not unknown:
         return
     from fleet.remote.fanout import fan_out, raise_failures
@@ -52,8 +50,7 @@ def confirm_host_keys(
                 hint="ask the administrator of the host",
             )
     _confirm(shown, services, sink, accept_new=accept_new)
-    with translated():
-        provider.pin(spec.name, {host.host.name: key for host, key in shown})
+    provider.pin(spec.name, {host.host.name: key for host, key in shown})
 
 
 def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) -> None:

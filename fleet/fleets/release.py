@@ -9,7 +9,7 @@ from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.agents import ask_each, opened
 from provision.model import FleetSpec, Host, Instance
-from provision.provider import Provider, ProviderError
+from provision.provider import Provider
 from train.agent.protocol.records import Leave
 
 
@@ -55,5 +55,5 @@ def _find_host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[
     """Return the SSH settings of an instance; empty if its host key was not confirmed, so that it holds no files."""
     try:
         return list(provider.hosts(spec, [instance]))
-    except ProviderError:
+    except FleetError:
         return []

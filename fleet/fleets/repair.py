@@ -19,7 +19,6 @@ from fleet.fleets.rejoin import rejoin
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Step
-from fleet.translation import translated
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
 from provision.provider import Provider
@@ -99,8 +98,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     if steps.create:
         _check_worth(record, steps, services)
         _replace_instances(record, steps, directory, provider, sink)
-        with translated():
-            existing = provider.list(spec.name)
+        existing = provider.list(spec.name)
     recorded = {instance.id for instance in record.instances}
     new = [
         instance
@@ -110,8 +108,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     if not new:
         return record
     if record.kept:
-        with translated():
-            provider.stop_at(new, 0)
+        provider.stop_at(new, 0)
     answering = {host.name: host for host in reach(spec, new, provider, directory, services, sink)}
     record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
@@ -122,8 +119,7 @@ def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance
     """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
     deadline = time.monotonic() + _STOPPING_S
     while True:
-        with translated():
-            existing = provider.list(fleet)
+        existing = provider.list(fleet)
         stopping = [instance.name for instance in existing if instance.state is InstanceState.STOPPING]
         if not stopping:
             return existing
@@ -152,19 +148,18 @@ def _replace_instances(
 ) -> None:
     spec = record.spec
     reasons: Mapping[str, str] = {}
-    with contextlib.suppress(FleetError), translated():
+    with contextlib.suppress(FleetError):
         reasons = provider.termination_reasons(spec.name, steps.create)
     for name in steps.create:
         sink.emit(Note(f"{name} {reasons.get(name, 'is gone')}; it is being replaced", Level.WARNING))
     half_made = [instance for instance in steps.delete if instance.name in steps.create]
     progress = progress_to(sink, "ready")
-    with translated():
-        if half_made:
-            directory.intend("delete", instances=[[instance.name, instance.id] for instance in half_made])
-            provider.delete(half_made, progress)
-        options = asdict(spec.options)
-        directory.intend("create", instances=list(steps.create), provider=spec.provider, options=options)
-        provider.create(spec, steps.create, progress)
+    if half_made:
+        directory.intend("delete", instances=[[instance.name, instance.id] for instance in half_made])
+        provider.delete(half_made, progress)
+    options = asdict(spec.options)
+    directory.intend("create", instances=list(steps.create), provider=spec.provider, options=options)
+    provider.create(spec, steps.create, progress)
 
 
 @contextlib.contextmanager

@@ -86,8 +86,8 @@ class Quiet:
 
 
 @dataclass(frozen=True)
-class QuickPorts(Services):
-    """The ports of the commands, without delays.
+class QuickServices(Services):
+    """The services of the commands, without delays.
 
     Attributes:
         unprepared: Whether the preparation of each host fails.
@@ -95,9 +95,9 @@ class QuickPorts(Services):
 
     unprepared: bool = False
 
-    def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
+    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
         if not isinstance(options, GceOptions):
-            return super().provider(options, keep=keep)
+            return super().open_provider(options, keep=keep)
         return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, options, QUICK)
 
 
@@ -113,7 +113,7 @@ def reached(
     """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
     from fleet.translation import translated
 
-    assert isinstance(services, QuickPorts)
+    assert isinstance(services, QuickServices)
     if services.unprepared:
         raise NotReadyError("worker-0 cannot be prepared")
     with translated():
@@ -178,8 +178,8 @@ class History:
             workers=self.workers,
         )
 
-    def ports(self) -> QuickPorts:
-        return QuickPorts(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
+    def services(self) -> QuickServices:
+        return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
 
     def play(self) -> None:
         """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
@@ -239,12 +239,12 @@ class History:
         """Run a command; if it reports success, check that it succeeded."""
         try:
             if verb == "up":
-                up.run(UpRequest(FLEET, self.settings), self.ports(), Quiet())
+                up.run(UpRequest(FLEET, self.settings), self.services(), Quiet())
             elif verb == "gc":
                 request = gc.GcRequest(settings(project="proj-1", endpoint=self.emulator.url))
-                gc.run(request, self.ports(), Quiet())
+                gc.run(request, self.services(), Quiet())
             else:
-                down.run(down.DownRequest(FLEET), self.ports(), Quiet())
+                down.run(down.DownRequest(FLEET), self.services(), Quiet())
         except Killed:
             self.told.append("killed")
             return False

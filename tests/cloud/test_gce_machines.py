@@ -15,7 +15,7 @@ from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
 from provision.gce.options import GceOptions
-from tests.cloud.histories import QuickPorts, Quiet, reached
+from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
 from tests.next_steps import repetition
@@ -40,8 +40,8 @@ def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tup
     """Return what `fleet up` creates with these settings: the options and the packages on record."""
     given = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **values)
     store = Store(root)
-    up.run(UpRequest("demo", given), QuickPorts(store, lambda _: True), Quiet())
-    up.run(UpRequest("demo"), QuickPorts(store, lambda _: True), Quiet())  # and a repeated call accepts the result
+    up.run(UpRequest("demo", given), QuickServices(store, lambda _: True), Quiet())
+    up.run(UpRequest("demo"), QuickServices(store, lambda _: True), Quiet())  # and a repeated call accepts the result
     record = store.fleet("demo").read()
     assert record is not None
     return GceOptions.of(record.spec.options), record.spec.packages

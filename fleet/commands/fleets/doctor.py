@@ -11,7 +11,6 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import read_steps
-from fleet.translation import translated
 from provision.quantities import counted
 
 
@@ -37,8 +36,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         NotReadyError: something else is missing.
     """
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
-    with translated():
-        findings = services.provider(options, keep=False).doctor()
+    findings = services.provider(options, keep=False).doctor()
     checked = [Checked(request.provider, **vars(finding)) for finding in findings]
     for event in checked:
         sink.emit(event)

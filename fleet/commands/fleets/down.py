@@ -16,7 +16,6 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
 from fleet.steps import Step
-from fleet.translation import translated
 from provision.model import FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted
@@ -49,8 +48,7 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
     record = _record(directory)
     spec = record.spec if record else _read_journaled_spec(directory)
     provider = services.provider(spec.options)
-    with translated():
-        instances = provider.list(request.fleet)
+    instances = provider.list(request.fleet)
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
@@ -101,8 +99,7 @@ def _delete_resources(spec: FleetSpec, directory: FleetDirectory, provider: Prov
         directory.intend("delete_fleet")
     progress = ignore_progress if spec.options.existing else progress_to(sink, "deleted")
     try:
-        with translated():
-            return list(provider.delete_fleet(spec.name, progress))
+        return list(provider.delete_fleet(spec.name, progress))
     except KeyboardInterrupt:
         raise CancelledError(
             "fleet down was interrupted; parts of the fleet may be left",

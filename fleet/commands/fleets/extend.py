@@ -12,7 +12,6 @@ from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Again, Step
-from fleet.translation import translated
 from provision.quantities import counted
 
 
@@ -38,8 +37,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
     with services.store.lock(request.fleet, "extend"):
         directory, record = services.store.need(request.fleet)
         provider = services.provider(record.spec.options)
-        with translated():
-            instances = provider.list(request.fleet)
+        instances = provider.list(request.fleet)
         if len(instances) < record.spec.workers:
             raise NotReadyError(
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
@@ -48,9 +46,8 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         if record.spec.options.extend_warning:
             _confirm(record, directory, services)
         directory.intend("extend", seconds=request.seconds)
-        with translated():
-            provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
-            instances = provider.list(request.fleet)
+        provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
+        instances = provider.list(request.fleet)
         record = with_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
         summary = fleet_opened(record)

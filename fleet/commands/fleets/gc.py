@@ -15,7 +15,6 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Again, Step
-from fleet.translation import translated
 from provision.model import FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted
@@ -104,16 +103,14 @@ class _Search:
     def find(self) -> list[FoundOrphan]:
         """Return the orphans, and remember which ones to delete."""
         try:
-            with translated():
-                resources = self._provider.orphans()
+            resources = self._provider.orphans()
         except CredentialsError as error:
             if self._needed:
                 raise
             self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
-        unknown = self._select_unknown(
-            resources
-        )  # read after the list: a fleet has its directory before its instances
+        # Read after the list: a fleet has its directory before its instances.
+        unknown = self._select_unknown(resources)
         mine = {resource.owner for resource in unknown if resource.user == caller()}
         self._to_delete = [resource for resource in unknown if self._everybody or self._is_mine(resource, mine)]
         now = self._services.clock()
@@ -138,10 +135,9 @@ class _Search:
             to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
-            with translated():
-                if self._options.existing:
-                    self._release(sorted({resource.fleet for resource in to_delete}))
-                return list(self._provider.delete_orphans(to_delete, self._progress))
+            if self._options.existing:
+                self._release(sorted({resource.fleet for resource in to_delete}))
+            return list(self._provider.delete_orphans(to_delete, self._progress))
 
     def _progress(self, name: str, step: str) -> None:
         self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))

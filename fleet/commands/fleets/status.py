@@ -27,7 +27,6 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
-from fleet.translation import translated
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult, Phase, Progress
@@ -104,7 +103,7 @@ def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: S
     if not silent or not record.spec.options.rents:
         return hosts
     reasons: Mapping[str, str] = {}
-    with contextlib.suppress(FleetError), translated():
+    with contextlib.suppress(FleetError):
         reasons = services.provider(record.spec.options).termination_reasons(record.spec.name, silent)
     repair = Step("up").text(record.spec.name)
     return tuple(
@@ -147,11 +146,8 @@ def _inspect_hosts(
             able = [channel for channel in channels if channel.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
         stored = _survey_jobs(record, directory, channels)
-    return (
-        tuple(_add_disk(host, stored.disks) for host in hosts),
-        job,
-        [_summarize_job(entry) for entry in stored.jobs],
-    )
+    hosts = tuple(_add_disk(host, stored.disks) for host in hosts)
+    return hosts, job, [_summarize_job(entry) for entry in stored.jobs]
 
 
 def _survey_jobs(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:

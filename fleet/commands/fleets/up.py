@@ -21,7 +21,6 @@ from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_s
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, with_hosts
 from fleet.steps import Again, Shell, Step
-from fleet.translation import translated
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
 from provision.planner import plan
 from provision.provider import Provider
@@ -76,9 +75,8 @@ def _resolve_request(request: UpRequest, record: FleetRecord | None, services: S
     if record is not None or not spec.options.rents:
         return spec
     provider = services.provider(spec.options, keep=False)
-    with translated():
-        provider.check(spec)
-        completed = provider.complete(spec)
+    provider.check(spec)
+    completed = provider.complete(spec)
     gpus = completed.options.gpus
     return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
@@ -93,10 +91,9 @@ def _confirm_price(
         CancelledError: the user declined.
     """
     provider = services.provider(spec.options, keep=False)
-    with translated():
-        provider.check(spec)
-        names = plan(spec, provider.list(spec.name) if record else ()).create
-        quote = provider.quote(spec, names) if names else Quote(0)
+    provider.check(spec)
+    names = plan(spec, provider.list(spec.name) if record else ()).create
+    quote = provider.quote(spec, names) if names else Quote(0)
     if quote.offers:
         sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
     elif request.dry_run:
@@ -197,8 +194,7 @@ class _Up:
     def _apply(self, steps: Plan) -> list[Host]:
         if steps.delete:
             self._directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
-            with translated():
-                self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
+            self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
         if steps.create:
             options = asdict(self._spec.options)
             self._directory.intend(
@@ -230,8 +226,7 @@ class _Up:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                with translated():
-                    self._provider.create(self._spec, names, progress)
+                self._provider.create(self._spec, names, progress)
             except CapacityError as error:
                 if not self._request.retry_until_up:
                     raise
@@ -243,15 +238,13 @@ class _Up:
             pause_s = min(2 * pause_s, RETRY_LONGEST_S)
 
     def _list(self) -> list[Instance]:
-        with translated():
-            return self._provider.list(self._spec.name)
+        return self._provider.list(self._spec.name)
 
     def _release(self, before: Sequence[Instance]) -> None:
         """Release the time limit of instances that an earlier call kept."""
         running = [instance for instance in before if instance.state is InstanceState.RUNNING]
         if running and self._spec.options.rents:
-            with translated():
-                self._provider.stop_at(running, 0)
+            self._provider.stop_at(running, 0)
 
     def _keep(self, record: FleetRecord, old: Sequence[Instance], error: FleetError) -> FleetError | None:
         """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
@@ -271,9 +264,8 @@ class _Up:
             self._directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
             kept = replace(with_hosts(record, record.hosts, instances), kept=names, kept_until=until)
             self._directory.write(kept)
-            with translated():
-                if not self._provider.stop_at(new, until):
-                    return None
+            if not self._provider.stop_at(new, until):
+                return None
         except FleetError:
             return None
         return _explain_kept(error, kept)
@@ -310,8 +302,7 @@ class _Up:
         if self._spec.options.existing:
             release_hosts(external_hosts(self._spec, self._list(), self._provider), self._directory.key, self._sink)
             progress = ignore_progress
-        with translated():
-            left = list(self._provider.delete_fleet(self._spec.name, progress))
+        left = list(self._provider.delete_fleet(self._spec.name, progress))
         if not left:
             self._directory.delete()
         return left

@@ -181,7 +181,7 @@ class World:
         return Store(self.state)
 
     def services(self) -> Services:
-        return _Ports(
+        return _Services(
             store=self.store,
             confirm=self._confirm,
             consent=self._confirm,
@@ -201,12 +201,12 @@ class World:
 
 
 @dataclass(frozen=True)
-class _Ports(Services):
+class _Services(Services):
     world: World | None = None
 
-    def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
+    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
         if not isinstance(options, GceOptions):
-            return super().provider(options, keep=keep)
+            return super().open_provider(options, keep=keep)
         assert self.world is not None
         if keep:
             self.store.owner()  # as the real one does
