@@ -198,6 +198,20 @@ class Host:
         self.settle(is_orderly=True)
         return self.newest
 
+    def gets_events(self) -> bool:
+        """Return whether the kernel reports changes of the checkpoint directory to the replicator."""
+        descriptors = Path(f"/proc/{self.replicator.pid}/fd").iterdir()
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            return any(str(path.readlink()) == "anon_inode:inotify" for path in descriptors)
+        return False
+
+    def changed_at(self, name: str) -> int:
+        """Return the time at which a file of the checkpoint directory was written; 0: never."""
+        try:
+            return (self.live / name).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def content(self) -> dict[str, object]:
         return tree(self.live)
 

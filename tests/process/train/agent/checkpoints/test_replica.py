@@ -362,6 +362,10 @@ def test_the_same_content_is_no_new_snapshot_and_numbers_continue(yard: Yard) ->
     assert len(list(chief.store.iterdir())) == 1
 
 
+# The file that is written last in each kind of checkpoint.
+LAST_FILE = {"tensorflow": "checkpoint", "keras": "training_metadata.json", "atomic": "state.json"}
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["tensorflow", "keras", "atomic"])
 def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: str, seed: int) -> None:
@@ -369,9 +373,13 @@ def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: st
     chief, other = yard.host(), yard.host("worker-1")
     best = 0
     for attempt in range(1, 6):
-        writer = yard.writer(chief, kind, pause=luck.choice([0.0, 0.05, 0.3]), slow=luck.choice([0.0, 0.05, 0.2]))
+        # A writer without pauses would fill the queue of events faster than a loaded host reads it.
+        writer = yard.writer(chief, kind, pause=luck.choice([0.01, 0.05, 0.3]), slow=luck.choice([0.0, 0.05, 0.2]))
         chief.replicator.watch(attempt, writer.pid)
-        yard.run_for(luck.uniform(0.3, 1.5))
+        yard.until(chief.gets_events, "the replicator to watch the directory")
+        changed_at = chief.changed_at(LAST_FILE[kind])
+        yard.until(lambda at=changed_at: chief.changed_at(LAST_FILE[kind]) != at, "a checkpoint")  # type: ignore[misc]
+        yard.run_for(luck.uniform(0.0, 1.0))
         last = yard.end(writer)
         chief.settle()
         assert other.restore(chief.held, chief).error == ""
