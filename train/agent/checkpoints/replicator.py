@@ -206,9 +206,9 @@ class Replicator:
             self._loop.unwatch(self._socket.fileno())
             self._socket.close()
 
-    def _send_command(self, queue_command: Dict[str, Any]) -> None:
+    def _send_command(self, command: Dict[str, Any]) -> None:
         if self._open:
-            self._outgoing += json.dumps(queue_command).encode() + b"\n"
+            self._outgoing += json.dumps(command).encode() + b"\n"
             self._flush()
 
     def _flush(self) -> None:
@@ -347,21 +347,21 @@ class _Process:
         _thread(SnapshotServer(self._store, listener, setup.credentials, self._bucket).run)
         return ""
 
-    def _handle(self, queue_command: Dict[str, Any]) -> None:
-        if "watch" in queue_command or "settle" in queue_command:
-            self._watcher.queue_command(queue_command)
+    def _handle(self, command: Dict[str, Any]) -> None:
+        if "watch" in command or "settle" in command:
+            self._watcher.queue_command(command)
             return
-        if "hurry" in queue_command:
+        if "hurry" in command:
             self._bucket.remove_limit()
             return
-        if "show" in queue_command:
-            self._mover.updates_live = queue_command["show"]
+        if "show" in command:
+            self._mover.updates_live = command["show"]
             return
-        sources = [(str(address), int(port)) for address, port in queue_command["sources"]]
-        if "restore" in queue_command:
-            self._mover.restore(read_snapshot(queue_command["restore"]), sources)
+        sources = [(str(address), int(port)) for address, port in command["sources"]]
+        if "restore" in command:
+            self._mover.restore(read_snapshot(command["restore"]), sources)
         else:
-            snapshot = read_snapshot(queue_command["fetch"])
+            snapshot = read_snapshot(command["fetch"])
             if snapshot is not None:
                 self._mover.fetch(snapshot, sources)
 
@@ -403,9 +403,9 @@ class _Watcher:
         self._rest_until = 0.0
         self._has_reported = False
 
-    def queue_command(self, queue_command: Dict[str, Any]) -> None:
+    def queue_command(self, command: Dict[str, Any]) -> None:
         """Queue a command, from another thread."""
-        self._commands.append(queue_command)
+        self._commands.append(command)
         os.write(self._wake, b"o")
 
     def run(self) -> None:
@@ -433,18 +433,18 @@ class _Watcher:
         until = max(self._observed_at + _GAP_S, self._rest_until)
         return max(until - now, min(self._observed_at + pause - now, _FOREVER_S if due is None else due))
 
-    def _handle(self, queue_command: Dict[str, Any]) -> None:
+    def _handle(self, command: Dict[str, Any]) -> None:
         if self._setup.is_url:
-            if "settle" in queue_command:
+            if "settle" in command:
                 self._report(settled=self._attempt)
             return
-        if "watch" in queue_command:
-            self._attempt = queue_command["watch"]
-            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, queue_command["task"])
+        if "watch" in command:
+            self._attempt = command["watch"]
+            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, command["task"])
             self._has_reported = False
             self._report_errors(self._begin)
         else:
-            self._report_errors(lambda: self._observe_last(is_orderly=queue_command["settle"]))
+            self._report_errors(lambda: self._observe_last(is_orderly=command["settle"]))
             self._stop_events()
             self._observer = None
             self._report(settled=self._attempt)

@@ -85,7 +85,7 @@ class UnfinishedError(Exception):
     """The named file was copied before it was complete."""
 
 
-# --- looking ----------------------------------------------------------------------------------------------------
+# --- listing ----------------------------------------------------------------------------------------------------
 
 
 def list_directory(directory: str) -> List[PathInfo]:
@@ -361,7 +361,7 @@ def wait_for(fds: Sequence[int], timeout_s: float) -> None:
     poll.poll(max(0.0, timeout_s) * 1000)
 
 
-# --- keeping ----------------------------------------------------------------------------------------------------
+# --- storing ----------------------------------------------------------------------------------------------------
 
 
 class StoredSnapshot:
@@ -674,7 +674,7 @@ def _item(origin: SnapshotOrigin, entry: PathInfo, copy: str, items_by_path: Dic
     return Item(*entry[:5], content=content)
 
 
-# --- putting back -----------------------------------------------------------------------------------------------
+# --- restoring -----------------------------------------------------------------------------------------------
 
 
 def restore(live: str, kept: Optional[StoredSnapshot]) -> None:

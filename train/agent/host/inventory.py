@@ -28,7 +28,7 @@ class Interpreter(NamedTuple):
 
     path: str
     versions: Dict[str, str]
-    hook_environment: bool = False  # it has proven that it runs the hook
+    runs_hook: bool = False  # it has proven that it runs the hook
 
 
 def find_executables(program: str, search: str) -> Iterator[str]:
@@ -138,12 +138,12 @@ class Probe:
             return None
         if code != 0:
             return None
-        hook_environment = self._hook != "" and answer.get("hook") == PROVEN
+        runs_hook = self._hook != "" and answer.get("hook") == PROVEN
         stamps = {path: _stamp(path) for path in watched_paths}
-        entry = {"versions": versions, "stamps": stamps, "asked": self._hook_checksum, "hooked": hook_environment}
+        entry = {"versions": versions, "stamps": stamps, "asked": self._hook_checksum, "hooked": runs_hook}
         self._values["interpreters"][key] = entry
         self._changed = True
-        return Interpreter(path, versions, hook_environment) if versions else None
+        return Interpreter(path, versions, runs_hook) if versions else None
 
     def _key(self, path: str) -> str:
         return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])

@@ -99,9 +99,7 @@ class Reservation:
         """Return the proof that the interpreter runs the hook, or None."""
         interpreter = self.interpreter
         return (
-            Proof(interpreter.path, self.host.hook, is_program(interpreter.path))
-            if interpreter.hook_environment
-            else None
+            Proof(interpreter.path, self.host.hook, is_program(interpreter.path)) if interpreter.runs_hook else None
         )
 
     def hand_over(self) -> None:

@@ -410,7 +410,7 @@ def wrapper(directory: Path, command: str) -> str:
 
 def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     host = probe(tmp_path)
-    assert host.interpreter(sys.executable).hook_environment
+    assert host.interpreter(sys.executable).runs_hook
     host.save()
     interpreters = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
     (entry,) = interpreters.values()
@@ -418,19 +418,19 @@ def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     entry["versions"] = {"python": "from the cache"}
     (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
     again = probe(tmp_path).interpreter(sys.executable)
-    assert (again.versions, again.hook_environment) == ({"python": "from the cache"}, True)
+    assert (again.versions, again.runs_hook) == ({"python": "from the cache"}, True)
     entry["asked"] = 1  # another hook than ours
     (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
     again = probe(tmp_path).interpreter(sys.executable)
     assert again.versions["python"] != "from the cache"
-    assert again.hook_environment
+    assert again.runs_hook
 
 
 def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> None:
     first = probe(tmp_path, hook=False)
-    assert not first.interpreter(sys.executable).hook_environment
+    assert not first.interpreter(sys.executable).runs_hook
     first.save()
-    assert probe(tmp_path).interpreter(sys.executable).hook_environment
+    assert probe(tmp_path).interpreter(sys.executable).runs_hook
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> N
     ],
 )
 def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:
-    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).hook_environment
+    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).runs_hook
 
 
 def test_no_directory_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
