@@ -16,7 +16,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
@@ -306,19 +306,12 @@ def _job_secret(secret: str, drawn: str) -> str:
     return hmac.digest(secret.encode(), b"job " + bytes.fromhex(drawn), "sha256").hex()
 
 
-class _Candidate:
-    """A connection that is not authenticated yet.
+class _Candidate(NamedTuple):
+    """A connection that is not authenticated yet."""
 
-    Args:
-        line: The connection.
-        greeting: State of the authentication.
-        until: Deadline for it on the monotonic clock.
-    """
-
-    def __init__(self, line: _Line, greeting: ChiefGreeting, until: float) -> None:
-        self.line = line
-        self.greeting = greeting
-        self.until = until
+    line: _Line
+    greeting: ChiefGreeting
+    until: float  # deadline of the authentication on the monotonic clock
 
 
 class _Server:
@@ -533,19 +526,12 @@ def _prove(line: _Line, participants: Participants, secret: str, end: float, pla
     greeting = PeerGreeting(secret.encode(), _NAME, 0, str(participants.rank), secrets.token_bytes(NONCE_BYTES))
     try:
         line.write(greeting.first())
-        text = _next_line(line, end)
-    except OSError as error:
-        raise _HungUpError from error
-    except LinkError as error:
-        raise _without_secret(place, error) from error
-    try:
-        answer, session = greeting.take(text)
-    except LinkError as error:
-        raise _without_secret(place, error) from error
-    try:
+        answer, session = greeting.take(_next_line(line, end))
         line.write(answer)
     except OSError as error:
         raise _HungUpError from error
+    except LinkError as error:
+        raise _without_secret(place, error) from error
     line.prove(session)
 
 
