@@ -172,7 +172,7 @@ def test_a_certificate_authority_in_known_hosts_is_reported_as_unsupported(progr
     first, _ = machines(home)
     home.known_hosts.write_text(f"@cert-authority [127.77.0.*]:* {first.key}\n")
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
-    assert "host certificates are not read here" in up.err
+    assert "fleet does not read host certificates" in up.err
 
 
 def test_a_host_key_listed_without_a_port_is_accepted(program: Program, home: Lab) -> None:
@@ -184,7 +184,7 @@ def test_a_host_key_listed_without_a_port_is_accepted(program: Program, home: La
 def test_strict_host_key_checking_is_honored(program: Program, home: Lab) -> None:
     config = home.config("Host gpu*\n  StrictHostKeyChecking yes\n")
     inventory = str(home.inventory("gpu1", "gpu2", config=config))
-    assert "StrictHostKeyChecking yes" in program.run("up", "--inventory", inventory, code=2).err
+    assert "StrictHostKeyChecking is yes" in program.run("up", "--inventory", inventory, code=2).err
     home.config("Host gpu*\n  StrictHostKeyChecking no\n")
     assert "is new; accepted its key" in program.run("up", "--inventory", inventory).err
 

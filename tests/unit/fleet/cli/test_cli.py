@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from fleet.commands.fleets import up
 from fleet.commands.jobs.agent import AgentRequest
 from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
+from fleet.events import Event, Note
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs.program import ProgramRequest
 from fleet.jobs.tasks import TaskTypes
@@ -246,3 +249,34 @@ def test_every_option_belongs_to_a_field_of_the_request(command: str) -> None:
     fields = {name for kind in kinds for name in kind.__annotations__}
     commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
     assert {param.name for param in commands[command].params} - fields <= converted | {"help"}
+
+
+class Exclusive:
+    """A sink that fails if two threads are in it at once, or if its reader is gone."""
+
+    def __init__(self) -> None:
+        self.busy = threading.Lock()
+        self.events = 0
+        self.is_broken = False
+
+    def emit(self, _event: Event) -> None:
+        assert self.busy.acquire(blocking=False)
+        self.events += 1
+        self.busy.release()
+        if self.is_broken:
+            raise BrokenPipeError
+
+    def close(self) -> None:
+        pass
+
+
+def test_events_of_several_threads_are_passed_on_one_at_a_time() -> None:
+    inner = Exclusive()
+    sink = runtime.CommandSink(inner)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: sink.emit(Note(str(number))), range(2000)))
+    assert inner.events == 2000
+    assert not sink.unread
+    inner.is_broken = True
+    sink.emit(Note("unread"))
+    assert sink.unread
