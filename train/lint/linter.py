@@ -19,7 +19,7 @@ from train.lint.interpreter.walk import walk
 from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Subject
 from train.lint.tf1 import uses_of_tf1
-from train.script.keras import needs_legacy
+from train.script.keras import need_of
 from train.script.source import parse
 
 _IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNORECASE)
@@ -48,19 +48,16 @@ def lint(
     """
     trees: dict[str, ast.Module] = {}
     result: list[Finding] = []
-    contents = {name: text.encode("utf-8", "surrogatepass") for name, text in sources.items()}
-    for name, content in contents.items():
+    for name, text in sources.items():
         try:
-            trees[name] = parse(content, name)
+            trees[name] = parse(text.encode("utf-8", "surrogatepass"), name)
         except ScriptError as error:
             result.append(_unreadable(name, error, entry))
     if entry in trees:
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
-        ordered = {entry: contents[entry], **{name: contents[name] for name in trees if name != entry}}
-        subject = Subject(
-            trace, workers, gpus, versions, needs_legacy(ordered), adapt, servers, tuple(uses_of_tf1(trees))
-        )
+        need = need_of({entry: trees[entry], **trees})
+        subject = Subject(trace, workers, gpus, versions, need, adapt, servers, tuple(uses_of_tf1(trees)))
         result += {item for rule in RULES.values() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]

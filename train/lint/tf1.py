@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from train.lint.interpreter.values import Place
+from train.script.source import find_imports
 
 _NAMES = re.compile(
     r"^(?:contrib\b|app\.run|flags\.|logging\.|gfile\.|layers\.|losses\.\w+_\w+|placeholder\b|Session\b|InteractiveSession\b"
@@ -31,12 +32,9 @@ def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
             if first in aliases and node.lineno not in seen and _NAMES.match(rest):
                 seen.add(node.lineno)
                 yield Place(file, node.lineno, node.col_offset + 1), f"tf.{rest}"
-        for statement in ast.walk(tree):
-            names = [item.name for item in statement.names] if isinstance(statement, ast.Import) else []
-            names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
-            for name in names:
-                if name.startswith("tensorflow.contrib"):
-                    yield Place(file, getattr(statement, "lineno", 1), 1), name.replace("tensorflow", "tf", 1)
+        for item in find_imports(ast.walk(tree)):
+            if item.parts[:2] == ["tensorflow", "contrib"]:
+                yield Place(file, item.line, 1), ".".join(["tf", *item.parts[1:]])
 
 
 def _aliases(tree: ast.Module) -> set[str]:

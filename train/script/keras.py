@@ -162,7 +162,11 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
     Args:
         sources: The script and its modules by the name that messages use; files that do not compile are skipped.
     """
-    trees = dict(_parsed(sources))
+    return need_of(dict(_parsed(sources)))
+
+
+def need_of(trees: Mapping[str, ast.Module]) -> Need:
+    """Return the requirement of a script on Keras from its syntax trees, the script first."""
     decided = next(_settings(trees), None)
     if decided:
         return decided

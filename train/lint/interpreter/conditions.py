@@ -9,14 +9,8 @@ from typing import Any
 
 from train.lint.interpreter.values import Const, Items, Mark, Opaque, Value, is_none, options, text, union
 
-_SWAPPED = {
-    "chief": "not_chief",
-    "not_chief": "chief",
-    "outside": "inside",
-    "inside": "outside",
-    "has_tf_config": "no_tf_config",
-    "no_tf_config": "has_tf_config",
-}
+_OPPOSITES = {"chief": "not_chief", "outside": "inside", "has_tf_config": "no_tf_config"}
+_SWAPPED = {**_OPPOSITES, **{other: name for name, other in _OPPOSITES.items()}}
 _AS_CONDITION = {
     "index": "not_chief",
     "tf_config": "has_tf_config",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from enum import Enum
 
 from train.lint.interpreter.values import Bound, Call, Either, Element, Instance, Made, Opaque, Value
@@ -62,6 +61,10 @@ class Kind(Enum):
     DATASET = "dataset"
     DISTRIBUTED = "distributed"
     OTHER = "other"
+
+
+_CLASSES = {DATASET: Kind.DATASET, DISTRIBUTED: Kind.DISTRIBUTED}
+_GROUPS = {"optimizers": Kind.OPTIMIZER, "metrics": Kind.METRIC, "losses": Kind.LOSS}
 
 
 def canonical(name: str) -> str:
@@ -128,10 +131,17 @@ def kind_of_type(name: str) -> Kind:
     part = keras_part(name)
     if last in _STRATEGIES and name.startswith("tensorflow."):
         return Kind.STRATEGY
-    for match, kind in _KINDS:
-        if match(name, part):
-            return kind
-    return Kind.OTHER
+    if name in _CLASSES:
+        return _CLASSES[name]
+    if name.endswith("ClusterResolver"):
+        return Kind.RESOLVER
+    if part in _MODEL_CLASSES:
+        return Kind.MODEL
+    group, _, member = part.partition(".")
+    if group == "layers":
+        return Kind.LAYER if member and "." not in member else Kind.OTHER
+    is_class = bool(member) and not part.endswith("()") and ".schedules." not in part
+    return _GROUPS.get(group, Kind.OTHER) if is_class else Kind.OTHER
 
 
 def kind_of(value: Value | None) -> Kind:
@@ -140,18 +150,3 @@ def kind_of(value: Value | None) -> Kind:
         kinds = {kind_of(option) for option in value.options}
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
     return kind_of_type(type_of(value)) if value is not None else Kind.OTHER
-
-
-_KINDS: tuple[tuple[Callable[[str, str], bool], Kind], ...] = (
-    (lambda name, _: name.endswith("ClusterResolver"), Kind.RESOLVER),
-    (lambda name, _: name == DATASET, Kind.DATASET),
-    (lambda name, _: name == DISTRIBUTED, Kind.DISTRIBUTED),
-    (lambda _, part: part in _MODEL_CLASSES, Kind.MODEL),
-    (lambda _, part: part.startswith("layers.") and part.count(".") == 1, Kind.LAYER),
-    (
-        lambda _, part: part.startswith("optimizers.") and ".schedules." not in part and not part.endswith("()"),
-        Kind.OPTIMIZER,
-    ),
-    (lambda _, part: part.startswith("metrics.") and not part.endswith("()"), Kind.METRIC),
-    (lambda _, part: part.startswith("losses.") and not part.endswith("()"), Kind.LOSS),
-)

@@ -15,6 +15,13 @@ _URL = re.compile(r"^[a-z][a-z0-9+]*://")
 _HOME = re.compile(r"^(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/])")
 _RESTORES = ("restore", "read", "load_weights", "load_model", "latest_checkpoint", "restore_or_initialize")
 _DIRECTORY = 'os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")'
+# Name and position of the parameter for a directory from which a restarted script continues.
+_PARAMETERS = {
+    "callbacks.BackupAndRestore": ("backup_dir", 0),
+    "callbacks.experimental.BackupAndRestore": ("backup_dir", 0),
+    "tensorflow.train.CheckpointManager": ("directory", 1),
+    "tensorflow.train.Checkpoint.save": ("file_prefix", 0),
+}
 _SAVERS = {"chief": "only the chief saves", "not_chief": "the chief does not save"}
 _SAVING_CALLBACKS = ("BackupAndRestore", "ModelCheckpoint", "LambdaCallback", "Callback")
 _SEPARATE = DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY | Mark.TASK_PATH
@@ -67,15 +74,8 @@ def _path(subject: Subject, call: Call) -> Value | None:
 def _directories(subject: Subject) -> Iterator[tuple[Call, Value]]:
     """Yield the directories from which a restarted script continues."""
     for call in subject.trace.calls if subject.multi or subject.parameter_server else ():
-        part = keras_part(call.name)
-        if part in ("callbacks.BackupAndRestore", "callbacks.experimental.BackupAndRestore"):
-            value = call.argument("backup_dir", 0)
-        elif call.name == "tensorflow.train.CheckpointManager":
-            value = call.argument("directory", 1)
-        elif call.name == "tensorflow.train.Checkpoint.save":
-            value = call.argument("file_prefix", 0)
-        else:
-            continue
+        parameter = _PARAMETERS.get(keras_part(call.name) or call.name)
+        value = call.argument(*parameter) if parameter else None
         if value is not None:
             yield call, value
 

@@ -91,6 +91,7 @@ def test_estimators_are_reported() -> None:
         ("import tensorflow as tf\ntf.contrib.layers.fully_connected(x, 3)\n", ["MW604 error 2"]),
         ("import tensorflow\ntensorflow.train.GradientDescentOptimizer(0.1)\n", ["MW604 error 2"]),
         ("from tensorflow.contrib import learn\n", ["MW604 error 1"]),
+        ("from tensorflow import contrib\n", ["MW604 error 1"]),
         ("import tensorflow as tf\ntf.estimator.Estimator(f)\ntf.app.run()\n", ["MW604 error 3"]),  # and no MW603
         ("import tensorflow.compat.v1 as tf\nwith tf.Session() as s:\n    tf.train.Saver()\n", []),
         ("import tensorflow as tf\ntf.train.Checkpoint()\ntf.compat.v1.Session()\ntf.keras.layers.Dense(1)\n", []),
