@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fleet.fleets.agents import ask_each
 from fleet.jobs.alone import alone_warning
 from train.agent.protocol.records import (
+    NO_REASON,
     AttemptEnded,
     Exit,
     Follow,
@@ -19,6 +20,7 @@ from train.agent.protocol.records import (
     Member,
     Outcome,
     Phase,
+    Reason,
     Record,
     TaskState,
     build,
@@ -42,7 +44,7 @@ class _Task:
     exit: Exit | None = None
     exited_at: float | None = None
     listened: bool | None = None
-    reason: str = ""
+    reason: Reason = NO_REASON
     stopped: bool = False
     inspection: HangInspection | None = None
     head: bytearray = field(default_factory=bytearray)
@@ -60,7 +62,8 @@ class _Task:
         if state.phase is Phase.STOPPING:
             self.stopped = True
         elif state.phase is Phase.EXITED:
-            self.exit, self.exited_at, self.reason = state.exit, state.at, state.reason
+            self.exit, self.exited_at = state.exit, state.at
+            self.reason = Reason(state.reason, state.reason_kind)
             self.listened = state.listened
 
     def to_json(self, *, log: bool) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class _Task:
             "exit": to_dict(self.exit),
             "exited_at": self.exited_at,
             "listened": self.listened,
-            "reason": self.reason,
+            "reason": to_dict(self.reason),
             "stopped": self.stopped,
             "inspection": to_dict(self.inspection),
             "head": base64.b64encode(self.head).decode() if log else "",
@@ -83,6 +86,7 @@ class _Task:
         loaded = {**values}
         loaded["exit"] = build(Exit, loaded["exit"]) if loaded["exit"] else None
         loaded["inspection"] = build(HangInspection, loaded["inspection"]) if loaded["inspection"] else None
+        loaded["reason"] = build(Reason, loaded["reason"])
         loaded["head"], loaded["tail"] = (bytearray(base64.b64decode(loaded[name])) for name in ("head", "tail"))
         return cls(**loaded)
 
@@ -176,7 +180,7 @@ class Evidence:
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._took_part(attempt, end)]
-        return diagnose(evidence, outcome, end.first_failed_task, end.reason)
+        return diagnose(evidence, outcome, end.first_failed_task, Reason(end.reason, end.reason_kind))
 
     def _took_part(self, attempt: int, end: AttemptEnded | JobResult) -> list[tuple[str, _Task]]:
         """Return the tasks of an attempt, by slot: those that reported, and those that are named in other reports."""

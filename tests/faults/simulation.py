@@ -53,7 +53,7 @@ from train.agent.gang.reconciler import (
 )
 from train.agent.gang.scheduling import Terms
 from train.agent.gang.states import DesiredState, Source
-from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy, Reason, ReasonKind
 
 LINK_TIMEOUT_S = 10.0
 WATCHDOG_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for this time is replaced
@@ -317,7 +317,7 @@ class World:
             if host.life != life or not host.up or last is None:
                 return
             fresh = Slot(host.name, facts=HEALTHY, attempt=slot.attempt)
-            reason = f"the agent of {host.name} was killed"
+            reason = Reason(f"the agent of {host.name} was killed", ReasonKind.AGENT_KILLED)
             node, actions = election.resume(self.terms, host.name, fresh, last, reason, self.now)
             self._turn(host, node, actions)
             self._pulse(host, life)
@@ -654,7 +654,7 @@ class World:
             if host.life != life:
                 return
             if action.snapshot is not None and not self._offered(host, action.snapshot):
-                self.feed(host, Failed(action.attempt, "the checkpoint cannot be fetched"))
+                self.feed(host, Failed(action.attempt, Reason("the checkpoint cannot be fetched")))
                 return
             host.live = action.snapshot
             if action.snapshot is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from train.agent.gang.hang import find_activity, is_serving
-from train.agent.protocol.records import Outcome
+from train.agent.protocol.records import NO_REASON, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names, signal_name
 from train.diagnosis import rules, texts
 from train.diagnosis.log_lines import error_in, shortened
@@ -30,7 +30,7 @@ _IMPORT = re.compile(r"(?:from \S+ )?import ")
 
 
 def diagnose(
-    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_failed_task: str, reason: str = ""
+    evidence: Sequence[TaskEvidence], result_outcome: Outcome, first_failed_task: str, reason: Reason = NO_REASON
 ) -> Verdict | None:
     """Return the first cause of a failed attempt, or job; None: it succeeded, or was stopped on request.
 
@@ -44,7 +44,7 @@ def diagnose(
         result_outcome: How the job ended.
         first_failed_task: The task that the agents saw fail first; empty: none. It decides only if the clocks of the
             hosts do not.
-        reason: Why it ended, as the agents report; empty if unknown.
+        reason: Why it ended, as the agents report.
     """
     if result_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):
         return None
@@ -71,10 +71,10 @@ def _mentions(text: str, task: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(task)}(?![\w-])", text) is not None
 
 
-def _one_line(reason: str) -> str:
-    """Return the first line of a reason, with the number of further lines."""
-    first, *others = reason.strip().splitlines() or [""]
-    return f"{first} (and {len(others)} more)" if others else first
+def _one_line(reason: Reason) -> Reason:
+    """Return a reason with its first line and the number of further lines."""
+    first, *others = reason.text.strip().splitlines() or [""]
+    return reason._replace(text=f"{first} (and {len(others)} more)" if others else first)
 
 
 class _Case:
@@ -86,7 +86,7 @@ class _Case:
         reason: Why it ended, as the agents report.
     """
 
-    def __init__(self, readings: list[Reading], first_failed_task: str, reason: str) -> None:
+    def __init__(self, readings: list[Reading], first_failed_task: str, reason: Reason) -> None:
         self._readings = readings
         self._by_task = {reading.task: reading for reading in readings}
         self._first_failed_task = first_failed_task
@@ -106,33 +106,32 @@ class _Case:
         return self._find_reason([*self._reasons(order), (self._reason, "")], rules.REASONS)
 
     @staticmethod
-    def _reasons(readings: Sequence[Reading]) -> list[tuple[str, str]]:
-        return [(_one_line(reading.evidence.reason), reading.task) for reading in readings]
+    def _reasons(readings: Sequence[Reading]) -> list[tuple[Reason, str]]:
+        return [(reading.evidence.reason, reading.task) for reading in readings]
 
-    def _find_reason(self, reasons: Sequence[tuple[str, str]], table: tuple[Rule, ...]) -> Verdict | None:
-        """Return the verdict for the first of `reasons` for which `table` has a rule."""
+    def _find_reason(self, reasons: Sequence[tuple[Reason, str]], kinds: Container[ReasonKind]) -> Verdict | None:
+        """Return the verdict for the first of `reasons` whose class is one of `kinds`."""
         for reason, task in reasons:
-            rule = find_rule(reason, table) if reason else None
-            if rule:
-                return self._from_reason(rule.kind, reason, task)
+            if reason and reason.kind in kinds:
+                return self._from_reason(_one_line(reason), task)
         return None
 
-    def _from_reason(self, kind: Kind, reason: str, task: str) -> Verdict:
+    def _from_reason(self, reason: Reason, task: str) -> Verdict:
         """Return a verdict from the reason that an agent reported.
 
         Args:
-            kind: The class of the cause.
-            reason: The agent's text.
+            reason: The agent's reason, one line.
             task: The agent's task; empty for a reason of the gang.
         """
+        kind = rules.REASONS[reason.kind]
         if kind is Kind.HANG:
-            return self._hang(reason, task)
+            return self._hang(reason.text, task)
         if kind is Kind.DEADLINE:
-            return self._verdict(None, kind, reason, ())
-        named = [name for name in self._by_task if _mentions(reason, name)]
-        named.sort(key=lambda name: (name != self._first_failed_task, reason.index(name)))
-        about = named[0] if named else task or self._first_failed_task
-        message = reason if named else f"{self._called(about)} {CLAUSES[kind]}: {reason}" if about else reason
+            return self._verdict(None, kind, reason.text, ())
+        about = task or self._first_failed_task
+        message = reason.text
+        if about and not _mentions(message, about):
+            message = f"{self._called(about)} {CLAUSES[kind]}: {message}"
         return self._verdict(about, kind, message)
 
     def _hang(self, reason: str, task: str) -> Verdict:
@@ -170,7 +169,7 @@ class _Case:
         return self._of_task(first, [reading.task for reading in failed])
 
     def _failed_by_itself(self, reading: Reading) -> bool:
-        if self._own_reason(reading):
+        if self._has_own_reason(reading):
             return True
         if reading.ours or reading.code == 0:
             return False
@@ -178,14 +177,10 @@ class _Case:
             return True
         return reading.unseen and bool(reading.evidence.reason) and self._first_failed_task in ("", reading.task)
 
-    def _own_reason(self, reading: Reading) -> Rule | None:
-        """Return the rule for the reason that the agent reported, if the reason is a cause."""
-        reason = reading.evidence.reason
-        if not reason or any(_mentions(reason, task) for task in self._by_task if task != reading.task):
-            return None
-        rule = find_rule(reason, rules.REASONS)
-        exited = reading.code == 0 and not reading.ours
-        return rule if rule and (exited or rule.kind in rules.OWN_REASONS) else None
+    def _has_own_reason(self, reading: Reading) -> bool:
+        """Return whether the reason that the agent reported is the cause of the task's end."""
+        kind = reading.evidence.reason.kind
+        return kind in rules.OWN_REASONS or (kind in rules.REASONS and reading.code == 0 and not reading.ours)
 
     def early_exit(self) -> Verdict | None:
         """Return the first task that exited with code 0 before its peers failed because of that."""
@@ -338,10 +333,10 @@ class _Case:
             (reading for reading in self._readings if reading.code != 0), None
         )
         if reading is None:
-            text = self._reason or "the job failed for an unknown reason"
+            text = self._reason.text or "the job failed for an unknown reason"
             return Verdict(self._first_failed_task, Kind.UNKNOWN, text)
         if self._reason and (reading.ours or reading.unseen):
-            return self._verdict(reading, Kind.UNKNOWN, self._reason)
+            return self._verdict(reading, Kind.UNKNOWN, self._reason.text)
         if reading.fatal:
             message = f"{reading.name} raised {describe(reading.fatal)}"
             lines = excerpt(reading.lines, reading.fatal)
@@ -353,10 +348,10 @@ class _Case:
 
     def _of_task(self, reading: Reading, failed: list[str]) -> Verdict:
         """Return the verdict on a task that failed by itself."""
-        rule = self._own_reason(reading)
-        if rule:
-            message = f"{reading.name} {CLAUSES[rule.kind]}: {reading.evidence.reason}"
-            return self._verdict(reading, rule.kind, message, but=failed)
+        if self._has_own_reason(reading):
+            kind = rules.REASONS[reading.evidence.reason.kind]
+            message = f"{reading.name} {CLAUSES[kind]}: {reading.evidence.reason.text}"
+            return self._verdict(reading, kind, message, but=failed)
         if reading.fatal and reading.signal != signal.SIGINT:
             return self._of_exception(reading, reading.fatal, failed)
         if reading.unseen:
@@ -429,13 +424,12 @@ class _Case:
 
     def _of_lost(self, reading: Reading) -> Verdict:
         """Return the verdict on a task with an unknown end: its agent or its host is gone."""
-        rule = find_rule(reading.evidence.reason, rules.REASONS)
-        kind = rule.kind if rule else Kind.UNKNOWN
-        message = f"{reading.name} was lost: {reading.evidence.reason}"
+        kind = rules.REASONS.get(reading.evidence.reason.kind, Kind.UNKNOWN)
+        message = f"{reading.name} was lost: {reading.evidence.reason.text}"
         return self._verdict(reading, kind, message)
 
     def _of_signal(self, reading: Reading, failed: list[str]) -> Verdict:
-        name, reason = signal_name(reading.signal), reading.evidence.reason
+        name, reason = signal_name(reading.signal), reading.evidence.reason.text
         event, hint = f"was killed by {name}", ""
         if reading.signal == signal.SIGINT:
             where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
@@ -445,9 +439,6 @@ class _Case:
         elif reading.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE):
             event, hint = f"crashed in native code ({name}){_last_output(reading.error)}", texts.CRASH_HINT
         message = f"{reading.name} {event}"
-        rule = find_rule(reason, rules.REASONS) if reason else None
-        if rule and rule.kind is Kind.PREEMPTED:
-            return self._verdict(reading, rule.kind, f"{message}: {reason}", but=failed)
         if reason and name not in reason:
             message = f"{message} ({reason})"
         return self._verdict(reading, Kind.KILLED, message, but=failed, hint=hint)

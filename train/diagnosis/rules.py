@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import KW_ONLY, dataclass
 
+from train.agent.protocol.records import ReasonKind
 from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Kind
@@ -502,35 +503,32 @@ EARLY_WORDS = (
 
 # --- reasons that an agent gives ----------------------------------------------------------------------------------
 
+REASONS = {
+    ReasonKind.TIMEOUT: Kind.DEADLINE,
+    ReasonKind.HANG: Kind.HANG,
+    ReasonKind.AGENT_KILLED: Kind.KILLED,
+    ReasonKind.PREEMPTED: Kind.PREEMPTED,
+    ReasonKind.HOST_LOST: Kind.PEER_UNREACHABLE,
+    ReasonKind.UNREACHABLE: Kind.PEER_UNREACHABLE,
+    ReasonKind.DISK_FULL: Kind.DISK_FULL,
+    ReasonKind.OUT_OF_MEMORY: Kind.HOST_OUT_OF_MEMORY,
+    ReasonKind.KILLED: Kind.KILLED,
+    ReasonKind.NOT_JOINED: Kind.PEER_NEVER_STARTED,
+    ReasonKind.NAME_RESOLUTION: Kind.NAME_RESOLUTION,
+    ReasonKind.PORT_IN_USE: Kind.PORT_IN_USE,
+    ReasonKind.VERSIONS: Kind.VERSION_MISMATCH,
+}
+"""Class of the cause for each reason; the cause is unknown for all others."""
 # Decisions of the gang; they take precedence over logs.
 DECISIONS = (
-    Rule(Kind.DEADLINE, r"^the job ran longer than \S{1,20} s\b"),
-    Rule(Kind.HANG, r"^no (?:progress for|first step within) \S{1,20} s\b"),
-    Rule(Kind.KILLED, r"^the agent of \S{1,80} was killed\b|^\S{1,80} \(\S{1,80}\) was lost: its agent was killed\b"),
-    Rule(Kind.PREEMPTED, r"^\S{1,80} \(\S{1,80}\) was preempted(?:, and |$)"),
-    Rule(Kind.PEER_UNREACHABLE, r"^\S{1,80} \(\S{1,80}\) (?:was lost: |did not answer(?:$|[,;] ))"),
-)
-REASONS = (
-    Rule(Kind.DISK_FULL, r"(?i)no space left|disk (?:is )?full|disk quota|\bof disk left\b"),
-    Rule(Kind.HOST_OUT_OF_MEMORY, r"(?i)out of memory|\boom\b|oom[- ]kill"),
-    Rule(Kind.PREEMPTED, r"(?i)preempt|spot (?:instance|vm)|host maintenance|reclaimed"),
-    Rule(Kind.HANG, r"(?i)no progress|\bhang|\bhung\b|\bstuck\b|\bstalled\b|no output"),
-    Rule(Kind.PEER_NEVER_STARTED, r"(?i)did not join|never (?:joined|started)"),
-    Rule(
-        Kind.NAME_RESOLUTION,
-        r"(?i)name resolution|cannot resolve|could not resolve|name or service not known|cannot be resolved",
-    ),
-    Rule(Kind.PORT_IN_USE, r"(?i)port \S{1,20} (?:is )?(?:in use|taken|busy)|address already in use"),
-    Rule(Kind.VERSION_MISMATCH, r"(?i)different versions?\b|versions? differ|(?:tensorflow|keras) differs"),
-    Rule(
-        Kind.PEER_UNREACHABLE,
-        r"(?i)\bsilent\b|\blost\b|unreachable|cannot reach|no answer|link (?:broke|is down)|connection"
-        r"|closed|no longer answers|did not answer",
-    ),
-    Rule(Kind.KILLED, r"(?i)\bagent of \S{1,80} was killed\b|\bwas killed by (?:SIG[A-Z]|signal)"),
+    ReasonKind.TIMEOUT,
+    ReasonKind.HANG,
+    ReasonKind.AGENT_KILLED,
+    ReasonKind.PREEMPTED,
+    ReasonKind.HOST_LOST,
 )
 # For a task that its agent stopped, only these reasons are causes.
-OWN_REASONS = (Kind.DISK_FULL, Kind.HOST_OUT_OF_MEMORY, Kind.PREEMPTED)
+OWN_REASONS = (ReasonKind.DISK_FULL, ReasonKind.OUT_OF_MEMORY, ReasonKind.PREEMPTED)
 
 # --- statuses that peers answered with ----------------------------------------------------------------------------
 

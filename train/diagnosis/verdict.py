@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from train.agent.protocol.records import Exit, HangInspection
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason
 
 LARGEST_TAIL = 256 * 1024
 LARGEST_HEAD = 16 * 1024
@@ -54,7 +54,7 @@ class TaskEvidence:
         address: The address at which its peers reach it.
         exit: How its process ended; None if unknown.
         exited_at: Seconds since the epoch by its host's clock; None or 0 if unknown.
-        reason: The reason that its agent reported; empty if none.
+        reason: The reason that its agent reported, if any.
         stopped_by_us: True if its agent sent SIGTERM or SIGKILL before it ended.
         inspection: What it was doing when the tasks made no progress; None if it was not inspected.
         port: Port of its TensorFlow server in TF_CONFIG; 0 if unknown.
@@ -66,7 +66,7 @@ class TaskEvidence:
     address: str = ""
     exit: Exit | None = None
     exited_at: float | None = None
-    reason: str = ""
+    reason: Reason = NO_REASON
     stopped_by_us: bool = False
     log_tail: bytes = b""
     log_head: bytes = b""

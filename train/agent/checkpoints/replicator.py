@@ -59,7 +59,8 @@ from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.spawn import close_descriptors, end_with
 from train.agent.protocol.channel import LineBuffer
-from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.errors import RefusedError, reason_kind
+from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 from train.agent.protocol.session import LONGEST_LINE
 
 _NICE = 10
@@ -77,7 +78,7 @@ class Restored(NamedTuple):
     """The answer to `Replicator.restore`."""
 
     snapshot: Optional[Snapshot]
-    error: str = ""  # a sentence; empty: the checkpoint directory is equal to the snapshot
+    error: Reason = NO_REASON  # a sentence; empty: the checkpoint directory is equal to the snapshot
 
 
 class News(NamedTuple):
@@ -251,7 +252,8 @@ class Replicator:
 def _read_news(values: Dict[str, Any]) -> News:
     restored = values.get("restored")
     if restored is not None:
-        values["restored"] = Restored(read_snapshot(restored[0]), restored[1])
+        text, kind = restored[1]
+        values["restored"] = Restored(read_snapshot(restored[0]), Reason(text, ReasonKind(kind)))
     for name in ("held", "fetched"):
         values[name] = read_snapshot(values.get(name))
     return News(**values)
@@ -611,13 +613,13 @@ class _Mover:
             self._report(fetched=snapshot)
 
     def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
-        reason = name = ""
+        reason, name = NO_REASON, ""
         try:
             if not self._setup.is_url:
                 self._setup.check()
                 name = self._restore_snapshot(snapshot, sources)
         except (ReplicaError, OSError) as error:
-            reason = _describe_error(error)
+            reason = Reason(_describe_error(error), reason_kind(error))
         self._report(restored=Restored(snapshot, reason), checkpoint=name)
 
     def _restore_snapshot(self, snapshot: Optional[Snapshot], sources: List[Source]) -> str:

@@ -286,6 +286,7 @@ class Fetch:
         """
         target_directory = self._store.make()
         reasons = []
+        broken: Optional[Exception] = None
         try:
             for address, port in sources:
                 try:
@@ -295,6 +296,7 @@ class Fetch:
                 except _DiskError as error:
                     raise ReplicaError(f"a copy of the checkpoint cannot be written: {error}") from error
                 except _BROKEN as error:
+                    broken = error
                     reasons.append(f"{address} port {port}: {_reason(error)}")
                 except ValueError as error:
                     reasons.append(f"{address} port {port}: {error}")
@@ -303,7 +305,9 @@ class Fetch:
         finally:
             remove_tree(target_directory)
         name = f"snapshot {self.snapshot.number} of attempt {self.snapshot.attempt}"
-        raise ReplicaError(f"no host gave {name} of the checkpoint: {'; '.join(reasons) or 'none has it'}")
+        raise ReplicaError(
+            f"no host gave {name} of the checkpoint: {'; '.join(reasons) or 'none has it'}"
+        ) from broken
 
     def _fetch_from(self, address: str, port: int, target_directory: str) -> bool:
         with socket.create_connection((address, port), CONNECT_S) as connection:

@@ -16,7 +16,7 @@ from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called, task_rank
-from train.agent.protocol.records import Outcome, RestartPolicy
+from train.agent.protocol.records import Outcome, Reason, ReasonKind, RestartPolicy
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0
@@ -132,7 +132,7 @@ def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
     return _settle(peer, actions, now)
 
 
-def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: str, now: float) -> Step:
+def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: Reason, now: float) -> Step:
     """Return the state of a supervisor that replaces a killed one whose processes were all ended."""
     slot = slot._replace(desired=last, attempt=last.attempt, reason=reason, closed=True)
     peer = Peer(terms, local_slot, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
@@ -290,15 +290,16 @@ def _peer_lost(peer: Peer, event: PeerLost, now: float) -> Step:
     return peer, []
 
 
-def _leader_lost(peer: Peer, reason: str, now: float) -> Step:
-    message = f"{_describe_slot(peer, peer.leader)} was lost: {reason}"
+def _leader_lost(peer: Peer, clause: str, now: float) -> Step:
+    message = f"{_describe_slot(peer, peer.leader)} was lost: {clause}"
     lost = {**peer.lost, peer.leader: message}
     peer = peer._replace(lost=lost, joined=False)
     if peer.slot.stop_grace_s is not None:
-        return _finish_isolated(peer, End(Outcome.CANCELLED, "", "stopped on request"), now)
+        return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)
+    reason = Reason(message, ReasonKind.HOST_LOST)
     if not _can_continue(peer):
-        return _finish_isolated(peer, End(Outcome.FAILED, peer.leader, message), now)
-    peer, actions = _stop_local_task(peer, message)
+        return _finish_isolated(peer, End(Outcome.FAILED, peer.leader, reason), now)
+    peer, actions = _stop_local_task(peer, reason)
     return _seek_leader(peer, actions, now)
 
 
@@ -316,7 +317,7 @@ def _can_continue(peer: Peer) -> bool:
     return policy.restart is not RestartPolicy.NEVER and desired_state.restarts < policy.restarts
 
 
-def _stop_local_task(peer: Peer, reason: str) -> Step:
+def _stop_local_task(peer: Peer, reason: Reason) -> Step:
     """End the local task before a new leader is known."""
     desired_state = peer.slot.desired
     if desired_state is None or desired_state.stage in (Stage.WAIT, Stage.RESULT):
@@ -334,14 +335,17 @@ def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
         others = [slot for slot in ranked(peer.terms) if slot not in gone and slot != peer.local_slot]
         if not others:
             # It never took part in the job: the result of any other host takes precedence.
-            return _finish_isolated(peer, End(Outcome.LOST, peer.local_slot, "no agent of the job was found"), now)
+            return _finish_isolated(
+                peer, End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found")), now
+            )
         peer = peer._replace(mode=Mode.SEEKING, term=0, candidate=others[0], mode_since=now, cut_off=False)
         return peer, [*actions, Dial(others[0])]
     candidate = next(slot for slot in ranked(peer.terms) if slot not in gone or slot == peer.local_slot)
     peer = peer._replace(mode=Mode.SEEKING, candidate=candidate, mode_since=now, cut_off=False)
     if candidate != peer.local_slot:
         return peer, [*actions, Dial(candidate)]
-    end = End(Outcome.FAILED, peer.leader, peer.lost.get(peer.leader, ""), host_lost=peer.leader in peer.lost)
+    reason = Reason(peer.lost.get(peer.leader, ""), ReasonKind.HOST_LOST)
+    end = End(Outcome.FAILED, peer.leader, reason, host_lost=peer.leader in peer.lost)
     peer, more = _lead(peer, end, dict(peer.lost), now)
     return peer, [*actions, *more]
 
@@ -374,7 +378,7 @@ def _follow(peer: Peer, leader: str, term: int, now: float) -> Step:
     """Follow another leader with a better claim; the local task belongs to an outdated attempt and ends."""
     if leader == peer.leader and peer.mode is Mode.FOLLOWING:
         return peer._replace(term=term), []
-    reason = f"{_describe_slot(peer, leader)} leads the job now"
+    reason = Reason(f"{_describe_slot(peer, leader)} leads the job now")
     halted, actions = _stop_local_task(peer, reason)
     peer = halted._replace(
         mode=Mode.FOLLOWING,
@@ -508,7 +512,8 @@ def _leader_timed_out(peer: Peer, now: float) -> Step:
         return _leader_lost(peer, waited, now)
     if peer.cut_off:
         first = next(iter(peer.lost))
-        return _finish_isolated(peer, End(Outcome.FAILED, first, f"{peer.lost[first]}; others still reach it"), now)
+        reason = Reason(f"{peer.lost[first]}; others still reach it", ReasonKind.HOST_LOST)
+        return _finish_isolated(peer, End(Outcome.FAILED, first, reason), now)
     if peer.candidate in peer.connected:
         return peer._replace(mode_since=now), []
     return _seek_leader(peer._replace(passed_over=peer.passed_over | {peer.candidate}), [], now)
@@ -520,4 +525,4 @@ def _stop_requested(peer: Peer, grace_s: float, now: float) -> Step:
     peer = peer._replace(slot=peer.slot._replace(stop_grace_s=grace_s))
     if peer.joined:
         return peer, []
-    return _finish_isolated(peer, End(Outcome.CANCELLED, "", "stopped on request"), now)
+    return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)

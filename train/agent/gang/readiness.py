@@ -5,11 +5,11 @@ differ, it fails with an obscure error or with none.
 """
 
 from collections import Counter
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.protocol.cluster import endpoint, parse_task
-from train.agent.protocol.records import Member
+from train.agent.protocol.records import Member, ReasonKind
 from train.agent.protocol.wording import join_names
 
 CLOCKS_APART_S = 5.0
@@ -45,26 +45,17 @@ class Verdict(NamedTuple):
     problems: Tuple[str, ...]
     warnings: Tuple[str, ...]
     first_failed_task: str  # the only task that all problems involve; empty if there is none
+    kind: ReasonKind = ReasonKind.OTHER  # of the first problem
 
 
 class _Problem(NamedTuple):
     text: str
     task: str = ""
+    kind: ReasonKind = ReasonKind.OTHER
 
 
 Pairs = Mapping[Tuple[str, str], str]
 """Maps two tasks to the reason why the first cannot reach the second; empty if it can."""
-
-
-def read_facts(values: Mapping[str, Any], ahead_s: float) -> Facts:
-    """Facts as they came over a link; what is missing counts as not there."""
-    return Facts(
-        dict(values.get("versions", {})),
-        list(values.get("gpus", [])),
-        int(values.get("disk_free", 0)),
-        ahead_s,
-        str(values.get("machine", "")),
-    )
 
 
 def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
@@ -96,13 +87,15 @@ def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs)
         *_gpu_problems(members, known_facts),
     ]
     problems += [
-        _Problem(f"{_label(member)} did not join", member.task)
+        _Problem(f"{_label(member)} did not join", member.task, ReasonKind.NOT_JOINED)
         for member in members
         if member.task not in known_facts
     ]
     blamed = {problem.task for problem in problems}
     first = next(iter(blamed)) if len(blamed) == 1 else ""
-    return Verdict(tuple(problem.text for problem in problems), tuple(_warnings(members, known_facts)), first)
+    kind = problems[0].kind if problems else ReasonKind.OTHER
+    texts = tuple(problem.text for problem in problems)
+    return Verdict(texts, tuple(_warnings(members, known_facts)), first, kind)
 
 
 def _label(member: Member) -> str:
@@ -137,8 +130,12 @@ def _reachability_problems(members: Sequence[Member], pairs: Pairs) -> List[_Pro
         if clause and pair[0] != pair[1] and tasks.issuperset(pair):
             broken.setdefault(clause, set()).add(pair)
     blamed = _find_common_task({pair for group in broken.values() for pair in group})
-    texts = [text for clause, group in sorted(broken.items()) for text in _describe_pairs(members, clause, group)]
-    return [*problems, *[_Problem(text, blamed) for text in texts]]
+    problems += [
+        _Problem(text, blamed, ReasonKind.NAME_RESOLUTION if clause == UNKNOWN_NAME else ReasonKind.UNREACHABLE)
+        for clause, group in sorted(broken.items())
+        for text in _describe_pairs(members, clause, group)
+    ]
+    return problems
 
 
 def _find_common_task(broken: Set[Tuple[str, str]]) -> str:
@@ -201,6 +198,7 @@ def _disk_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Ite
                 f"{_label(member)} has {readable_size(host_facts.disk_free)} of disk left for the job, less than "
                 f"{readable_size(DISK_RESERVE)}; free some space on the host",
                 member.task,
+                ReasonKind.DISK_FULL,
             )
 
 
@@ -255,6 +253,7 @@ def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> 
                 f"{title} differs: {_format(groups)}; install the same release on all hosts, "
                 "or select an interpreter that has it",
                 _find_outlier(groups),
+                ReasonKind.VERSIONS,
             )
 
 

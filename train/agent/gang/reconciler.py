@@ -8,7 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Member
+from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
 
 
 class Reserved(NamedTuple):
@@ -22,7 +22,7 @@ class Restored(NamedTuple):
     """The checkpoint directory was prepared for `attempt`, or could not be (`problem`)."""
 
     attempt: int
-    problem: str = ""
+    problem: Reason = NO_REASON
     checkpoint: Optional[str] = None  # see TaskState
 
 
@@ -44,7 +44,7 @@ class Exited(NamedTuple):
 
     attempt: int
     exit: Exit
-    reason: str = ""
+    reason: Reason = NO_REASON
 
 
 class Closed(NamedTuple):
@@ -57,7 +57,7 @@ class Failed(NamedTuple):
     """This host cannot meet a requirement of `attempt`."""
 
     attempt: int
-    reason: str
+    reason: Reason
 
 
 class TaskActivity(NamedTuple):
@@ -198,7 +198,7 @@ class Slot(NamedTuple):
     held: bool = False
     probe_results: Optional[Dict[str, str]] = None
     exit: Optional[Exit] = None
-    reason: str = ""
+    reason: Reason = NO_REASON
     closed: bool = True
     reserving: bool = False
     restoring: bool = False
@@ -351,7 +351,7 @@ def _stop_task(slot: Slot, desired: DesiredState) -> Step:
     grace_s = desired.grace_s if same else 0.0
     if slot.exit is not None or (slot.ending_grace_s is not None and grace_s >= slot.ending_grace_s):
         return slot, []
-    reason = desired.reason if same else f"attempt {desired.attempt} begins"
+    reason = desired.reason.text if same else f"attempt {desired.attempt} begins"
     return slot._replace(ending_grace_s=grace_s), [EndTask(slot.attempt, reason, grace_s)]
 
 
@@ -362,7 +362,8 @@ def _report_end(slot: Slot, desired: DesiredState) -> Step:
         return slot, []
     exits = {desired.display_name(name): ended for name, ended in desired.exits.items()}
     first = desired.display_name(desired.first_failed_slot)
-    ended = AttemptEnded(slot.name, desired.attempt, 0.0, first, desired.reason, exits, desired.retry_s)
+    text, kind = desired.reason
+    ended = AttemptEnded(slot.name, desired.attempt, 0.0, first, text, exits, desired.retry_s, reason_kind=kind)
     ended = ended._replace(preempted=desired.preempted, first_failed_slot=desired.first_failed_slot)
     return slot._replace(end_reported=True), [ReportAttemptEnd(ended)] if desired.task_of(slot.name) else []
 

@@ -16,6 +16,7 @@ from train.agent.protocol.records import (
     GRACE_S,
     JOIN_TIMEOUT_S,
     LINK_TIMEOUT_S,
+    NO_REASON,
     Exit,
     HangInspection,
     JobResult,
@@ -23,6 +24,8 @@ from train.agent.protocol.records import (
     OnHang,
     Outcome,
     Policy,
+    Reason,
+    ReasonKind,
     RestartPolicy,
     SuccessPolicy,
 )
@@ -74,7 +77,7 @@ class End(NamedTuple):
 
     outcome: Outcome
     first_failed_slot: str = ""
-    reason: str = ""
+    reason: Reason = NO_REASON
     exit: Optional[Exit] = None
     final: bool = False  # never restart
     summary: str = ""  # short form of a long reason
@@ -245,7 +248,7 @@ def desired_state(gang: Gang) -> DesiredState:
         started=gang.started,
         snapshot=gang.snapshot,
         sources=sources if gang.snapshot is not None else [],
-        reason=end.summary or end.reason,
+        reason=end.reason._replace(text=end.summary or end.reason.text),
         first_failed_slot=end.first_failed_slot,
         preempted=_is_tolerated_preemption(gang),
         grace_s=gang.grace_s,
@@ -397,7 +400,12 @@ def _find_preemption(gang: Gang) -> Optional[End]:
     """Return the end of an attempt that loses a host to preemption, or None."""
     for slot in _required_slots(gang):
         if _is_preempted(gang, slot) and _status_of(gang, slot).exit != Exit(code=0):
-            return End(Outcome.FAILED, slot, f"{_describe_slot(gang, slot)} was preempted", host_lost=True)
+            return End(
+                Outcome.FAILED,
+                slot,
+                Reason(f"{_describe_slot(gang, slot)} was preempted", ReasonKind.PREEMPTED),
+                host_lost=True,
+            )
     return None
 
 
@@ -412,7 +420,7 @@ def _find_failure(gang: Gang) -> Optional[End]:
             return failed
     for slot, reason in gang.lost.items():
         if slot in _required_slots(gang):
-            return End(Outcome.FAILED, slot, reason, host_lost=True)
+            return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return None
 
 
@@ -422,9 +430,10 @@ def _task_failure(gang: Gang, slot: str) -> Optional[End]:
     if report.reason and (report.exit is not None or report.closed):
         return End(Outcome.FAILED, slot, report.reason, report.exit)
     if report.exit is not None and gang.stage is not Stage.GO:
-        return End(Outcome.FAILED, slot, f"{name} ended before the start", report.exit)
+        return End(Outcome.FAILED, slot, Reason(f"{name} ended before the start"), report.exit)
     if report.exit is not None and report.exit.code != 0:
-        return End(Outcome.FAILED, slot, describe_exit(name, report.exit), report.exit)
+        kind = ReasonKind.OTHER if report.exit.signal is None else ReasonKind.KILLED
+        return End(Outcome.FAILED, slot, Reason(describe_exit(name, report.exit), kind), report.exit)
     return None
 
 
@@ -444,14 +453,14 @@ def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
         return gang
     if gang.trained_at is not None:
         return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
-    reason = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
-    return _end_attempt(gang, End(Outcome.FAILED, "", reason, final=True), now)
+    text = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
+    return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.TIMEOUT), final=True), now)
 
 
 def _apply_stop_request(gang: Gang, grace_s: float, now: float) -> Gang:
     if gang.stage is Stage.RESULT or (gang.end is not None and gang.end.outcome is Outcome.CANCELLED):
         return gang
-    end = End(Outcome.CANCELLED, "", "stopped on request")
+    end = End(Outcome.CANCELLED, "", Reason("stopped on request"))
     if gang.stage is Stage.STOP:  # it is ending and will not restart
         failed = gang.end is not None and gang.end.outcome is Outcome.FAILED and not _should_restart(gang)
         return gang if failed else gang._replace(end=end)
@@ -504,12 +513,13 @@ def _enforce_join_timeout(gang: Gang, missing: List[str], now: float) -> Gang:
     if now < gang.began_at + gang.terms.join_timeout_s:
         return gang
     names = ", ".join(_describe_slot(gang, slot) for slot in missing)
-    reason = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
+    text = f"{names} did not join within {gang.terms.join_timeout_s:g} s; nothing was started"
     if gang.started:
-        reason = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
-    lost = {slot: reason for slot in missing if slot not in gang.connected}
+        text = f"{names} did not join attempt {gang.attempt} within {gang.terms.join_timeout_s:g} s"
+    lost = {slot: text for slot in missing if slot not in gang.connected}
     gang = gang._replace(lost={**gang.lost, **lost})
     first = next(iter(lost), missing[0])
+    reason = Reason(text, ReasonKind.NOT_JOINED)
     return _end_attempt(gang, End(Outcome.FAILED, first, reason, final=not gang.started, host_lost=bool(lost)), now)
 
 
@@ -530,12 +540,12 @@ def _advance_check(gang: Gang, now: float) -> Gang:
         for slot in _assigned_slots(gang)
         if (slot_facts := _status_of(gang, slot).facts) is not None
     }
-    problems, warnings, first_failed_slot = readiness.verdict(gang.members, facts, pairs)
-    if problems:
+    verdict = readiness.verdict(gang.members, facts, pairs)
+    if verdict.problems:
         end = End(
             Outcome.FAILED,
-            _find_slot(gang, first_failed_slot),
-            "\n".join(problems),
+            _find_slot(gang, verdict.first_failed_task),
+            Reason("\n".join(verdict.problems), verdict.kind),
             final=not gang.started,
             summary=NOT_READY,
         )
@@ -543,7 +553,7 @@ def _advance_check(gang: Gang, now: float) -> Gang:
     timeout_s = gang.terms.policy.timeout_s
     job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline
     gang = gang._replace(
-        started=True, gate_opened_at=now, job_deadline=job_deadline, notices=(*gang.notices, *warnings)
+        started=True, gate_opened_at=now, job_deadline=job_deadline, notices=(*gang.notices, *verdict.warnings)
     )
     return _enter(gang, Stage.GO, now)
 
@@ -573,7 +583,7 @@ def _drop_failed_evaluators(gang: Gang) -> Gang:
     """Report failed evaluators. No other task waits for them, so training continues."""
     for slot in _evaluator_slots(gang):
         failed = _task_failure(gang, slot)
-        reason = failed.reason if failed is not None else gang.lost.get(slot, "")
+        reason = failed.reason.text if failed is not None else gang.lost.get(slot, "")
         if reason and slot not in gang.dropped_evaluators:
             notice = f"{reason}; training continues without it"
             gang = gang._replace(dropped_evaluators=gang.dropped_evaluators | {slot}, notices=(*gang.notices, notice))
@@ -637,7 +647,7 @@ def _first_cause(gang: Gang) -> Optional[End]:
     for slot, reason in gang.lost.items() if follows else ():
         if slot in _evaluator_slots(gang):
             continue
-        return End(Outcome.FAILED, slot, reason, host_lost=True)
+        return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return end
 
 
@@ -717,7 +727,8 @@ def _give_up(gang: Gang, why: str, now: float) -> Gang:
         missing = [slot for slot in _assigned_slots(gang) if slot not in gang.connected]
         later = [] if end.first_failed_slot in missing else missing
         addition = f"; {_describe_slot(gang, later[0])} was lost after that" if later else ""
-        gang = gang._replace(end=end._replace(reason=f"{end.reason}{addition}, and {why}"))
+        reason = end.reason._replace(text=f"{end.reason.text}{addition}, and {why}")
+        gang = gang._replace(end=end._replace(reason=reason))
     return _finish(gang, now)
 
 
@@ -761,10 +772,11 @@ def _finish(gang: Gang, now: float) -> Gang:
         end.outcome,
         0.0,
         _display_name(gang, end.first_failed_slot),
-        end.reason,
+        end.reason.text,
         {_display_name(gang, slot): ended for slot, ended in _exits(gang).items()},
         gang.started,
         isolated=gang.isolated or 2 * len(gang.connected) <= len(gang.terms.slots),
+        reason_kind=end.reason.kind,
     )
     return _enter(gang._replace(result=result), Stage.RESULT, now)
 
@@ -839,12 +851,12 @@ def _evaluate_inspection(gang: Gang, now: float) -> Gang:
         _find_slot(gang, blocking_task(hangs_by_name, members)),
     )
     if _is_start_overdue(gang, now):
-        reason = f"no first step within {policy.start_timeout_s:g} s: {message}"
+        reason = Reason(f"no first step within {policy.start_timeout_s:g} s: {message}", ReasonKind.HANG)
         return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
-    reason = f"no progress for {policy.hang_timeout_s:g} s: {message}"
+    reason = Reason(f"no progress for {policy.hang_timeout_s:g} s: {message}", ReasonKind.HANG)
     if policy.on_hang is OnHang.RESTART:
         return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
-    return gang._replace(notices=(*gang.notices, reason))
+    return gang._replace(notices=(*gang.notices, reason.text))
 
 
 _STEPS: Dict[Stage, Callable[[Gang, float], Gang]] = {

@@ -10,10 +10,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang.readiness import Facts
 from train.agent.protocol.records import (
+    NO_REASON,
     Exit,
     HangInspection,
     JobResult,
     Member,
+    Reason,
     build,
     to_dict,
 )
@@ -59,7 +61,7 @@ class DesiredState(NamedTuple):
     started: bool = False  # True if user code ever ran
     snapshot: Optional[Snapshot] = None  # newest complete checkpoint of all hosts
     sources: List[Source] = []  # noqa: RUF012 - never changed; sources of that checkpoint
-    reason: str = ""
+    reason: Reason = NO_REASON
     first_failed_slot: str = ""
     preempted: bool = False  # the host of that slot was lost, which is not a failure of the job
     grace_s: float = 0.0
@@ -93,7 +95,7 @@ class SlotStatus(NamedTuple):
     held: bool = False  # at its gate
     probe_results: Optional[Dict[str, str]] = None  # slot -> error; empty if its port is reachable
     exit: Optional[Exit] = None
-    reason: str = ""  # what the agent knows beyond the exit status
+    reason: Reason = NO_REASON  # what the agent knows beyond the exit status
     closed: bool = True  # no process of the attempt exists
     facts: Optional[Facts] = None
     clock: float = 0.0  # time of the host, seconds since the epoch

@@ -1,5 +1,6 @@
 """Find, list, and report the jobs of this host."""
 
+import errno
 import os
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
@@ -16,6 +17,7 @@ from train.agent.protocol.records import (
     Phase,
     Policy,
     Progress,
+    ReasonKind,
     Record,
     Refusal,
     Usage,
@@ -45,11 +47,12 @@ def lost_result(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     history = states(paths, attempt)
     task = history[-1].task if history else os.path.basename(paths.directory)
     lines = read_text(paths.agent_log).strip().splitlines()
-    reason = f"the agent that looked after {task} is gone without a word"
+    reason, kind = f"the agent that looked after {task} is gone without a word", ReasonKind.OTHER
     if lines:
         reason = f"the agent that looked after {task} broke off: {lines[-1]}"
+        kind = ReasonKind.DISK_FULL if os.strerror(errno.ENOSPC) in lines[-1] else kind
     at = max((_changed(path) for path in (paths.records(attempt), paths.log(attempt))), default=0.0)
-    return JobResult(job, attempt, Outcome.LOST, at, task, reason)
+    return JobResult(job, attempt, Outcome.LOST, at, task, reason, reason_kind=kind)
 
 
 def _changed(path: str) -> float:

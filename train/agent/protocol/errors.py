@@ -1,6 +1,19 @@
 """Errors that end a request or a conversation."""
 
-from train.agent.protocol.records import Refusal, Refused
+import errno
+import socket
+from typing import Optional
+
+from train.agent.protocol.records import ReasonKind, Refusal, Refused
+
+_KINDS = {
+    errno.ENOSPC: ReasonKind.DISK_FULL,
+    errno.EDQUOT: ReasonKind.DISK_FULL,
+    errno.EADDRINUSE: ReasonKind.PORT_IN_USE,
+    errno.ETIMEDOUT: ReasonKind.UNREACHABLE,
+    errno.EHOSTUNREACH: ReasonKind.UNREACHABLE,
+    errno.ENETUNREACH: ReasonKind.UNREACHABLE,
+}
 
 
 class RefusedError(Exception):
@@ -24,3 +37,14 @@ class RefusedError(Exception):
 
 class ClientGoneError(Exception):
     """The client closed the connection, or was silent for too long."""
+
+
+def reason_kind(error: Optional[BaseException]) -> ReasonKind:
+    """Return the class of an error of the operating system, or of the one that caused `error`."""
+    while error is not None:
+        if isinstance(error, (ConnectionError, socket.timeout)):
+            return ReasonKind.UNREACHABLE
+        if isinstance(error, OSError) and error.errno in _KINDS:
+            return _KINDS[error.errno]
+        error = error.__cause__
+    return ReasonKind.OTHER

@@ -91,6 +91,39 @@ class OnHang(str, Enum):
     RESTART = "restart"
 
 
+class ReasonKind(str, Enum):
+    """Class of a reason that an agent reports. Programs decide by it, never by the text."""
+
+    OTHER = "other"
+    DISK_FULL = "disk-full"
+    OUT_OF_MEMORY = "out-of-memory"  # the kernel killed the task
+    KILLED = "killed"  # a signal ended the task
+    AGENT_KILLED = "agent-killed"
+    PREEMPTED = "preempted"
+    HANG = "hang"  # no progress
+    TIMEOUT = "timeout"  # of the job
+    NOT_JOINED = "not-joined"
+    HOST_LOST = "host-lost"
+    UNREACHABLE = "unreachable"
+    NAME_RESOLUTION = "name-resolution"
+    PORT_IN_USE = "port-in-use"
+    VERSIONS = "versions"  # differ between the hosts
+
+
+class Reason(NamedTuple):
+    """Why a task, an attempt, or a job ended; false if there is no text."""
+
+    text: str = ""
+    kind: ReasonKind = ReasonKind.OTHER
+
+    def __bool__(self) -> bool:
+        """Return True if there is a text."""
+        return bool(self.text)
+
+
+NO_REASON = Reason()
+
+
 class EntryKind(str, Enum):
     """Type of a path in the bundle."""
 
@@ -599,6 +632,7 @@ class TaskState(NamedTuple):
     # The newest file of the checkpoint that this attempt starts from; empty: the job has saved no checkpoint;
     # None: the first attempt, or the agents do not copy checkpoints.
     checkpoint: Optional[str] = None
+    reason_kind: ReasonKind = ReasonKind.OTHER
 
 
 class AttemptEnded(NamedTuple):
@@ -614,6 +648,7 @@ class AttemptEnded(NamedTuple):
     attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
     preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
+    reason_kind: ReasonKind = ReasonKind.OTHER
 
 
 class HangInspection(NamedTuple):
@@ -686,6 +721,7 @@ class JobResult(NamedTuple):
     exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by task
     started: bool = True  # True if any user code ran
     isolated: bool = False  # reported by a host that had lost contact with the others
+    reason_kind: ReasonKind = ReasonKind.OTHER
 
 
 class Beat(NamedTuple):

@@ -15,7 +15,7 @@ from train.agent.host import control
 from train.agent.host.spawn import close_descriptors
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Commit, Refusal, to_dict
+from train.agent.protocol.records import Commit, Reason, Refusal, to_dict
 from train.agent.protocol.wording import signal_name
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
@@ -115,7 +115,7 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
         _close_others(keep, start.paths.agent_log)
 
-        def supervise(watchdog: Watchdog, last: Optional[DesiredState], reason: str) -> None:
+        def supervise(watchdog: Watchdog, last: Optional[DesiredState], reason: Reason) -> None:
             resumed = Resumed(last, reason) if last is not None else None
             Supervisor(start, watchdog, resumed).run(_report_start(writes) if resumed is None else _ignore_start)
 

@@ -32,13 +32,16 @@ from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 from train.agent.peers.connections import JobCredentials
 from train.agent.peers.probes import PortProbes, ProbeListener
+from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import (
+    NO_REASON,
     Commit,
     Exit,
     HangInspection,
     Member,
     Phase,
     Progress,
+    Reason,
     Record,
     TaskState,
     Usage,
@@ -140,7 +143,7 @@ class Attempt:
         self._usage: Optional[Usage] = None
         self._recorded_progress: Optional[Progress] = None
         self._recorded_count = 0
-        self._failure = ""
+        self._failure = NO_REASON
         self._stopping = False
         self._output_at = self._active_at = time.monotonic()
 
@@ -225,7 +228,7 @@ class Attempt:
         first, self._stopping = not self._stopping, True
         self._close_probes()
         if first and self.task.exit is None:
-            self._record_phase(Phase.STOPPING, reason)
+            self._record_phase(Phase.STOPPING, Reason(reason))
         self.task.stop(grace_s)
 
     def inspect(self, number: int) -> None:
@@ -238,7 +241,7 @@ class Attempt:
 
         self.task.inspect(HangInspection(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: Reason) -> None:
         """End the task because of a failure of this host."""
         if not self._failure:
             self._failure = reason
@@ -260,7 +263,8 @@ class Attempt:
         try:
             self.journal.write_record(record)
         except OSError as error:
-            self.give_up(f"{self._name}'s records cannot be written: {error.strerror}")
+            text = f"{self._name}'s records cannot be written: {error.strerror}"
+            self.give_up(Reason(text, reason_kind(error)))
 
     def reap(self) -> None:
         """Release all resources."""
@@ -290,7 +294,8 @@ class Attempt:
         try:
             self.journal.write_log(data)
         except OSError as error:
-            self.give_up(f"{self._name}'s log cannot be written: {error.strerror}")
+            text = f"{self._name}'s log cannot be written: {error.strerror}"
+            self.give_up(Reason(text, reason_kind(error)))
             return
         self._output_at = time.monotonic()
         self._wake_soon()
@@ -327,10 +332,10 @@ class Attempt:
             self._recorded_count += 1
             self.record(progress)
 
-    def _record_phase(self, phase: Phase, reason: str = "", ended: Optional[Exit] = None) -> None:
+    def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
         at, pid = time.time(), self.task.pid
-        state = TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason)
-        state = state._replace(checkpoint=self._checkpoint)
+        state = TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
+        state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind)
         if phase is Phase.EXITED:
             listened = self._port_watch.listened if self._port_watch is not None else None
             state = state._replace(started=not self.task.never_ran, listened=listened)
@@ -342,8 +347,9 @@ class Attempt:
         self._report_event(Exited(self.number, ended, self._failure or self._reason))
 
     @property
-    def _reason(self) -> str:
-        return f"{self._name} was {self.task.reason}" if self.task.reason else ""
+    def _reason(self) -> Reason:
+        clause = self.task.reason
+        return clause._replace(text=f"{self._name} was {clause.text}") if clause else clause
 
     def _closed(self) -> None:
         self._loop.cancel("usage")

@@ -55,7 +55,7 @@ from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, JobCredentials, PeerConnections
-from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import (
     AttemptEnded,
     Commit,
@@ -68,6 +68,7 @@ from train.agent.protocol.records import (
     MalformedRecordError,
     Notice,
     Phase,
+    Reason,
     Record,
     Stop,
     Stopped,
@@ -88,7 +89,7 @@ class Resumed(NamedTuple):
     """The state that the previous supervisor left."""
 
     last: DesiredState
-    reason: str
+    reason: Reason
 
 
 class Supervisor:
@@ -284,8 +285,8 @@ class Supervisor:
         commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
         history = states(paths, number)
         if history and history[-1].phase is not Phase.EXITED:
-            ended = (number, Phase.EXITED, time.time(), 0, None, resumed.reason)
-            self._record(TaskState(commit.slot, history[-1].task, *ended))
+            ended = (number, Phase.EXITED, time.time(), 0, None, resumed.reason.text)
+            self._record(TaskState(commit.slot, history[-1].task, *ended, reason_kind=resumed.reason.kind))
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -365,9 +366,8 @@ class Supervisor:
         self._replicator_lives -= 1
         if self._replicator_lives <= 0:
             if self._restoring is not None:
-                self._feed(
-                    Restored(self._restoring.attempt, f"the replicator of {self._commit.slot} ended repeatedly")
-                )
+                problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
+                self._feed(Restored(self._restoring.attempt, problem))
             return
         self._replicator = self._start_replicator()
         self._replicator.update_live(on=self._is_evaluator)
@@ -414,9 +414,10 @@ class Supervisor:
         try:
             port = self._new_attempt(action.attempt).port
         except OSError as error:
-            self._feed(Failed(action.attempt, f"attempt {action.attempt} could not be prepared: {error.strerror}"))
+            text = f"attempt {action.attempt} could not be prepared: {error.strerror}"
+            self._feed(Failed(action.attempt, Reason(text, reason_kind(error))))
         except RefusedError as error:
-            self._feed(Failed(action.attempt, error.record.reason))
+            self._feed(Failed(action.attempt, Reason(error.record.reason, reason_kind(error))))
         else:
             self._feed(Reserved(action.attempt, port))
 
@@ -439,7 +440,8 @@ class Supervisor:
             attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
             self._feed(Closed(action.attempt))
-            self._feed(Failed(action.attempt, f"{self._commit.slot} cannot be started: {error.strerror}"))
+            text = f"{self._commit.slot} cannot be started: {error.strerror}"
+            self._feed(Failed(action.attempt, Reason(text, reason_kind(error))))
             return
         self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
         if self._replicator is None:
@@ -506,7 +508,7 @@ class Supervisor:
 
     def _terminate(self) -> None:
         if self._attempt is not None:
-            self._attempt.give_up(f"the agent of {self._commit.slot} received SIGTERM")
+            self._attempt.give_up(Reason(f"the agent of {self._commit.slot} received SIGTERM"))
 
     def _handle_request(self, request: Record, answer: Callable[[Record], None]) -> bool:
         if isinstance(request, Stop):

@@ -16,7 +16,7 @@ from train.agent.host.processes import (
 )
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
-from train.agent.protocol.records import Exit, HangInspection
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import InspectTask
 from train.agent.supervisor.oom import OomWatch
 
@@ -80,7 +80,7 @@ class TaskProcess:
         self.closed = False
         self.killed = False
         self.released = False
-        self.reason = ""
+        self.reason = NO_REASON
 
     def start(
         self, command: Sequence[str], env: Dict[str, str], directory: str, umask: int, hook: Optional[Hook] = None
@@ -112,7 +112,7 @@ class TaskProcess:
             self._on_held()
 
     def _never_arrived(self) -> None:
-        self.reason = f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s"
+        self.reason = Reason(f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s")
         self.kill()
 
     def release(self) -> None:
@@ -245,7 +245,7 @@ class TaskProcess:
         self._drain()
         self._loop.cancel("arrive")
         if self.exit.signal == signal.SIGKILL and not self.killed and self._oom is not None:
-            self.reason = self._oom.verdict(self.pid)
+            self.reason = Reason(self._oom.verdict(self.pid), ReasonKind.OUT_OF_MEMORY)
         if self._oom is not None:
             self._oom.close()
         if self._stack_requests:

@@ -15,6 +15,7 @@ from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, read_stat
 from train.agent.host.spawn import adopt_orphans, end_with
+from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 
 _LONGEST = 1 << 20
 _CHECK_INTERVAL_S = 1.0
@@ -100,7 +101,7 @@ class _SupervisorState:
             self.output = -1
 
 
-Supervise = Callable[[Watchdog, Optional[DesiredState], str], None]
+Supervise = Callable[[Watchdog, Optional[DesiredState], Reason], None]
 
 
 def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
@@ -118,7 +119,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     state = _SupervisorState()
-    reason = ""
+    reason = NO_REASON
     for count in range(_MAX_SUPERVISORS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         watchdog = os.getpid()
@@ -138,8 +139,11 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
         end_leftovers(paths)
         _reap()
         state.save()
-        reason = f"the agent of {slot} {'was killed' if os.WIFSIGNALED(status) else 'broke off'}"
-        os.write(2, f"{reason}, with status {status}\n".encode())
+        if os.WIFSIGNALED(status):
+            reason = Reason(f"the agent of {slot} was killed", ReasonKind.AGENT_KILLED)
+        else:
+            reason = Reason(f"the agent of {slot} broke off")
+        os.write(2, f"{reason.text}, with status {status}\n".encode())
 
 
 def _reap() -> None:
@@ -158,7 +162,9 @@ def _forward_signal(number: int, pid: int) -> None:
     signal.signal(number, kill)
 
 
-def _run_supervisor(watchdog: Watchdog, last: Optional[DesiredState], reason: str, supervise: Supervise) -> NoReturn:
+def _run_supervisor(
+    watchdog: Watchdog, last: Optional[DesiredState], reason: Reason, supervise: Supervise
+) -> NoReturn:
     code = 1
     try:
         if end_with(watchdog.pid):

@@ -4,6 +4,7 @@ import json
 
 from fleet.jobs.evidence import MOST_ATTEMPTS, Evidence
 from train.agent.protocol.records import (
+    NO_REASON,
     AttemptEnded,
     Exit,
     HangInspection,
@@ -12,6 +13,8 @@ from train.agent.protocol.records import (
     Member,
     Outcome,
     Phase,
+    Reason,
+    ReasonKind,
     TaskState,
 )
 from train.diagnosis import Kind
@@ -29,10 +32,10 @@ LOST = (
 
 
 def result(
-    outcome: Outcome = Outcome.FAILED, attempt: int = 1, reason: str = "", first: str = "worker-1"
+    outcome: Outcome = Outcome.FAILED, attempt: int = 1, reason: Reason = NO_REASON, first: str = "worker-1"
 ) -> JobResult:
     exits = {"worker-0": Exit(signal=15), "worker-1": Exit(code=1)}
-    return JobResult("j", attempt, outcome, 5.0, first, reason, exits)
+    return JobResult("j", attempt, outcome, 5.0, first, reason.text, exits, reason_kind=reason.kind)
 
 
 def ended(attempt: int = 1) -> AttemptEnded:
@@ -116,10 +119,12 @@ def test_each_attempt_has_its_own_cause() -> None:
 def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() -> None:
     evidence = collected()
     evidence.of_attempt(ended())
-    verdict = evidence.verdict(result(reason="worker-1 exited with code 1"))
+    verdict = evidence.verdict(result(reason=Reason("worker-1 exited with code 1")))
     assert verdict is not None
     assert verdict.kind is Kind.SCRIPT_EXCEPTION
-    late = evidence.verdict(result(reason="the job ran longer than 60 s (--timeout)", first=""))
+    late = evidence.verdict(
+        result(reason=Reason("the job ran longer than 60 s (--timeout)", ReasonKind.TIMEOUT), first="")
+    )
     assert late is not None
     assert (late.kind, late.task) == (Kind.DEADLINE, "")
 
@@ -158,7 +163,9 @@ def test_the_stack_of_a_stalled_task_is_kept() -> None:
     evidence.add(HangInspection("worker-1", "worker-1", 1, 3.0, "S", stack, []), b"")
     for task in ("worker-0", "worker-1"):
         end(evidence, task, Exit(signal=15), ours=True)
-    verdict = evidence.verdict(result(reason="no progress for 60 s: worker-0 waits for worker-1"))
+    verdict = evidence.verdict(
+        result(reason=Reason("no progress for 60 s: worker-0 waits for worker-1", ReasonKind.HANG))
+    )
     assert verdict is not None
     assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "task.py:7 in load")
     assert any("task.py" in line for line in verdict.lines)

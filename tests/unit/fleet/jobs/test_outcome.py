@@ -7,7 +7,7 @@ import pytest
 from fleet.console.errors import error_text
 from fleet.errors import JobFailedError, NotReadyError
 from fleet.jobs.follow import Ended, outcome_or_raise
-from train.agent.protocol.records import Exit, JobResult, Outcome
+from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 
 FAILED = JobResult("j-1", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 exited with code 3")
@@ -50,7 +50,7 @@ LOGS = {
 @pytest.mark.parametrize("ended", [Exit(1), Exit(None, 9), Exit(None, 6)])
 def test_the_error_fits_on_a_small_terminal(log: str, ended: Exit) -> None:
     evidence = [TaskEvidence(f"worker-{i}", ADDRESS, ended, 1.0 + i, log_tail=LOGS[log].encode()) for i in (0, 1)]
-    verdict = diagnose(evidence, Outcome.FAILED, "worker-0", "worker-0 failed")
+    verdict = diagnose(evidence, Outcome.FAILED, "worker-0", Reason("worker-0 failed"))
     assert verdict is not None
     text = text_of(verdict)
     rows = sum(-(-len(line) // 80) for line in text.splitlines())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from train.agent.protocol.records import Exit, HangInspection, Outcome
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, KILLED, DONE = Exit(1), Exit(None, 9), Exit(0)
@@ -32,7 +32,7 @@ def task(number: int, ended: Exit | None, log: str = "", **more: object) -> Task
 
 
 def diagnosed(
-    *evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED, reason: str = ""
+    *evidence: TaskEvidence, first: str = "", outcome: Outcome = Outcome.FAILED, reason: Reason = NO_REASON
 ) -> Verdict:
     verdict = diagnose(evidence, outcome, first, reason)
     assert verdict is not None
@@ -199,10 +199,8 @@ def test_harmless_words_are_not_a_cause(words: str, ended: Exit) -> None:
 
 def test_kernel_out_of_memory_requires_evidence() -> None:
     assert diagnosed(task(1, KILLED, "step 1\n")).kind is Kind.KILLED
-    verdict = diagnosed(
-        task(1, KILLED, "step 1\n", reason="the kernel killed it: Out of memory: Killed process 7 (python3)")
-    )
-    assert verdict.kind is Kind.HOST_OUT_OF_MEMORY
+    reason = Reason("killed by the kernel's OOM killer", ReasonKind.OUT_OF_MEMORY)
+    assert diagnosed(task(1, KILLED, "step 1\n", reason=reason)).kind is Kind.HOST_OUT_OF_MEMORY
     slurm = (
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes may have been killed\n"
     )
@@ -218,9 +216,8 @@ def test_kernel_out_of_memory_requires_evidence() -> None:
     ],
 )
 def test_an_out_of_memory_kill_that_the_agent_reports_is_the_cause(reason: str) -> None:
-    verdict = diagnosed(
-        task(1, KILLED, "step 1\n", reason=f"worker-1 was {reason}"), task(0, FAILED, raised(LOST, "t.py:3"))
-    )
+    reported = Reason(f"worker-1 was {reason}", ReasonKind.OUT_OF_MEMORY)
+    verdict = diagnosed(task(1, KILLED, "step 1\n", reason=reported), task(0, FAILED, raised(LOST, "t.py:3")))
     assert (verdict.kind, verdict.task) == (Kind.HOST_OUT_OF_MEMORY, "worker-1")
 
 
@@ -239,17 +236,17 @@ def test_gpu_out_of_memory_in_native_code() -> None:
 
 
 def test_a_preemption_is_the_cause() -> None:
-    assert diagnosed(task(1, Exit(None, 15), "step 1\n", reason="the spot VM was preempted")).kind is Kind.PREEMPTED
-    assert (
-        diagnosed(task(1, Exit(None, 15), "step 1\n", stopped_by_us=True, reason="preempted")).kind is Kind.PREEMPTED
-    )
+    reason = Reason("worker-1 (10.0.0.3) was preempted", ReasonKind.PREEMPTED)
+    for stopped in (False, True):
+        lost = task(1, Exit(None, 15), "step 1\n", stopped_by_us=stopped, reason=reason)
+        assert diagnosed(lost).kind is Kind.PREEMPTED
 
 
 @pytest.mark.parametrize("rest", ["", ", and it was not replaced within 1800 s", ", and no other host is left"])
 def test_a_preemption_that_the_agent_noticed_is_the_cause(rest: str) -> None:
     reason = f"worker-1 (10.0.0.3) was preempted{rest}"
     evidence = [task(number, Exit(42), LOST, stopped_by_us=True) for number in range(2)]
-    verdict = diagnosed(*evidence, first="worker-1", reason=reason)
+    verdict = diagnosed(*evidence, first="worker-1", reason=Reason(reason, ReasonKind.PREEMPTED))
     assert (verdict.kind, verdict.task, verdict.message) == (Kind.PREEMPTED, "worker-1", reason)
 
 
@@ -377,7 +374,7 @@ def test_a_waiting_session_of_tensorflow_1_names_its_peer() -> None:
 
 
 def test_a_full_disk_that_the_agent_reports_is_the_cause() -> None:
-    reason = "log cannot be written: No space left on device"
+    reason = Reason("log cannot be written: No space left on device", ReasonKind.DISK_FULL)
     verdict = diagnosed(
         task(1, KILLED, "step 1\n", stopped_by_us=True, reason=reason), task(0, KILLED, stopped_by_us=True)
     )
@@ -386,21 +383,20 @@ def test_a_full_disk_that_the_agent_reports_is_the_cause() -> None:
 
 
 def test_a_lost_host_is_named() -> None:
-    verdict = diagnosed(
-        task(0, FAILED, raised(LOST, "task.py:3")), task(1, None, reason="was silent for 10 s"), first="worker-1"
-    )
-    assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-1", Kind.PEER_UNREACHABLE, ("worker-0",))
-    assert verdict.message == "worker-1 (10.0.0.3) was lost: was silent for 10 s"
+    reason = Reason("the agent of worker-1 broke off")
+    verdict = diagnosed(task(0, FAILED, raised(LOST, "task.py:3")), task(1, None, reason=reason), first="worker-1")
+    assert (verdict.task, verdict.kind, verdict.consequences) == ("worker-1", Kind.UNKNOWN, ("worker-0",))
+    assert verdict.message == "worker-1 (10.0.0.3) was lost: the agent of worker-1 broke off"
 
 
-def test_the_reason_of_a_stop_blames_the_task_it_names() -> None:
-    reason = "worker-1 (10.0.0.3) was lost: was silent for 10 s"
-    verdict = diagnosed(task(0, KILLED, "step 1\n", stopped_by_us=True, reason=reason), task(1, None))
-    assert (verdict.task, verdict.kind) == ("worker-1", Kind.PEER_UNREACHABLE)
+def test_the_text_of_a_reason_decides_nothing() -> None:
+    for text in ("no space left on device", "worker-0 (10.0.0.2) was lost: out of memory", "no progress for 9 s"):
+        verdict = diagnosed(task(0, FAILED, MISTAKE), task(1, KILLED, reason=Reason(text)), reason=Reason(text))
+        assert (verdict.task, verdict.kind) == ("worker-0", Kind.SCRIPT_EXCEPTION)
 
 
 def test_a_hang_names_the_task() -> None:
-    reason = "no progress for 600 s"
+    reason = Reason("no progress for 600 s", ReasonKind.HANG)
     quiet = [task(i, KILLED, "step 1\n", stopped_by_us=True, reason=reason) for i in range(2)]
     assert diagnosed(*quiet, first="worker-1").kind is Kind.HANG
     stuck = task(1, KILLED, MISTAKE, stopped_by_us=True, reason=reason)
@@ -408,58 +404,60 @@ def test_a_hang_names_the_task() -> None:
     assert (verdict.task, verdict.kind, verdict.traceback) == ("worker-1", Kind.HANG, "task.py:4 in main")
 
 
-# The gang's report at the end of an attempt: reason, first task, kind, the task to blame.
+# The gang's report at the end of an attempt: reason and its kind, first task, cause, the task to blame.
 DECISIONS = [
-    ("no progress for 60 s: worker-0 waits for worker-1, which is in read at data.py:31", "", Kind.HANG, ""),
-    ("no progress for 0.5 s: ?", "worker-1", Kind.HANG, "worker-1"),
-    ("no first step within 600 s: worker-0 and worker-2 wait for worker-1 at the start", "", Kind.HANG, ""),
-    ("the job ran longer than 60 s (--timeout)", "", Kind.DEADLINE, ""),
-    ("the job ran longer than 86400 s (--timeout)", "worker-0", Kind.DEADLINE, ""),
-    ("worker-2 (10.0.0.4) was lost: its agent was silent for 10 s", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
-    ("worker-2 (10.0.0.4) was lost: its agent closed the connection", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
-    ("worker-2 (10.0.0.4) did not answer", "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
-    ("worker-2 (10.0.0.4) was lost: its agent was killed", "worker-2", Kind.KILLED, "worker-2"),
-    ("the agent of worker-1 was killed", "worker-1", Kind.KILLED, "worker-1"),
-    ("the agent of worker-1 broke off", "worker-1", Kind.UNKNOWN, "worker-1"),
-    ("worker-1 (10.0.0.3) did not join attempt 2 within 60 s", "worker-1", Kind.PEER_NEVER_STARTED, "worker-1"),
-    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)", "worker-0", Kind.PEER_UNREACHABLE, "worker-0"),
-    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222\nworker-2 (10.0.0.4) cannot reach worker-0 at 10.0.0.2:2222: timed out", "", Kind.PEER_UNREACHABLE, "worker-1"),
-    ("worker-1 (10.0.0.3) cannot reach worker-0 at worker-0:2222: its name cannot be resolved there; give worker-0 an address that all hosts can resolve", "worker-0", Kind.NAME_RESOLUTION, "worker-0"),
-    ("worker-2 (10.0.0.4) has 12.0 MiB of disk left for the job, less than 64.0 MiB; free some space on the host", "worker-2", Kind.DISK_FULL, "worker-2"),
-    ("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3); install the same release on all hosts", "worker-1", Kind.VERSION_MISMATCH, "worker-1"),
-    ("GPUs differ: 1 x T4 on worker-0 (10.0.0.2), none on worker-1 (10.0.0.3); TensorFlow requires the same number on each worker", "worker-1", Kind.UNKNOWN, "worker-1"),
-    ("worker-1 ended before the start", "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("no progress for 60 s: worker-0 waits for worker-1, which is in read at data.py:31", ReasonKind.HANG, "", Kind.HANG, ""),
+    ("no progress for 0.5 s: ?", ReasonKind.HANG, "worker-1", Kind.HANG, "worker-1"),
+    ("no first step within 600 s: worker-0 and worker-2 wait for worker-1 at the start", ReasonKind.HANG, "", Kind.HANG, ""),
+    ("the job ran longer than 60 s (--timeout)", ReasonKind.TIMEOUT, "", Kind.DEADLINE, ""),
+    ("the job ran longer than 86400 s (--timeout)", ReasonKind.TIMEOUT, "worker-0", Kind.DEADLINE, ""),
+    ("worker-2 (10.0.0.4) was lost: its agent was silent for 10 s", ReasonKind.HOST_LOST, "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("worker-2 (10.0.0.4) was lost: its agent closed the connection", ReasonKind.HOST_LOST, "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("worker-2 (10.0.0.4) did not answer", ReasonKind.HOST_LOST, "worker-2", Kind.PEER_UNREACHABLE, "worker-2"),
+    ("the agent of worker-1 was killed", ReasonKind.AGENT_KILLED, "worker-1", Kind.KILLED, "worker-1"),
+    ("the agent of worker-1 broke off", ReasonKind.OTHER, "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("worker-1 (10.0.0.3) did not join attempt 2 within 60 s", ReasonKind.NOT_JOINED, "worker-1", Kind.PEER_NEVER_STARTED, "worker-1"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)", ReasonKind.UNREACHABLE, "worker-0", Kind.PEER_UNREACHABLE, "worker-0"),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; open TCP port 2222\nworker-2 (10.0.0.4) cannot reach worker-0 at 10.0.0.2:2222: timed out", ReasonKind.UNREACHABLE, "", Kind.PEER_UNREACHABLE, ""),
+    ("worker-1 (10.0.0.3) cannot reach worker-0 at worker-0:2222: its name cannot be resolved there; give worker-0 an address that all hosts can resolve", ReasonKind.NAME_RESOLUTION, "worker-0", Kind.NAME_RESOLUTION, "worker-0"),
+    ("worker-2 (10.0.0.4) has 12.0 MiB of disk left for the job, less than 64.0 MiB; free some space on the host", ReasonKind.DISK_FULL, "worker-2", Kind.DISK_FULL, "worker-2"),
+    ("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1 (10.0.0.3); install the same release on all hosts", ReasonKind.VERSIONS, "worker-1", Kind.VERSION_MISMATCH, "worker-1"),
+    ("GPUs differ: 1 x T4 on worker-0 (10.0.0.2), none on worker-1 (10.0.0.3); TensorFlow requires the same number on each worker", ReasonKind.OTHER, "worker-1", Kind.UNKNOWN, "worker-1"),
+    ("worker-1 ended before the start", ReasonKind.OTHER, "worker-1", Kind.UNKNOWN, "worker-1"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "first", "kind", "blamed"), DECISIONS)
+@pytest.mark.parametrize(("text", "reason_kind", "first", "kind", "blamed"), DECISIONS)
 @pytest.mark.parametrize("log", ["", "step 1\n", "TensorFlow: /job:worker/replica:0/task:1 was killed, OOM\n"])
-def test_a_decision_of_the_gang_is_the_cause(reason: str, first: str, kind: Kind, blamed: str, log: str) -> None:
+def test_a_decision_of_the_gang_is_the_cause(
+    text: str, reason_kind: ReasonKind, first: str, kind: Kind, blamed: str, log: str
+) -> None:
+    reason = Reason(text, reason_kind)
     slots = [task(i, KILLED, log, stopped_by_us=True) for i in (0, 1)] + [task(2, None, log, exited_at=None)]
     verdict = diagnosed(*slots, first=first, reason=reason)
     assert (verdict.kind, verdict.task) == (kind, blamed), verdict.message
     assert "\n" not in verdict.message
-    assert reason.partition("\n")[0].partition(":")[0] in verdict.message
+    assert text.partition("\n")[0].partition(":")[0] in verdict.message
     assert diagnose(slots, Outcome.SUCCEEDED, first, reason) is None
     assert diagnose(slots, Outcome.CANCELLED, first, reason) is None
 
 
 def test_a_lost_host_takes_precedence_over_failures_of_its_peers() -> None:
-    reason = "worker-2 (10.0.0.4) was lost: its agent was silent for 10 s"
+    reason = Reason("worker-2 (10.0.0.4) was lost: its agent was silent for 10 s", ReasonKind.HOST_LOST)
     peers = [task(i, FAILED, raised(LOST, "task.py:3")) for i in (0, 1)]
     verdict = diagnosed(*peers, task(2, None, "step 1\n", exited_at=None), first="worker-2", reason=reason)
     assert (verdict.task, verdict.kind, verdict.consequences) == (
         "worker-2", Kind.PEER_UNREACHABLE, ("worker-0", "worker-1"),
     )  # fmt: skip
-    assert verdict.message == reason
+    assert verdict.message == reason.text
 
 
 def test_a_killed_agent_takes_precedence_over_failures_of_its_peers() -> None:
-    words = "the agent of worker-1 was killed"
+    reason = Reason("the agent of worker-1 was killed", ReasonKind.AGENT_KILLED)
     peer = task(0, FAILED, raised(LOST, "task.py:3"))
-    gone = task(1, None, "step 1\n", reason=words)
-    assert diagnosed(peer, gone, first="worker-0", reason="worker-0 exited with code 1").kind is Kind.KILLED
-    assert diagnosed(peer, gone, first="worker-1", reason=words).task == "worker-1"
+    gone = task(1, None, "step 1\n", reason=reason)
+    assert diagnosed(peer, gone, first="worker-0", reason=Reason("worker-0 exited with code 1")).kind is Kind.KILLED
+    assert diagnosed(peer, gone, first="worker-1", reason=reason).task == "worker-1"
 
 
 def test_hang_shows_where_the_task_was() -> None:
@@ -469,7 +467,8 @@ def test_hang_shows_where_the_task_was() -> None:
         'Main thread (most recent call first):\n  File "/usr/lib/python3.11/ssl.py", line 9 in read\n'
         '  File "/job/data.py", line 31 in fetch\n  File "/job/task.py", line 4 in <module>\n',
     ]
-    reason = "no progress for 60 s: worker-1 is in user code (data.py:31 in fetch), and worker-0 waits for it"
+    text = "no progress for 60 s: worker-1 is in user code (data.py:31 in fetch), and worker-0 waits for it"
+    reason = Reason(text, ReasonKind.HANG)
     slots = [
         task(
             i,
@@ -482,13 +481,13 @@ def test_hang_shows_where_the_task_was() -> None:
     ]
     verdict = diagnosed(*slots, reason=reason)
     assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "data.py:31 in fetch")
-    assert verdict.message == reason
+    assert verdict.message == text
     assert verdict.lines[-1].endswith("line 4 in <module>")
     assert diagnosed(*slots[:1], reason=reason).task == ""
 
 
 def test_a_task_name_with_the_same_prefix_is_different() -> None:
-    reason = "log cannot be written on worker-10: No space left on device"
+    reason = Reason("log cannot be written on worker-10: No space left on device", ReasonKind.DISK_FULL)
     verdict = diagnosed(
         TaskEvidence("worker-10", "10.0.0.12", KILLED, 1.0, reason, True), task(1, KILLED, stopped_by_us=True)
     )
@@ -525,15 +524,14 @@ LOGS = st.one_of(
 ENDS = st.one_of(
     st.none(), st.builds(Exit, st.integers(-70, 300)), st.builds(Exit, st.none(), st.integers(1, 64)), st.just(Exit())
 )
+KINDS = st.sampled_from(ReasonKind)
 EVIDENCE = st.lists(
     st.builds(
         TaskEvidence,
         st.sampled_from(["worker-0", "worker-1", "worker-2", "chief-0", "ps-0"]),
         exit=ENDS,
         exited_at=st.one_of(st.none(), st.floats(0, 2e9)),
-        reason=st.sampled_from(
-            ["", "was silent for 10 s", "no space left", "no progress for 9 s", "worker-1 was lost", "x"]
-        ),
+        reason=st.builds(Reason, st.sampled_from(["", "no space left", "worker-1 was lost", "x"]), KINDS),
         stopped_by_us=st.booleans(),
         log_tail=LOGS,
         log_head=LOGS,
@@ -555,13 +553,14 @@ EVIDENCE = st.lists(
     ),
     max_size=4,
 )
-REASONS = st.sampled_from([reason for reason, *_ in DECISIONS] + ["", "\n", "worker-1 exited with code 1", "x\ny"])
+TEXTS = [reason for reason, *_ in DECISIONS] + ["", "\n", "worker-1 exited with code 1", "x\ny"]
+REASONS = st.builds(Reason, st.sampled_from(TEXTS), KINDS)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(EVIDENCE, st.sampled_from(Outcome), st.sampled_from(["", "worker-0", "worker-9"]), REASONS)
 def test_any_evidence_gives_a_verdict(
-    evidence: list[TaskEvidence], outcome: Outcome, first: str, reason: str
+    evidence: list[TaskEvidence], outcome: Outcome, first: str, reason: Reason
 ) -> None:
     verdict = diagnose(evidence, outcome, first, reason)
     assert (verdict is None) == (outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED))

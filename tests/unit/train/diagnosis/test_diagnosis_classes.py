@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.agent.protocol.records import Exit, HangInspection, Outcome
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
 from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
 
 FAILED, ABORTED = Exit(1), Exit(None, 6)
@@ -29,7 +29,7 @@ def task(number: int, ended: Exit | None, log: str, *, stopped: bool = False, po
     )
 
 
-def diagnosed(*evidence: TaskEvidence, reason: str = "", first: str = "") -> Verdict:
+def diagnosed(*evidence: TaskEvidence, reason: Reason = NO_REASON, first: str = "") -> Verdict:
     verdict = diagnose(evidence, Outcome.FAILED, first, reason)
     assert verdict is not None
     return verdict
@@ -299,7 +299,9 @@ def test_servers_without_a_chief_are_reported() -> None:
         TaskEvidence(f"worker-{i}", exit=Exit(None, 15), exited_at=9.0, stopped_by_us=True, inspection=HangInspection(f"worker-{i}", f"worker-{i}", 1, 9.0, "S", stack, []))
         for i in (0, 1)
     ]  # fmt: skip
-    verdict = diagnosed(*tasks, reason="no first step within 60 s: no task waits for another")
+    verdict = diagnosed(
+        *tasks, reason=Reason("no first step within 60 s: no task waits for another", ReasonKind.HANG)
+    )
     assert "Server.join" in verdict.message
     assert "--chief" in verdict.hint
 

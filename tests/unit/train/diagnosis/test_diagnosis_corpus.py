@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.protocol.records import Exit, HangInspection, Outcome
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
 from train.diagnosis import Kind, TaskEvidence, diagnose
 
 LOGS = Path(__file__).with_name("logs")
@@ -148,7 +148,7 @@ def evidence(case: str) -> list[TaskEvidence]:
                 end.get("address", ""),
                 Exit(end["code"], end["signal"]) if ended else None,
                 1.7e9 + end["at"],
-                end.get("reason", ""),
+                NO_REASON,
                 end["ours"],
                 log,
                 log[:16384],
@@ -159,11 +159,13 @@ def evidence(case: str) -> list[TaskEvidence]:
     return result
 
 
-def how_it_ended(case: str) -> tuple[str, str]:
+def how_it_ended(case: str) -> tuple[str, Reason]:
     """Return the task that failed first and the reason, as the agents reported them."""
     file = LOGS / case / "job.json"
-    job = json.loads(file.read_text()) if file.exists() else {"first_failed_task": "", "reason": ""}
-    return job["first_failed_task"], job["reason"]
+    if not file.exists():
+        return "", NO_REASON
+    job = json.loads(file.read_text())
+    return job["first_failed_task"], Reason(job["reason"], ReasonKind(job["reason_kind"]))
 
 
 def test_every_log_has_its_verdict() -> None:

@@ -192,7 +192,7 @@ def test_a_task_that_is_held_can_be_stopped(tmp_path: Path) -> None:
         child.task.stop(60.0)
         child.until(lambda: child.closed)
         assert child.exits == [Exit(signal=signal.SIGKILL)]
-        assert child.task.reason == ""
+        assert not child.task.reason
         assert child.output == b""
 
 
@@ -215,7 +215,7 @@ def test_an_interpreter_that_never_comes_is_ended_with_a_reason(
         child.until(lambda: child.closed)
         assert child.held == 0
         assert child.exits == [Exit(signal=signal.SIGKILL)]
-        assert child.task.reason == "killed because its interpreter did not come to the script within 0 s"
+        assert child.task.reason.text == "killed because its interpreter did not come to the script within 0 s"
 
 
 def test_any_other_command_is_held_before_its_exec(tmp_path: Path) -> None:

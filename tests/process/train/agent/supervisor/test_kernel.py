@@ -12,6 +12,7 @@ import pytest
 
 from tests.process.train.agent.processes import process
 from train.agent.host.spawn import open_gate, spawn
+from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 from train.agent.supervisor.oom import Death, OomWatch, death_of
 
 MEMCG = (
@@ -156,7 +157,8 @@ def test_a_task_asks_only_when_it_was_killed_by_another_process(
                 one.task.kill()
             one.until(lambda one=one: one.exits)  # type: ignore[misc]
             by_others = number == signal.SIGKILL
-            assert one.task.reason == ("killed by the kernel's OOM killer" if by_others else "")
+            reason = Reason("killed by the kernel's OOM killer", ReasonKind.OUT_OF_MEMORY)
+            assert one.task.reason == (reason if by_others else NO_REASON)
             assert asked == ([one.task.pid] if by_others else asked[:1])
     assert len(asked) == 1
 

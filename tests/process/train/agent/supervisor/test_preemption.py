@@ -19,8 +19,23 @@ from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, Repor
 from train.agent.gang.scheduling import PREEMPTION_GRACE_S
 from train.agent.gang.states import DesiredState, Source, Stage
 from train.agent.host.loop import Loop
-from train.agent.protocol.records import Exit, Member, Outcome, Policy, PreemptionNotice, RestartPolicy
-from train.agent.supervisor.preemption import PreemptionWatch, Timing, find_notice, read_answer, request
+from train.agent.protocol.records import (
+    Exit,
+    Member,
+    Outcome,
+    Policy,
+    PreemptionNotice,
+    Reason,
+    ReasonKind,
+    RestartPolicy,
+)
+from train.agent.supervisor.preemption import (
+    PreemptionWatch,
+    Timing,
+    find_notice,
+    read_answer,
+    request,
+)
 
 # --- the metadata server ------------------------------------------------------------------------------------------
 
@@ -230,7 +245,7 @@ def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_
     found = running()._replace(snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
     significant_lines = order(
-        Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason="taken"
+        Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason=Reason("taken")
     )
     found, actions = reconciler.step(found, significant_lines)
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
@@ -259,7 +274,7 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
         "worker-1",
         PREEMPTION_GRACE_S,
     )
-    assert significant_lines.reason == "worker-1 (10.0.0.3) was preempted"
+    assert significant_lines.reason == ("worker-1 (10.0.0.3) was preempted", ReasonKind.PREEMPTED)
     assert significant_lines.preempted
     assert significant_lines.notices == [
         "worker-1 is being preempted; the job continues when it is replaced",
@@ -400,7 +415,7 @@ def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     play.wait(50.0)
     assert play.at(Stage.WAIT)
     last = scheduling.desired_state(play.gang)
-    end = scheduling.End(Outcome.FAILED, "worker-0", "worker-0 was lost", host_lost=True)
+    end = scheduling.End(Outcome.FAILED, "worker-0", Reason("worker-0 was lost"), host_lost=True)
     after = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
     for name in ("worker-1", "worker-2"):
         after = scheduling.receive_status(after, play.statuses[name]._replace(preempted=False), play.now)

@@ -12,12 +12,15 @@ from train.agent.gang.readiness import TIMED_OUT, Facts
 from train.agent.gang.scheduling import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
 from train.agent.gang.states import SlotStatus, Source, Stage
 from train.agent.protocol.records import (
+    NO_REASON,
     Exit,
     JobResult,
     Member,
     OnHang,
     Outcome,
     Policy,
+    Reason,
+    ReasonKind,
     RestartPolicy,
     SuccessPolicy,
 )
@@ -80,7 +83,13 @@ class Play:
         if self.gang.stage is Stage.RESERVE:
             for name in self.names:
                 self.send_record(
-                    name, attempt=self.gang.attempt, exit=None, reason="", held=False, probe_results=None, port=2300
+                    name,
+                    attempt=self.gang.attempt,
+                    exit=None,
+                    reason=NO_REASON,
+                    held=False,
+                    probe_results=None,
+                    port=2300,
                 )
         assert self.at(Stage.LAUNCH)
         self.tell_all(held=True, closed=False)
@@ -90,7 +99,7 @@ class Play:
         assert self.at(Stage.GO)
         return self
 
-    def exit(self, name: str, ended: Exit, reason: str = "") -> None:
+    def exit(self, name: str, ended: Exit, reason: Reason = NO_REASON) -> None:
         self.send_record(name, exit=ended, reason=reason)
 
     def close(self, *but: str) -> None:
@@ -137,7 +146,7 @@ def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> 
     play.send_record("worker-1", probe_results={"worker-0": TIMED_OUT})
     play.send_record("worker-0", probe_results={"worker-1": ""})
     order = scheduling.desired_state(play.gang)
-    assert (order.stage, order.reason) == (Stage.STOP, NOT_READY)
+    assert (order.stage, order.reason) == (Stage.STOP, Reason(NOT_READY, ReasonKind.UNREACHABLE))
     play.close()
     assert (play.result.outcome, play.result.first_failed_task, play.result.started) == (
         Outcome.FAILED,
@@ -193,7 +202,8 @@ def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
     play = Play(3).start()
     play.exit("worker-1", Exit(code=1))
     order = scheduling.desired_state(play.gang)
-    assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, "worker-1 exited with code 1", FAILURE_GRACE_S)
+    reason = Reason("worker-1 exited with code 1")
+    assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, reason, FAILURE_GRACE_S)
     play.close()
     assert (play.result.first_failed_task, play.result.reason) == ("worker-1", "worker-1 exited with code 1")
     assert play.result.exits["worker-0"] == KILLED
@@ -213,7 +223,9 @@ def test_peers_of_a_host_that_is_gone_only_follow_from_it() -> None:
 
 def test_a_reason_of_the_agent_counts_even_with_a_clean_exit() -> None:
     play = Play(1).start()
-    play.exit("worker-0", DONE, "worker-0's log cannot be written: No space left on device")
+    play.exit(
+        "worker-0", DONE, Reason("worker-0's log cannot be written: No space left on device", ReasonKind.DISK_FULL)
+    )
     play.close()
     assert play.result.outcome is Outcome.FAILED
 
@@ -398,7 +410,7 @@ def test_a_hang_may_end_the_attempt() -> None:
     play.wait(5.0)  # nobody answers
     play.close()
     assert play.at(Stage.WAIT)
-    assert scheduling.desired_state(play.gang).reason.startswith("no progress for 30 s")
+    assert scheduling.desired_state(play.gang).reason.text.startswith("no progress for 30 s")
 
 
 def test_a_start_without_a_step_ends_only_where_nobody_does_anything() -> None:
@@ -425,7 +437,7 @@ CHANGES = st.fixed_dictionaries(
         "port": st.sampled_from([0, 2300]),
         "probe_results": st.sampled_from([None, {}, dict.fromkeys(names(COUNT), "")]),
         "exit": st.sampled_from([None, DONE, Exit(code=1), KILLED]),
-        "reason": st.sampled_from(["", "", "its log cannot be written"]),
+        "reason": st.sampled_from([NO_REASON, NO_REASON, Reason("its log cannot be written")]),
         "quiet_s": st.sampled_from([0.0, 40.0]),
         "idle_s": st.sampled_from([0.0, 40.0]),
         "facts": st.sampled_from([HEALTHY, HEALTHY, OLD]),

@@ -10,7 +10,16 @@ from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
 from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
 from train.agent.gang.states import Source, Stage, from_line, to_line
-from train.agent.protocol.records import Exit, HangInspection, OnHang, Outcome, Policy, SuccessPolicy
+from train.agent.protocol.records import (
+    Exit,
+    HangInspection,
+    OnHang,
+    Outcome,
+    Policy,
+    Reason,
+    ReasonKind,
+    SuccessPolicy,
+)
 
 COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
 EVALUATED = ("chief-0", "worker-0", "evaluator-0")
@@ -50,7 +59,7 @@ def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(s
     """Check that the attempt ends: the coordinator continues, but does not exit while a worker is missing."""
     play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
     play.exit(slot, KILLED)
-    assert scheduling.desired_state(play.gang).reason == f"{task} was killed by SIGKILL"
+    assert scheduling.desired_state(play.gang).reason == (f"{task} was killed by SIGKILL", ReasonKind.KILLED)
     play.close()
     assert play.at(Stage.WAIT)
     order = scheduling.desired_state(play.gang)
@@ -192,10 +201,9 @@ def test_what_fails_after_the_training_fails_nothing() -> None:
     assert play.result.outcome is Outcome.SUCCEEDED
     play = trained()
     last = from_line(to_line(scheduling.desired_state(play.gang)))
-    end = End(Outcome.FAILED, "worker-0", "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s")
-    taken = scheduling.take_over(
-        play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": end.reason}, term=2
-    )
+    text = "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s"
+    end = End(Outcome.FAILED, "worker-0", Reason(text, ReasonKind.HOST_LOST))
+    taken = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": text}, term=2)
     assert scheduling.desired_state(taken).stage is Stage.STOP
     assert taken.end == End(Outcome.SUCCEEDED)
 

@@ -30,7 +30,7 @@ from train.agent.gang.reconciler import (
     Spawn,
 )
 from train.agent.gang.states import DesiredState, Source, Stage
-from train.agent.protocol.records import Exit, JobResult, Member, Outcome
+from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Reason
 
 MEMBERS = [
     Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),
@@ -64,7 +64,9 @@ def test_one_attempt_from_the_launch_to_the_result() -> None:
     )
     assert actions == [ProbePorts(1, (MEMBERS[0],)), OpenGate(1)]
     slot, actions = play(
-        slot, order(Stage.STOP, reason="why", grace_s=3.0), order(Stage.STOP, reason="why", grace_s=3.0)
+        slot,
+        order(Stage.STOP, reason=Reason("why"), grace_s=3.0),
+        order(Stage.STOP, reason=Reason("why"), grace_s=3.0),
     )
     assert actions == [EndTask(1, "why", 3.0)]
     slot, actions = play(slot, order(Stage.RESULT, result=RESULT, grace_s=3.0))
@@ -93,7 +95,7 @@ def test_what_is_told_of_another_attempt_changes_nothing() -> None:
 
 
 def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
-    waits = order(Stage.WAIT, reason="worker-0 was killed", first_failed_slot="worker-0", retry_s=2.0)
+    waits = order(Stage.WAIT, reason=Reason("worker-0 was killed"), first_failed_slot="worker-0", retry_s=2.0)
     slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
     slot, actions = play(slot, waits, waits)
     assert [type(action) for action in actions] == [ReportAttemptEnd]
@@ -102,10 +104,11 @@ def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
 
 
 def test_a_host_that_cannot_take_part_says_so_and_does_nothing_else() -> None:
-    slot, actions = play(Slot("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, "no port is free"))
+    reason = Reason("no port is free")
+    slot, actions = play(Slot("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, reason))
     assert actions == [Reserve(2)]
     assert reconciler.build_status(slot)[:2] == ("worker-1", 2)
-    assert (reconciler.build_status(slot).reason, reconciler.build_status(slot).closed) == ("no port is free", True)
+    assert (reconciler.build_status(slot).reason, reconciler.build_status(slot).closed) == (reason, True)
     assert play(slot, order(Stage.LAUNCH, 2))[1] == []
 
 
