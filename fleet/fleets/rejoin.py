@@ -12,7 +12,7 @@ from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
-from train.agent.protocol.records import Invite, JobReport
+from train.agent.protocol.records import GetJoinInfo, JobReport
 
 if TYPE_CHECKING:
     from fleet.remote.client import AgentClient
@@ -62,7 +62,7 @@ def _join(
 
     job = reports[giver].job
     try:
-        invitation, python = channels[giver].invite(Invite(job, giver)), ""
+        invitation, python = channels[giver].invite(GetJoinInfo(job, giver)), ""
         wanted = invitation.commit
         if wanted.requirements:
             (installed,) = install(

@@ -10,7 +10,7 @@ from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.agents import ask_each, opened
 from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider
-from train.agent.protocol.records import Leave
+from train.agent.protocol.records import Release
 
 
 def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
@@ -35,7 +35,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     with opened(hosts, key) as outcomes:
         failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        for outcome in ask_each(channels, lambda channel: channel.leave(Leave())):
+        for outcome in ask_each(channels, lambda channel: channel.leave(Release())):
             if outcome.error is None:
                 sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
             else:

@@ -23,15 +23,13 @@ from train.agent.protocol.records import (
     Commit,
     Committed,
     End,
+    FetchContents,
     Follow,
-    Give,
+    GetJoinInfo,
     Hello,
     Inspect,
-    Invitation,
-    Invite,
     JobReport,
-    Leave,
-    Left,
+    JoinInfo,
     NeedPip,
     PipWheel,
     Prepare,
@@ -39,10 +37,12 @@ from train.agent.protocol.records import (
     Record,
     Refusal,
     Refused,
+    Release,
+    Released,
+    SmokeTest,
+    SmokeTestResult,
     Stop,
     Stopped,
-    Trial,
-    Tried,
     Want,
     name_of,
 )
@@ -239,13 +239,13 @@ class AgentClient:
         """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
         return self._ask(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
 
-    def invite(self, request: Invite) -> Invitation:
+    def invite(self, request: GetJoinInfo) -> JoinInfo:
         """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""
-        return self._ask(request, Invitation, ANSWER_S, "describing the job")
+        return self._ask(request, JoinInfo, ANSWER_S, "describing the job")
 
     def join(
         self,
-        invitation: Invitation,
+        invitation: JoinInfo,
         name: str,
         giver: AgentClient,
         variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
@@ -284,7 +284,7 @@ class AgentClient:
         if not want.objects:
             return
         doing = "sending the job's files"
-        giver.transport.send(Give(want.objects), doing=doing)
+        giver.transport.send(FetchContents(want.objects), doing=doing)
         chunk = Chunk(1)
         while chunk.payload:
             record, data = giver.transport.receive(ANSWER_S, doing)
@@ -331,9 +331,9 @@ class AgentClient:
 
     # --- the host -------------------------------------------------------------------------------------------------
 
-    def leave(self, request: Leave) -> Left:
+    def leave(self, request: Release) -> Released:
         """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
-        return self._ask(request, Left, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files")
+        return self._ask(request, Released, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files")
 
     def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
         """Install missing packages on a host, and check whether its GPUs can be used.
@@ -346,7 +346,7 @@ class AgentClient:
         """
         return self._step_by_step(request, Bootstrapped, on_step, "getting ready")
 
-    def try_alone(self, request: Trial, on_step: Callable[[BootstrapStep], None]) -> Tried:
+    def try_alone(self, request: SmokeTest, on_step: Callable[[BootstrapStep], None]) -> SmokeTestResult:
         """Run the prepared script alone until its first step; the host keeps no results.
 
         Closing the connection stops the script.
@@ -355,7 +355,7 @@ class AgentClient:
             request: The program, and the time limit.
             on_step: Called at least every 5 seconds.
         """
-        return self._step_by_step(request, Tried, on_step, "running the script by itself")
+        return self._step_by_step(request, SmokeTestResult, on_step, "running the script by itself")
 
     def _step_by_step(
         self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str
@@ -392,7 +392,7 @@ class AgentClient:
         return self._answer(answer, deadline_s, doing)
 
     def _answer(self, kind: type[R], deadline_s: float, doing: str) -> R:
-        record, _ = self.transport.receive(deadline_s, doing, long=kind is Invitation)
+        record, _ = self.transport.receive(deadline_s, doing, long=kind is JoinInfo)
         return self._checked(record, kind)
 
     def _checked(self, record: Record, kind: type[R]) -> R:

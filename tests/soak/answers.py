@@ -143,10 +143,10 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], objec
         (lambda agent: agent.prepare(request), damaged(mangler, prepared)),
         (lambda agent: agent.commit(commit), damaged(mangler, committed)),
         (lambda agent: agent.stop(records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
-        (lambda agent: agent.leave(records.Leave()), damaged(mangler, records.Left(True))),
+        (lambda agent: agent.leave(records.Release()), damaged(mangler, records.Released(True))),
         (
-            lambda agent: agent.invite(records.Invite(JOB, "worker-1")),
-            damaged(mangler, _first(records.Invitation)),
+            lambda agent: agent.invite(records.GetJoinInfo(JOB, "worker-1")),
+            damaged(mangler, _first(records.JoinInfo)),
         ),
         (
             lambda agent: results.prune_jobs(agent, [JOB]),

@@ -33,7 +33,7 @@ from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Facts, Verdict, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
-from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, Trial, Tried
+from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, SmokeTest, SmokeTestResult
 from train.lint.finding import Finding, Severity
 from train.script.keras import Choice, versions_of
 
@@ -218,7 +218,7 @@ class _Check:
                 problems.append(f"{host}: {result.message}")
         return problems
 
-    def _run_smoke_test(self, channel: AgentClient, job: str) -> Tried:
+    def _run_smoke_test(self, channel: AgentClient, job: str) -> SmokeTestResult:
 
         program, name = self._program, channel.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
@@ -233,10 +233,10 @@ class _Check:
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
-        return channel.try_alone(Trial(command, env, self._request.secrets, self._request.local_first_s), stepped)
+        return channel.try_alone(SmokeTest(command, env, self._request.secrets, self._request.local_first_s), stepped)
 
 
-def describe_smoke_test(host: str, tried: Tried) -> SmokeTested:
+def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
     """Return the result of a smoke test."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
     if tried.stepped:
@@ -268,7 +268,7 @@ def _facts(outcome: Outcome[Prepared]) -> HostFacts:
     )
 
 
-def _reason(outcome: Outcome[Prepared] | Outcome[Tried]) -> str:
+def _reason(outcome: Outcome[Prepared] | Outcome[SmokeTestResult]) -> str:
     """Return why a host did not answer as expected, without its name."""
     from fleet.remote.fanout import where
 

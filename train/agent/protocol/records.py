@@ -14,13 +14,14 @@ One exec of the agent on a host is one conversation:
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
                                          JobResult | Beat …, then End
-    client  → Invite             agent → Invitation      (what another host needs to take a lost one's place)
-    client  → Give               agent → Chunk* Chunk(0)
+    client  → GetJoinInfo        agent → JoinInfo        (what another host needs to take a lost one's place)
+    client  → FetchContents      agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
     client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
     client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
-    client  → Trial              agent → BootstrapStep*, then Tried | Refused    (after Prepared, in place of Commit)
+    client  → SmokeTest          agent → BootstrapStep*, then SmokeTestResult | Refused
+                                                         (after Prepared, in place of Commit)
     client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
     client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
     client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
@@ -33,6 +34,7 @@ send Stop, answered with Stopped before End. After every answer but a broken con
 
 import functools
 import json
+import re
 from enum import Enum
 from typing import (
     Any,
@@ -322,14 +324,14 @@ class Follow(NamedTuple):
     tail_bytes: int = 0
 
 
-class Invite(NamedTuple):
+class GetJoinInfo(NamedTuple):
     """Request what a host needs to join `job`, of which this host supervises `slot`."""
 
     job: str
     slot: str
 
 
-class Give(NamedTuple):
+class FetchContents(NamedTuple):
     """Request contents of the store, by their hashes in the order of transfer."""
 
     objects: List[str]
@@ -349,7 +351,7 @@ class Inspect(NamedTuple):
     limit: int = 1
 
 
-class Leave(NamedTuple):
+class Release(NamedTuple):
     """End all jobs of the fleet on this host, and remove all of the fleet's files, including the agent."""
 
     grace_s: float = GRACE_S
@@ -372,7 +374,7 @@ class PipWheel(NamedTuple):
     payload: int = 0  # bytes that follow
 
 
-class Trial(NamedTuple):
+class SmokeTest(NamedTuple):
     """Run what was prepared alone, as a cluster of one, until its first step, and leave nothing behind."""
 
     command: List[str]
@@ -498,7 +500,7 @@ class Bootstrapped(NamedTuple):
     seconds: float
 
 
-class Tried(NamedTuple):
+class SmokeTestResult(NamedTuple):
     """Result of a smoke test."""
 
     seconds: float  # that it ran
@@ -513,7 +515,7 @@ class Committed(NamedTuple):
     pid: int
 
 
-class Invitation(NamedTuple):
+class JoinInfo(NamedTuple):
     """Data that a host needs to join a job: the bundle and the commit, including secrets."""
 
     fleet: str
@@ -529,7 +531,7 @@ class Stopped(NamedTuple):
     running: bool  # there was something to stop
 
 
-class Left(NamedTuple):
+class Released(NamedTuple):
     """Nothing of the fleet is left on this host except this conversation."""
 
     running: bool  # there was something to end
@@ -747,27 +749,17 @@ class End(NamedTuple):
 
 
 Record = Union[
-    Prepare, Chunk, Commit, Follow, Invite, Give, Stop, Inspect, Leave, Bootstrap, PipWheel, Trial,
+    Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
+    SmokeTest,
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
-    Hello, Want, Prepared, Refused, Committed, Invitation, Stopped, Left, JobReport,
-    BootstrapStep, NeedPip, Bootstrapped, Tried,
+    Hello, Want, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
+    BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip
 
 _NAMES: Dict[str, Type[Any]] = {
-    "prepare": Prepare, "chunk": Chunk, "commit": Commit, "follow": Follow, "invite": Invite, "give": Give,
-    "stop": Stop, "inspect": Inspect, "leave": Leave, "left": Left, "invitation": Invitation,
-    "hello": Hello, "want": Want, "prepared": Prepared, "refused": Refused, "committed": Committed,
-    "stopped": Stopped, "job_report": JobReport, "task_state": TaskState,
-    "attempt_ended": AttemptEnded, "hang_inspection": HangInspection, "notice": Notice, "progress": Progress,
-    "usage": Usage, "log": Log, "job_result": JobResult, "beat": Beat, "end": End,
-    "bootstrap": Bootstrap, "bootstrap_step": BootstrapStep, "bootstrapped": Bootstrapped,
-    "need_pip": NeedPip, "pip_wheel": PipWheel,
-    "trial": Trial, "tried": Tried,
-    "list_jobs": ListJobs, "list_files": ListFiles, "read_files": ReadFiles, "prune_jobs": PruneJobs,
-    "stored_job": StoredJob, "disk_space": DiskSpace, "file_entry": FileEntry, "files_listed": FilesListed,
-    "file_end": FileEnd, "jobs_pruned": JobsPruned,
-}  # fmt: skip
+    re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(Record)
+}
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 

@@ -1,4 +1,4 @@
-"""The requests Invite and Give: a host of a running job sends what a replacement host needs."""
+"""The requests GetJoinInfo and FetchContents: a host of a running job sends what a replacement host needs."""
 
 import os
 import time
@@ -12,14 +12,14 @@ from train.agent.host import control
 from train.agent.host.jobs import find_task
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Chunk, Commit, Entry, Give, Invitation, Invite, Refusal, build
+from train.agent.protocol.records import Chunk, Commit, Entry, FetchContents, GetJoinInfo, JoinInfo, Refusal, build
 
 _ANSWER_DEADLINE_S = 5.0
 _PIECE = 1 << 18
 
 
-def get_join_info(host: HostPaths, request: Invite) -> Invitation:
-    """Answer Invite.
+def get_join_info(host: HostPaths, request: GetJoinInfo) -> JoinInfo:
+    """Answer GetJoinInfo.
 
     Raises:
         RefusedError: the job does not run here.
@@ -40,11 +40,11 @@ def get_join_info(host: HostPaths, request: Invite) -> Invitation:
     if record is None:
         raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
     python = str(job.get("python", ""))
-    return Invitation(str(job.get("fleet", "")), [build(Entry, entry) for entry in bundle["entries"]], record, python)
+    return JoinInfo(str(job.get("fleet", "")), [build(Entry, entry) for entry in bundle["entries"]], record, python)
 
 
-def send_contents(channel: Channel, host: HostPaths, request: Give) -> None:
-    """Answer Give.
+def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> None:
+    """Answer FetchContents.
 
     Raises:
         RefusedError: the store does not have one of the contents.

@@ -1,4 +1,4 @@
-"""The request Leave: end all jobs of the fleet on this host, and remove its files."""
+"""The request Release: end all jobs of the fleet on this host, and remove its files."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from train.agent.files.disk import remove_tree
 from train.agent.files.paths import HostPaths
 from train.agent.host.jobs import newest_tasks
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Leave, Left, Refusal, Stop
+from train.agent.protocol.records import Refusal, Release, Released, Stop
 from train.agent.requests.stop import stop
 
 SHARED_DIRECTORY = ".fleet"  # of all fleets on a host; removed with the last of them
@@ -17,7 +17,7 @@ _DEADLINE_S = 10.0
 _PAUSE_S = 0.05
 
 
-def release_host(host: HostPaths, request: Leave) -> Left:
+def release_host(host: HostPaths, request: Release) -> Released:
     """End every job of the fleet on this host, and remove its directory.
 
     Raises:
@@ -33,7 +33,7 @@ def release_host(host: HostPaths, request: Leave) -> Left:
     if os.path.basename(shared) == SHARED_DIRECTORY:
         with contextlib.suppress(OSError):  # another fleet is there
             os.rmdir(shared)
-    return Left(running)
+    return Released(running)
 
 
 def _remove(directory: str) -> None:

@@ -18,12 +18,11 @@ from train.agent.protocol.records import (
     Commit,
     Committed,
     End,
+    FetchContents,
     Follow,
-    Give,
+    GetJoinInfo,
     Hello,
     Inspect,
-    Invite,
-    Leave,
     ListFiles,
     ListJobs,
     MalformedRecordError,
@@ -33,8 +32,9 @@ from train.agent.protocol.records import (
     Record,
     Refusal,
     Refused,
+    Release,
+    SmokeTest,
     Stop,
-    Trial,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Conversation:
             from train.agent.requests.follow import Follower
 
             Follower(self._channel, self._host, request).run()
-        elif isinstance(request, (Invite, Give)):
+        elif isinstance(request, (GetJoinInfo, FetchContents)):
             self._help_to_join(request)
         elif isinstance(request, Stop):
             from train.agent.requests.stop import stop
@@ -101,11 +101,11 @@ class Conversation:
             self._channel.send(stop(self._host, request))
         elif isinstance(request, Inspect):
             self._inspect(request)
-        elif isinstance(request, Leave):
+        elif isinstance(request, Release):
             from train.agent.requests.release import release_host
 
             self._channel.send(release_host(self._host, request))
-        elif isinstance(request, (Bootstrap, Trial)):
+        elif isinstance(request, (Bootstrap, SmokeTest)):
             self._work(request)
         else:
             self._answer_about_results(request)
@@ -137,7 +137,7 @@ class Conversation:
         self._reservation = None
         self._channel.send(Committed(pid))
 
-    def _work(self, request: Union[Bootstrap, Trial]) -> None:
+    def _work(self, request: Union[Bootstrap, SmokeTest]) -> None:
         if isinstance(request, Bootstrap):
             from train.agent.requests.bootstrap import bootstrap
 
@@ -162,10 +162,10 @@ class Conversation:
                 self._channel.send(report)
         self._channel.send(End())
 
-    def _help_to_join(self, request: Union[Invite, Give]) -> None:
+    def _help_to_join(self, request: Union[GetJoinInfo, FetchContents]) -> None:
         from train.agent.requests.join import get_join_info, send_contents
 
-        if isinstance(request, Invite):
+        if isinstance(request, GetJoinInfo):
             self._channel.send(get_join_info(self._host, request))
         else:
             send_contents(self._channel, self._host, request)

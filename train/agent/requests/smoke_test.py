@@ -1,4 +1,4 @@
-"""The request Trial: run the prepared script alone, as a cluster of one, until its first step."""
+"""The request SmokeTest: run the prepared script alone, as a cluster of one, until its first step."""
 
 import time
 from collections import deque
@@ -10,7 +10,7 @@ from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Exit, Refusal, Trial, Tried
+from train.agent.protocol.records import Exit, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.agent.supervisor.host_environment import create_host_environment
@@ -27,7 +27,7 @@ class SteppedError(Exception):
     """The task has made its first step."""
 
 
-def run_smoke_test(channel: Channel, reservation: Reservation, request: Trial) -> Tried:
+def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTest) -> SmokeTestResult:
     """Run the smoke test; afterwards no process is left and the reservation can be released.
 
     Raises:
@@ -96,5 +96,5 @@ class _OutputWatch:
         self.steps.report_step("running the script by itself", f"{seconds:.0f} s")
         return bool(lines)
 
-    def result(self, ended: Optional[Exit]) -> Tried:
-        return Tried(round(time.monotonic() - self._began, 1), self._stepped, ended, list(self._lines))
+    def result(self, ended: Optional[Exit]) -> SmokeTestResult:
+        return SmokeTestResult(round(time.monotonic() - self._began, 1), self._stepped, ended, list(self._lines))

@@ -62,8 +62,8 @@ from train.agent.protocol.records import (
     End,
     Exit,
     Follow,
+    GetJoinInfo,
     Inspect,
-    Invite,
     JobResult,
     MalformedRecordError,
     Notice,
@@ -515,7 +515,7 @@ class Supervisor:
             self._stoppers.append(answer)
             self._feed(StopRequested(request.grace_s))
             return True
-        if isinstance(request, Invite) and self._has_begun:
+        if isinstance(request, GetJoinInfo) and self._has_begun:
             answer(self._join_info())
         if isinstance(request, (Follow, Inspect)):
             for record in self._attempt.latest_records if self._attempt is not None else []:

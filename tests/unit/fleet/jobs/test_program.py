@@ -15,7 +15,7 @@ from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
 from tests.unit.train.script.test_script import write
-from train.agent.protocol.records import Exit, Member, Prepared, Tried
+from train.agent.protocol.records import Exit, Member, Prepared, SmokeTestResult
 from train.script.entry import find_entry
 
 
@@ -198,18 +198,18 @@ def test_the_backend_of_keras_is_read_from_commands(
 @pytest.mark.parametrize(
     ("tried", "ok", "message"),
     [
-        (Tried(6.34, True, None, ["x"]), True, "the script made its first step after 6.3 s"),
-        (Tried(3.0, False, Exit(0), ["x"]), True, "the script ended after 3.0 s"),
+        (SmokeTestResult(6.34, True, None, ["x"]), True, "the script made its first step after 6.3 s"),
+        (SmokeTestResult(3.0, False, Exit(0), ["x"]), True, "the script ended after 3.0 s"),
         (
-            Tried(60.2, False, None, []),
+            SmokeTestResult(60.2, False, None, []),
             True,
             "the script was still running after 60 s; no step was seen in its output",
         ),
-        (Tried(3.0, False, Exit(2), ["x"]), False, "the script exited with code 2 after 3.0 s"),
-        (Tried(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
+        (SmokeTestResult(3.0, False, Exit(2), ["x"]), False, "the script exited with code 2 after 3.0 s"),
+        (SmokeTestResult(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
     ],
 )
-def test_the_finding_of_a_smoke_test(tried: Tried, ok: bool, message: str) -> None:
+def test_the_finding_of_a_smoke_test(tried: SmokeTestResult, ok: bool, message: str) -> None:
     result = describe_smoke_test("worker-0", tried)
     assert (result.ok, result.message) == (ok, message)
     assert result.lines == (() if ok else ("x",))

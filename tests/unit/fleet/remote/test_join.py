@@ -17,8 +17,8 @@ from train.agent.protocol.records import (
     Commit,
     Committed,
     Hello,
-    Invitation,
     JobReport,
+    JoinInfo,
     Member,
     Phase,
     Prepare,
@@ -55,9 +55,9 @@ def prepared(python: str) -> Prepared:
     return Prepared(NEW, python, {}, [], 1, 1, "h", "/w")
 
 
-def invitation(command: list[str], **fields: object) -> Invitation:
+def invitation(command: list[str], **fields: object) -> JoinInfo:
     commit = Commit("j", "worker-0", MEMBERS, "00", command, {}, {}, **fields)  # type: ignore[arg-type]
-    return Invitation("demo", [], commit, "/their/python")
+    return JoinInfo("demo", [], commit, "/their/python")
 
 
 @pytest.mark.parametrize(

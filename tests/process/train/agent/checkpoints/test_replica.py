@@ -490,14 +490,14 @@ def test_the_death_of_the_only_sender_is_reported(yard: Yard) -> None:
     assert not list(other.store.iterdir())
     refused = other.restore(snapshot, chief)
     assert refused.error
-    assert str(port) not in refused.error  # its port is 0 by now
+    assert str(port) not in refused.error.text  # its port is 0 by now
 
 
 def test_who_does_not_know_the_secret_gets_nothing(yard: Yard) -> None:
     chief, other = yard.host(), yard.host("worker-1", secret=b"t" * 32)
     snapshot = chief.snapshot(("a.h5", "one"))
     assert "does not know the job's secret" in other.fetch(snapshot, chief).error
-    assert "does not know the job's secret" in other.restore(snapshot, chief).error
+    assert "does not know the job's secret" in other.restore(snapshot, chief).error.text
     third = yard.host("worker-2", job="another")
     assert "the connection ended" in third.fetch(snapshot, chief).error
     with socket.create_connection(chief.source) as stranger:
@@ -659,7 +659,7 @@ def test_a_url_is_none_of_ours(yard: Yard) -> None:
 def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> None:
     host = yard.host(live=yard.directory)
     (yard.directory / "precious").write_text("x")
-    assert "give checkpoints a directory of their own" in host.restore(None).error
+    assert "give checkpoints a directory of their own" in host.restore(None).error.text
     host.settle(is_orderly=True)
     assert host.held is None
     assert (yard.directory / "precious").exists()

@@ -85,14 +85,14 @@ def test_a_task_that_has_ended() -> None:
     assert describe == "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"
 
 
-def test_a_task_without_stacks_tells_what_the_kernel_knows() -> None:
+def test_a_task_without_stacks_shows_the_state_in_the_kernel() -> None:
     gang = edited(recorded("ctl-load"), "worker-1", stack="", kernel="CPU 3.0 s, waits in pipe_read")
     assert describe_hang(*gang).startswith("worker-1 shows no stack (CPU 3.0 s, waits in pipe_read), and")
     gang = edited(gang, "worker-1", state="D", kernel="waits in nfs_wait_bit_killable")
     assert describe_hang(*gang).startswith("worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and")
 
 
-def test_several_in_the_same_place_are_told_of_together() -> None:
+def test_tasks_in_the_same_place_share_a_sentence() -> None:
     gang = recorded("ctl-load")
     inspections = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
     assert describe_hang(inspections, gang[1]) == (
@@ -129,7 +129,7 @@ def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
 )
 def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
     inspections, members = all_in_a_collective()
-    by_server = [one.replace("ESTABLISHED 0 unsent", change) for one in inspections["worker-1"].sockets]
+    by_server = [text.replace("ESTABLISHED 0 unsent", change) for text in inspections["worker-1"].sockets]
     describe = describe_hang(*edited((inspections, members), "worker-1", sockets=[by_server[1]]))
     assert describe == (
         f"nothing that worker-1 sends reaches worker-2 ({how}), and all tasks wait for each other "
@@ -137,7 +137,7 @@ def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
     )
 
 
-def test_a_stuck_connection_to_a_task_that_tells_nothing_of_its_own_is_known_by_its_address() -> None:
+def test_the_peer_of_a_stuck_connection_is_identified_by_its_address() -> None:
     inspections, members = all_in_a_collective()
     silent = {task: seen._replace(sockets=[]) for task, seen in inspections.items()}
     stuck = f"10.9.9.9:40000 > {members[0].address}:{members[0].port} SYN_SENT 1 unsent 0 unread"
@@ -196,7 +196,7 @@ def test_places(stack: str, expected: str) -> None:
     assert describe_hang(*gang) == message
 
 
-def test_a_server_that_only_serves_keeps_nobody_waiting() -> None:
+def test_a_server_in_join_does_not_block_others() -> None:
     serving = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
     gang = edited(recorded("ctl-stop"), "worker-1", stack=serving, state="S")
     assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
@@ -241,11 +241,11 @@ def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
 # --- live tasks -----------------------------------------------------------------------------------------------------
 
 
-def looked_at(one: HeldProcess) -> HangInspection:
-    found: list[HangInspection] = []
-    one.task.inspect(HangInspection("worker-1", "worker-1", 3, 0.0, "", "", []), found.append)
-    one.until(lambda: found)
-    return found[0]
+def inspect(held: HeldProcess) -> HangInspection:
+    inspections: list[HangInspection] = []
+    held.task.inspect(HangInspection("worker-1", "worker-1", 3, 0.0, "", "", []), inspections.append)
+    held.until(lambda: inspections)
+    return inspections[0]
 
 
 def test_a_live_task(tmp_path: Path) -> None:
@@ -260,32 +260,32 @@ def load():
     time.sleep(60)
 load()
 """
-    with server, process() as one:
+    with server, process() as held:
         command = [sys.executable, script_in(tmp_path, script)]
-        one.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
-        one.task.release()
-        one.until(lambda: b"ready" in one.output)
-        found = looked_at(one)
-        assert (found.task, found.attempt, found.state) == ("worker-1", 3, "S")
-        assert " in load\n" in found.stack
-        assert found.kernel.startswith("CPU ")
+        held.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
+        held.task.release()
+        held.until(lambda: b"ready" in held.output)
+        inspected = inspect(held)
+        assert (inspected.task, inspected.attempt, inspected.state) == ("worker-1", 3, "S")
+        assert " in load\n" in inspected.stack
+        assert inspected.kernel.startswith("CPU ")
         accepted, peer = server.accept()
         mine = "{}:{}".format(*server.getsockname())
-        (describe,) = found.sockets
+        (describe,) = inspected.sockets
         assert read_connection(describe) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
         accepted.close()
-        assert describe_hang({"worker-1": found}, [Member("worker-1", "worker-1", "127.0.0.1", 1, 2)]).startswith(
+        assert describe_hang({"worker-1": inspected}, [Member("worker-1", "worker-1", "127.0.0.1", 1, 2)]).startswith(
             "worker-1 is in user code (task.py:"
         )
 
-        os.kill(one.task.pid, signal.SIGSTOP)
-        one.until(lambda: "T (stopped)" in Path(f"/proc/{one.task.pid}/status").read_text())
-        found = looked_at(one)
-        assert (found.state, found.stack) == ("T", "")
+        os.kill(held.task.pid, signal.SIGSTOP)
+        held.until(lambda: "T (stopped)" in Path(f"/proc/{held.task.pid}/status").read_text())
+        inspected = inspect(held)
+        assert (inspected.state, inspected.stack) == ("T", "")
 
-        os.kill(one.task.pid, signal.SIGKILL)
-        one.until(lambda: one.exits)
-        assert looked_at(one).state == ""
+        os.kill(held.task.pid, signal.SIGKILL)
+        held.until(lambda: held.exits)
+        assert inspect(held).state == ""
 
 
 def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
@@ -300,18 +300,18 @@ def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
             ours += [client, accepted]
         ours.append(socket.create_connection(six.getsockname()[:2]))
         ours[3].sendall(b"x" * 100)
-        found = connections([os.getpid()], "/proc/self/net")
-        for one in ours:
-            one.close()
-    assert found[0].unread == 100
-    assert any(one.local.startswith("[::1]:") for one in found)
-    assert all(one.state != "LISTEN" for one in found)
-    assert len(found) >= 7
+        listed = connections([os.getpid()], "/proc/self/net")
+        for item in ours:
+            item.close()
+    assert listed[0].unread == 100
+    assert any(item.local.startswith("[::1]:") for item in listed)
+    assert all(item.state != "LISTEN" for item in listed)
+    assert len(listed) >= 7
     assert MOST_SOCKETS == 64
 
 
 def test_text_of_a_connection_is_read_back() -> None:
-    one = Connection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
-    assert read_connection(str(one)) == one
+    connection = Connection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
+    assert read_connection(str(connection)) == connection
     with pytest.raises(ValueError, match="not a connection"):
         read_connection("10.0.0.2:1 ESTABLISHED")

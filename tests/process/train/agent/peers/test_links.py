@@ -37,26 +37,26 @@ class Proxy:
         near, _ = self.listener.accept()
         far = socket.create_connection(("127.0.0.1", self.port))
         self.pairs.append((near, far))
-        for one, other in ((near, far), (far, near)):
-            self.loop.watch(one.fileno(), 1, lambda _, one=one, other=other: self._pass(one, other))  # type: ignore[misc]
+        for source, other in ((near, far), (far, near)):
+            self.loop.watch(source.fileno(), 1, lambda _, source=source, other=other: self._pass(source, other))  # type: ignore[misc]
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, near_end: socket.socket, other: socket.socket) -> None:
         if self.frozen:
-            self.loop.unwatch(one.fileno())
+            self.loop.unwatch(near_end.fileno())
             return
-        data = one.recv(1 << 16)
+        data = near_end.recv(1 << 16)
         if data:
             other.sendall(data)
         else:
-            self.loop.unwatch(one.fileno())
+            self.loop.unwatch(near_end.fileno())
             other.close()
 
     def cut(self) -> None:
         """End all connections."""
         for pair in self.pairs:
-            for one in pair:
-                self.loop.unwatch(one.fileno())
-                one.close()
+            for end in pair:
+                self.loop.unwatch(end.fileno())
+                end.close()
         self.pairs.clear()
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Net:
     def __init__(self) -> None:
         self.loops: list[Loop] = []
         self.agents: dict[str, PeerConnections] = {}
-        self.told: list[tuple[object, ...]] = []
+        self.events: list[tuple[object, ...]] = []
         self.proxies: list[Proxy] = []
         self.listeners: dict[str, socket.socket] = {}
         for index in range(3):
@@ -97,9 +97,9 @@ class Net:
             name,
             others,
             events=ConnectionEvents(
-                lambda slot: self.told.append(("up", name, slot)),
-                lambda slot, reason: self.told.append(("down", name, slot, reason)),
-                lambda slot, message: self.told.append(("message", name, slot, message)),
+                lambda slot: self.events.append(("up", name, slot)),
+                lambda slot, reason: self.events.append(("down", name, slot, reason)),
+                lambda slot, message: self.events.append(("message", name, slot, message)),
                 lambda: None,
             ),
         )
@@ -116,7 +116,7 @@ class Net:
     def until(self, true: Callable[[], bool], deadline_s: float = 90.0) -> None:
         end = time.monotonic() + deadline_s
         while not true():
-            assert time.monotonic() < end, self.told
+            assert time.monotonic() < end, self.events
             for loop in self.loops:
                 loop.after("test", 0.002, lambda: None)
                 loop.turn()
@@ -125,11 +125,11 @@ class Net:
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() > end)
 
-    def count(self, *what: object) -> int:
-        return self.told.count(what)
+    def count(self, *event: object) -> int:
+        return self.events.count(event)
 
     def downs(self) -> list[tuple[object, ...]]:
-        return [one for one in self.told if one[0] == "down"]
+        return [event for event in self.events if event[0] == "down"]
 
     def close(self) -> None:
         for links in self.agents.values():
@@ -167,13 +167,13 @@ def test_who_dials_is_heard_and_hears(net: Net) -> None:
     assert follower.connected
 
 
-def test_a_link_stands_through_times_without_a_message(net: Net) -> None:
+def test_a_link_survives_times_without_a_message(net: Net) -> None:
     joined(net)
     net.pass_time(2.5 * TIMEOUT_S)
     assert net.downs() == []
 
 
-def test_a_link_comes_back_after_a_short_loss_and_both_are_told(net: Net) -> None:
+def test_a_link_comes_back_after_a_short_loss_and_both_ends_report_it(net: Net) -> None:
     proxy = net.proxy("worker-0")
     leader, follower = joined(net, {"worker-0": proxy.front})
     for again in (2, 3):
@@ -198,7 +198,7 @@ def test_a_link_on_which_nothing_passes_goes_down_on_both_sides_in_time(net: Net
     }
 
 
-def test_an_agent_that_ends_and_does_not_come_back_is_told_once(net: Net) -> None:
+def test_an_agent_that_ends_and_does_not_come_back_is_reported_once(net: Net) -> None:
     _, follower = joined(net)
     follower.close()
     net.until(lambda: bool(net.downs()))
@@ -211,17 +211,17 @@ def test_who_dials_another_leaves_the_first(net: Net) -> None:
     net.agent("worker-2")
     follower.dial("worker-2")
     net.until(lambda: net.count("up", "worker-2", "worker-1") == 1)
-    net.until(lambda: ("down", "worker-1", "worker-0", "") in net.told)
+    net.until(lambda: ("down", "worker-1", "worker-0", "") in net.events)
     follower.send("worker-2", {"report": 3})
     net.until(lambda: net.count("message", "worker-2", "worker-1", {"report": 3}) == 1)
 
 
-def test_a_knock_says_one_thing_and_makes_no_link(net: Net) -> None:
+def test_a_single_message_makes_no_link(net: Net) -> None:
     leader = net.agent("worker-0")
     follower = net.agent("worker-1")
     leader.send_once("worker-1", {"leads": 1})
     net.until(lambda: net.count("message", "worker-1", "worker-0", {"leads": 1}) == 1)
-    assert [one for one in net.told if one[0] == "up"] == []
+    assert [event for event in net.events if event[0] == "up"] == []
     assert not follower.connected
 
 
@@ -229,14 +229,14 @@ def test_who_dials_tries_until_the_other_is_there(net: Net) -> None:
     follower = net.agent("worker-1")
     follower.dial("worker-0")
     net.pass_time(0.3)
-    assert net.told == []
+    assert net.events == []
     net.agent("worker-0")
     net.until(lambda: net.count("up", "worker-1", "worker-0") == 1)
 
 
-def test_strangers_are_dropped_and_disturb_nobody(net: Net) -> None:
+def test_strangers_are_dropped_and_disturb_no_peer(net: Net) -> None:
     leader, _ = joined(net)
-    before = list(net.told)
+    before = list(net.events)
     net.agent("worker-2", secret=b"t" * 32).dial("worker-0")
     strangers = [socket.create_connection(("127.0.0.1", net.port("worker-0"))) for _ in range(80)]
     samples = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000, b"x" * 100_000, b"\n")
@@ -245,7 +245,7 @@ def test_strangers_are_dropped_and_disturb_nobody(net: Net) -> None:
     net.pass_time(0.5)
     for stranger in strangers:
         stranger.close()
-    assert net.told == before
+    assert net.events == before
     leader.send("worker-1", {"order": 2})
     net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 2}) == 1)
 
@@ -272,4 +272,4 @@ def test_one_who_knows_the_secret_and_is_not_of_the_job_is_dropped(net: Net) -> 
             return not data
 
         net.until(hung_up)
-    assert net.told == []
+    assert net.events == []

@@ -45,7 +45,7 @@ def test_an_agent_of_the_job_proves_which_task_it_is() -> None:
         asked().replace(b"worker-1", b"worker-0"),
     ],
 )
-def test_nobody_else_does(answer: bytes) -> None:
+def test_another_agent_does_not_answer(answer: bytes) -> None:
     with pytest.raises(LinkError):
         port_owner(SECRET, "job", 1, "worker-0", NONCE, answer)
 
@@ -70,7 +70,7 @@ class Site:
     def __init__(self) -> None:
         self.loop = Loop()
         self.closing: list[Callable[[], None]] = []
-        self.found: list[dict[str, str]] = []
+        self.results: list[dict[str, str]] = []
 
     def door(self, task: str = "worker-1", bond: JobCredentials = BOND) -> int:
         port = reserve_task_port(30000)
@@ -84,15 +84,15 @@ class Site:
 
     def visit(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
         others = [Member(f"worker-{n + 1}", f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
-        visits = PortProbes(self.loop, BOND, "worker-0", others, self.found.append)
+        visits = PortProbes(self.loop, BOND, "worker-0", others, self.results.append)
         self.closing.append(visits.close)
         visits.begin()
         end = time.monotonic() + 10
-        while not self.found:
+        while not self.results:
             assert time.monotonic() < end
             self.loop.after("test", 0.05, lambda: None)
             self.loop.turn()
-        return self.found.pop()
+        return self.results.pop()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def remove_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "PROBES_DEADLINE_S", 1.0)
 
 
-def test_ports_of_the_job_are_reached_and_nobody_to_visit_is_soon_done(site: Site) -> None:
+def test_ports_of_the_job_are_reached_and_no_port_is_soon_done(site: Site) -> None:
     ports = [site.door(f"worker-{n + 1}") for n in range(3)]
     assert site.visit(*ports) == {"worker-1": "", "worker-2": "", "worker-3": ""}
     assert site.visit() == {}
@@ -129,7 +129,7 @@ def test_more_hosts_than_are_visited_at_once(site: Site, monkeypatch: pytest.Mon
     assert set(site.visit(*ports).values()) == {""}
 
 
-def test_a_closed_port_is_told_as_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_port_is_reported_as_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
     listener = site.stranger()
     port = listener.getsockname()[1]
@@ -137,7 +137,7 @@ def test_a_closed_port_is_told_as_refused(site: Site, monkeypatch: pytest.Monkey
     assert site.visit(port) == {"worker-1": readiness.REFUSED}
 
 
-def test_the_agent_of_another_task_is_told_by_name(site: Site) -> None:
+def test_the_agent_of_another_task_is_reported_by_name(site: Site) -> None:
     assert site.visit(site.door("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
@@ -149,12 +149,12 @@ def test_another_job_or_attempt_is_a_stranger(
     assert site.visit(site.door(bond=bond)) == {"worker-1": readiness.STRANGER}
 
 
-def test_somebody_who_takes_the_connection_and_says_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_accepts_the_connection_and_is_silent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
     assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": readiness.SILENT}
 
 
-def test_a_host_that_swallows_packets_is_told_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_drops_packets_is_reported_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
     listener = socket.socket()
     site.closing.append(listener.close)
@@ -200,18 +200,18 @@ class Busy:
             return
         door = socket.create_connection(("127.0.0.1", self._port))
         self._site.closing += [guest.close, door.close]
-        for one, other in ((guest, door), (door, guest)):
-            self._loop.watch(one.fileno(), READ, lambda _, one=one, other=other: self._pass(one, other))  # type: ignore[misc]
+        for source, other in ((guest, door), (door, guest)):
+            self._loop.watch(source.fileno(), READ, lambda _, source=source, other=other: self._pass(source, other))  # type: ignore[misc]
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(self, source: socket.socket, other: socket.socket) -> None:
         try:
-            data = one.recv(4096)
+            data = source.recv(4096)
         except OSError:
             data = b""
         if data:
             other.sendall(data)
         else:
-            self._loop.unwatch(one.fileno())
+            self._loop.unwatch(source.fileno())
             other.shutdown(socket.SHUT_WR)
 
 
@@ -235,7 +235,7 @@ def test_a_host_that_is_silent_at_first_is_not_blamed(site: Site, monkeypatch: p
     assert site.visit(busy.front) == {"worker-1": ""}
 
 
-def test_strangers_at_the_door_disturb_nobody(site: Site) -> None:
+def test_strangers_at_the_port_disturb_no_peer(site: Site) -> None:
     port = site.door()
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     for stranger, data in zip(strangers, (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"\n"), strict=False):
@@ -255,7 +255,7 @@ def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
-def test_nobody_can_take_a_reserved_port(address: str) -> None:
+def test_no_process_can_take_a_reserved_port(address: str) -> None:
     """The port cannot be bound even with the options that gRPC sets."""
     port = reserve_task_port(30000)
     with socket.socket() as stranger:

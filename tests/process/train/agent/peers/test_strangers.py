@@ -105,7 +105,7 @@ def test_a_stranger_that_answers_a_call_does_not_end_the_agent(net: Net, answer:
 
         net.until(called_twice)
     assert leader is net.agents["worker-0"]
-    assert net.told == []
+    assert net.events == []
 
 
 @pytest.mark.parametrize("line", PORT_LINES.values(), ids=PORT_LINES)
@@ -236,7 +236,7 @@ def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
     with crowd(net.port("worker-0"), 100):  # the number that waits until the agent accepts them
         follower = net.agent("worker-1")
         follower.dial("worker-0")
-        net.until(lambda: ("up", "worker-0", "worker-1") in net.told)
+        net.until(lambda: ("up", "worker-0", "worker-1") in net.events)
     assert net.downs() == []
 
 

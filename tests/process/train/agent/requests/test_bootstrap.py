@@ -134,7 +134,7 @@ def test_an_archive_that_is_not_the_one_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (4, b"")
 
 
-def test_a_root_that_cannot_be_made_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     archive = build_agent()
     done = subprocess.run(

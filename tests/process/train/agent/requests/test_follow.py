@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -61,7 +62,8 @@ class Host:
 
     def wake(self) -> None:
         for connection in self.connections:
-            connection.send(encode(Beat(0.0)))
+            with contextlib.suppress(ConnectionError):  # the reader may have read the result already
+                connection.send(encode(Beat(0.0)))
 
     def vanish(self) -> None:
         for each in (self.listener, *self.connections):
@@ -87,9 +89,9 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    one = Host(tmp_path)
-    yield one
-    one.vanish()
+    host = Host(tmp_path)
+    yield host
+    host.vanish()
 
 
 class Reader:
@@ -155,8 +157,8 @@ def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow:
     for number, text in logs.items():
         host.run_program(number, text)
     write_result(host.task, RESULT)
-    found, others = followed_logs(host, ALL._replace(follow=follow))
-    assert found == logs
+    received, others = followed_logs(host, ALL._replace(follow=follow))
+    assert received == logs
     assert attempts_of(others) == [(number, phase) for number in logs for phase in (Phase.RUNNING, Phase.EXITED)]
     assert others[-1] == RESULT
 
@@ -187,18 +189,18 @@ def test_a_slot_without_any_attempt_has_no_records(host: Host) -> None:
     assert followed_logs(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
     write_result(host.task, RESULT)
     assert followed_logs(host, ALL) == ({}, [RESULT])
-    found = report_task(host.task)
-    assert found is not None
-    assert (found.attempt, found.phase, found.name, found.attempts, found.task) == (
+    report = report_task(host.task)
+    assert report is not None
+    assert (report.attempt, report.phase, report.name, report.attempts, report.task) == (
         0, Phase.WAITING, "task.py", 4, "",
     )  # fmt: skip
 
 
 def test_a_report_names_the_task_of_the_newest_attempt(host: Host) -> None:
     host.run_program(1, b"x", ended=False)
-    found = report_task(host.task)
-    assert found is not None
-    assert (found.attempt, found.task) == (1, "worker-1")
+    report = report_task(host.task)
+    assert report is not None
+    assert (report.attempt, report.task) == (1, "worker-1")
 
 
 def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -> None:
@@ -248,14 +250,14 @@ def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(ho
     host.accept()
     host.run_program(2, b"again")
     host.wake()
-    found: dict[int, bytes] = {}
+    received: dict[int, bytes] = {}
     for record, payload in reader:
         if isinstance(record, Log):
-            found[record.attempt] = found.get(record.attempt, b"") + payload
+            received[record.attempt] = received.get(record.attempt, b"") + payload
         if isinstance(record, TaskState) and record.attempt == 2 and record.phase is Phase.EXITED:
             write_result(host.task, RESULT)
             host.wake()
-    assert found == {1: written, 2: b"again"} if written else {2: b"again"}
+    assert received == {1: written, 2: b"again"} if written else {2: b"again"}
 
 
 def test_all_records_are_sent_before_the_end_of_the_supervisor_is_reported(host: Host) -> None:
@@ -302,20 +304,20 @@ def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int
     host.run_program(2, os.urandom(size))
     write_result(host.task, RESULT)
     whole = Path(host.task.log(2)).read_bytes()
-    found: dict[int, bytes] = {}
+    received: dict[int, bytes] = {}
     others: list[Record] = []
     request = ALL._replace(attempt=2, follow=False, head_bytes=40, tail_bytes=60)
     last = None
     for record, payload in Reader(host, request):
         if isinstance(record, Log):
             joins = last is not None and last.offset + last.payload == record.offset
-            key = max(found) if joins else record.offset
-            found[key] = found.get(key, b"") + payload
+            key = max(received) if joins else record.offset
+            received[key] = received.get(key, b"") + payload
             last = record
         elif not isinstance(record, Beat):
             others.append(record)
-    assert {offset: len(data) for offset, data in found.items()} == pieces
-    assert all(whole[offset : offset + len(data)] == data for offset, data in found.items())
+    assert {offset: len(data) for offset, data in received.items()} == pieces
+    assert all(whole[offset : offset + len(data)] == data for offset, data in received.items())
     assert attempts_of(others) == [(2, Phase.RUNNING), (2, Phase.EXITED)]
     assert not any(isinstance(record, Progress) for record in others)
 

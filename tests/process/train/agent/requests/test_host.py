@@ -191,7 +191,7 @@ def test_only_changed_contents_come_again_and_removed_files_vanish(connect: Conn
     follow(agent, Follow("j1", "worker-0"))
     second = Bundle("print('two')", kept=b"kept")
     committed([agent], "j2", second)
-    assert [second.contents[one] for one in agent.significant_lines.objects] == [b"print('two')"]
+    assert [second.contents[digest] for digest in agent.significant_lines.objects] == [b"print('two')"]
     assert bytes(follow(agent, Follow("j2", "worker-0")).log) == b"two\n"
     assert sorted(path.name for path in (agent.root / "jobs/j2/worker-0/src").iterdir()) == ["kept", "task.py"]
 
@@ -272,7 +272,7 @@ for name in ("MODEL", "CHECKPOINT", "LOG"):
     with open(os.path.join(os.environ[f"FLEET_{name}_DIR"], "result"), "w") as file:
         file.write(name)
 open("written", "w").write("by the job")
-print("said", open("data").read())
+print("read", open("data").read())
 raise SystemExit(int(os.environ["FLEET_JOB_ID"] == "j1"))
 """
 
@@ -288,7 +288,7 @@ def test_no_later_job_deletes_what_a_job_left_behind(connect: Connect) -> None:
         task = agent.root / f"jobs/j{n}/worker-0"
         left = ["model/result", "checkpoints/result", "logs/result", "src/written", "src/data", "attempt-1/log"]
         assert [(task / path).read_bytes() for path in left] == [
-            b"MODEL", b"CHECKPOINT", b"LOG", b"by the job", b"data of %d" % n, b"said data of %d\n" % n
+            b"MODEL", b"CHECKPOINT", b"LOG", b"by the job", b"data of %d" % n, b"read data of %d\n" % n
         ]  # fmt: skip
 
 
@@ -355,7 +355,7 @@ def test_a_disk_that_fills_while_contents_come_is_refused(small_disk: Path, conn
     want = agent.expect(Want)
     with (small_disk / "filler").open("wb") as filler:
         filler.write(b"\0" * (shutil.disk_usage(small_disk).free - (5 << 20)))
-    data = zlib.compress(b"".join(bundle.contents[one] for one in want.objects), 0)
+    data = zlib.compress(b"".join(bundle.contents[digest] for digest in want.objects), 0)
     agent.send(Chunk(len(data)), data)
     agent.send(Chunk(0))
     answer = agent.expect(Refused)

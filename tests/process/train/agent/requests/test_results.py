@@ -42,7 +42,7 @@ open("same", "a").close()
 os.utime("same", (1, 1))
 os.symlink("new", "link")
 os.mkfifo("pipe")
-print("said")
+print("done")
 """
 
 
@@ -68,8 +68,8 @@ def answers(agent: Agent, request: Record, last: type) -> list[Record]:
 
 def stored(agent: Agent, *jobs: str) -> list[StoredJob]:
     records = answers(agent, ListJobs(list(jobs)), End)
-    assert any(isinstance(one, DiskSpace) and 0 < one.free <= one.total for one in records)
-    return [one for one in records if isinstance(one, StoredJob)]
+    assert any(isinstance(record, DiskSpace) and 0 < record.free <= record.total for record in records)
+    return [record for record in records if isinstance(record, StoredJob)]
 
 
 def finished(agent: Agent, job: str, files: Bundle, replication: Replication = COPIED) -> None:
@@ -81,8 +81,8 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
     agent = connect()
     finished(agent, "j", bundle(), replication=Replication("./ck", 0.0))
     listed = answers(agent, ListFiles("j", "worker-0"), FilesListed)
-    found = {(one.area, one.path): one for one in listed if isinstance(one, FileEntry)}
-    assert sorted((area.value, path) for area, path in found) == [
+    entries = {(entry.area, entry.path): entry for entry in listed if isinstance(entry, FileEntry)}
+    assert sorted((area.value, path) for area, path in entries) == [
         ("checkpoints", "step-1"),
         ("files", "changed"),
         ("files", "link"),
@@ -91,8 +91,8 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
         ("logs", "attempt-1.log"),
         ("model", "weights"),
     ]
-    assert found[Area.MODEL, "weights"].sha256 == sha256(b"w" * 1000).hexdigest()
-    assert found[Area.FILES, "link"].target == "new"
+    assert entries[Area.MODEL, "weights"].sha256 == sha256(b"w" * 1000).hexdigest()
+    assert entries[Area.FILES, "link"].target == "new"
     (job,) = stored(agent)
     assert {use.area: use.files for use in job.areas} == {
         Area.MODEL: 1, Area.CHECKPOINTS: 1, Area.FILES: 4, Area.LOGS: 1
@@ -115,21 +115,21 @@ def test_parts_of_files_are_sent_and_nothing_outside(connect: Connect) -> None:
         FilePart(Area.FILES, "gone", 0, 1),
     ]
     agent.send(ReadFiles("j", "worker-0", "", parts))
-    told: list[bytes | str] = []
-    while sum(isinstance(one, str) for one in told) < len(parts):
+    received: list[bytes | str] = []
+    while sum(isinstance(item, str) for item in received) < len(parts):
         record, data = agent.receive()
-        told.append(record.problem if isinstance(record, FileEnd) else data)
+        received.append(record.problem if isinstance(record, FileEnd) else data)
         assert isinstance(record, (FileEnd, Chunk))
-    assert told[:4] == [b"w" * 10, "", b"w" * 1000, "it became shorter"]
-    assert all(isinstance(one, str) and one for one in told[4:])
+    assert received[:4] == [b"w" * 10, "", b"w" * 1000, "it became shorter"]
+    assert all(isinstance(item, str) and item for item in received[4:])
 
 
 def test_a_directory_that_is_a_link_is_not_followed(connect: Connect, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/secret").touch()
     agent = connect()
-    there = str(tmp_path / "elsewhere")
-    script = f"import os\nmodel = os.environ['FLEET_MODEL_DIR']\nos.rmdir(model)\nos.symlink({there!r}, model)\n"
+    target = str(tmp_path / "elsewhere")
+    script = f"import os\nmodel = os.environ['FLEET_MODEL_DIR']\nos.rmdir(model)\nos.symlink({target!r}, model)\n"
     finished(agent, "j", Bundle(script))
     (last,) = answers(agent, ListFiles("j", "worker-0"), FilesListed)
     assert isinstance(last, FilesListed)

@@ -18,11 +18,11 @@ from train.agent.protocol.records import (
     AttemptEnded,
     Chunk,
     Exit,
+    FetchContents,
     Follow,
-    Give,
-    Invitation,
-    Invite,
+    GetJoinInfo,
     JobResult,
+    JoinInfo,
     Member,
     Outcome,
     Policy,
@@ -80,8 +80,8 @@ class Job:
 
     def pid(self, slot: int, kind: str) -> int:
         """Of the ``task`` or the ``watchdog`` of a slot."""
-        known = json.loads((self.directory(slot) / "processes").read_text())
-        return int(known["task" if kind == "task" else "supervisor"][0])
+        processes = json.loads((self.directory(slot) / "processes").read_text())
+        return int(processes["task" if kind == "task" else "supervisor"][0])
 
     def supervisor(self, slot: int) -> int:
         children = Path(f"/proc/{self.pid(slot, 'watchdog')}/task/{self.pid(slot, 'watchdog')}/children")
@@ -230,13 +230,13 @@ def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, slot: i
     job.wait_for_step(39)
     job.lose_host(slot)
     survivor, name = job.agents[1 - slot], job.names[slot]
-    survivor.send(Invite("job", job.names[1 - slot]))
-    invited = survivor.expect(Invitation)
-    assert invited.commit.secret_env == {"KEY": "s3cr3t"}
+    survivor.send(GetJoinInfo("job", job.names[1 - slot]))
+    join_info = survivor.expect(JoinInfo)
+    assert join_info.commit.secret_env == {"KEY": "s3cr3t"}
     fresh = connect(7)
-    fresh.send(Prepare("job", "tiny", name, invited.entries, f"127.0.0.{slot + 8}", sys.executable, join=True))
+    fresh.send(Prepare("job", "tiny", name, join_info.entries, f"127.0.0.{slot + 8}", sys.executable, join=True))
     want = fresh.expect(Want)
-    survivor.send(Give(want.objects))
+    survivor.send(FetchContents(want.objects))
     while True:
         chunk, data = survivor.receive()
         assert isinstance(chunk, Chunk)
@@ -244,8 +244,11 @@ def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, slot: i
         if not chunk.payload:
             break
     prepared = fresh.expect(Prepared)
-    members = [prepared.member._replace(task=one.task) if one.slot == name else one for one in invited.commit.members]
-    fresh.commit(invited.commit._replace(slot=name, members=members))
+    members = [
+        prepared.member._replace(task=member.task) if member.slot == name else member
+        for member in join_info.commit.members
+    ]
+    fresh.commit(join_info.commit._replace(slot=name, members=members))
     story = follow(fresh, Follow("job", name), deadline_s=40.0)
     assert story.result is not None
     assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
@@ -276,7 +279,7 @@ def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
     job.kill(1, "task")
 
     def ended(story: Story) -> bool:
-        return any(isinstance(one, AttemptEnded) for one in story.records)
+        return any(isinstance(record, AttemptEnded) for record in story.records)
 
     follow(connect(0), Follow("job", "worker-0", logs=False), until=ended)
     connect(1).stop("job", "worker-1")

@@ -24,10 +24,10 @@ SHOW = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.argv
 
 def addresses(family: socket.AddressFamily) -> list[tuple[str, str]]:
     return [
-        (name, one.address.partition("%")[0])
-        for name, found in psutil.net_if_addrs().items()
-        for one in found
-        if one.family is family and not one.address.startswith(("127.", "::1"))
+        (name, address.address.partition("%")[0])
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family is family and not address.address.startswith(("127.", "::1"))
     ]
 
 
@@ -47,9 +47,9 @@ def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) 
     directory = tmp_path / ("it's" if quoted else "env")
     venv.create(directory, with_pip=False, symlinks=True)
     chosen = str(directory / "bin" / "python")
-    found = create_host_environment(str(tmp_path / "bin"), chosen, "127.0.0.1", gpus=1)
-    assert found == HostEnvironment(chosen, (str(tmp_path / "bin"), str(directory / "bin")), "lo", 1)
-    env = {"PATH": os.pathsep.join([*found.directories, os.defpath])}
+    host_environment = create_host_environment(str(tmp_path / "bin"), chosen, "127.0.0.1", gpus=1)
+    assert host_environment == HostEnvironment(chosen, (str(tmp_path / "bin"), str(directory / "bin")), "lo", 1)
+    env = {"PATH": os.pathsep.join([*host_environment.directories, os.defpath])}
     for name in ("python", "python3"):
         line = f"{name} -c '{SHOW}' 'a b' '$HOME'"
         shown = subprocess.run(["sh", "-c", line], env=env, check=True, capture_output=True).stdout
@@ -58,20 +58,20 @@ def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) 
 
 def test_an_interpreter_of_the_system_brings_no_directory(tmp_path: Path) -> None:
     (tmp_path / "usr" / "bin").mkdir(parents=True)
-    found = create_host_environment(
+    host_environment = create_host_environment(
         str(tmp_path / "bin"), str(tmp_path / "usr" / "bin" / "python3"), "10.0.0.2", gpus=0
     )
-    assert (found.directories, found.interface) == ((str(tmp_path / "bin"),), "")
+    assert (host_environment.directories, host_environment.interface) == ((str(tmp_path / "bin"),), "")
 
 
 # --- what a job needs -----------------------------------------------------------------------------------------------
 
 
 def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "there.py").write_text("raise SystemExit(3)\n")
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(own)}
+    directory = tmp_path / "own"
+    directory.mkdir()
+    (directory / "there.py").write_text("raise SystemExit(3)\n")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(directory)}
     probe = Probe(str(tmp_path / "probe.json"), env)
     python = probe.interpreter(sys.executable).path
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory

@@ -80,7 +80,7 @@ def test_all_output_is_parsed_if_there_is_time() -> None:
     while queue.size:
         ends += queue.parse(0.0)
     assert bytes(parser.fed) == data
-    assert [one.epoch for one in ends] == list(range(5000))
+    assert [progress.epoch for progress in ends] == list(range(5000))
 
 
 @pytest.mark.parametrize("piece", [1000, 4096, MOST_BYTES + 1])

@@ -145,7 +145,12 @@ def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> N
         assert story.result.outcome is Outcome.SUCCEEDED
         assert story.result.exits == {f"worker-{each}": Exit(code=0) for each in range(3)}
     waits, starts = (
-        [one.at for story in stories for one in story.records if isinstance(one, TaskState) and one.phase is phase]
+        [
+            record.at
+            for story in stories
+            for record in story.records
+            if isinstance(record, TaskState) and record.phase is phase
+        ]
         for phase in (Phase.WAITING, Phase.RUNNING)
     )
     assert len(starts) == 3
@@ -485,7 +490,10 @@ for epoch in (1, 2):
     assert (1, 2) in seen
     late = follow(connect(), Follow("progress", "worker-0"))
     kept = [record for record in late.records if isinstance(record, Progress)]
-    assert [(one.epoch, one.epochs, one.step, one.steps) for one in kept] == [(1, 2, 3, 3), (2, 2, 3, 3)]
+    assert [(progress.epoch, progress.epochs, progress.step, progress.steps) for progress in kept] == [
+        (1, 2, 3, 3),
+        (2, 2, 3, 3),
+    ]
     assert kept[-1].metrics == {"loss": 0.5}
 
 
@@ -534,8 +542,8 @@ def test_usage_is_reported_every_five_seconds(connect: Connect, tmp_path: Path) 
     connect().stop("usage")
 
     def left() -> list[str]:
-        found = [path for path in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(path)]
-        return [path.parent.name for path in found if path.parent.name != str(agent.process.pid)]
+        paths = [path for path in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(path)]
+        return [path.parent.name for path in paths if path.parent.name != str(agent.process.pid)]
 
     assert eventually(lambda: not left()), left()
 

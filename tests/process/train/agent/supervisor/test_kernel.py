@@ -97,7 +97,7 @@ def test_the_death_of_another_process_is_not_taken_for_ours(files: Files) -> Non
 
 
 @pytest.mark.parametrize(
-    ("pid", "log", "told"),
+    ("pid", "log", "clause"),
     [
         (31744, MEMCG, "killed by the kernel's OOM killer (it used 64.8 MiB of 1.0 GiB, the limit of its cgroup)"),
         (812, HOST, "killed by the kernel's OOM killer (it used 8.0 GiB of 16.0 GiB, the memory of its host)"),
@@ -105,13 +105,13 @@ def test_the_death_of_another_process_is_not_taken_for_ours(files: Files) -> Non
     ],
 )
 def test_the_log_names_the_killed_process(
-    files: Files, monkeypatch: pytest.MonkeyPatch, pid: int, log: str, told: str
+    files: Files, monkeypatch: pytest.MonkeyPatch, pid: int, log: str, clause: str
 ) -> None:
     (files.cgroup / "memory.max").write_text(str(1 << 30))
     watch = files.watch()
     files.count(1, 1)
     monkeypatch.setattr(watch, "_read_log", lambda: (log, True))
-    assert watch.verdict(pid) == told
+    assert watch.verdict(pid) == clause
 
 
 def test_a_count_of_the_whole_host_alone_makes_it_likely(files: Files) -> None:
@@ -148,18 +148,18 @@ def test_a_task_asks_only_when_it_was_killed_by_another_process(
 
     monkeypatch.setattr(OomWatch, "verdict", verdict)
     for number in (signal.SIGKILL, signal.SIGTERM, 0):
-        with process() as one:
-            one.task.start(["/bin/sleep", "60"], {}, str(tmp_path), 0o022)
-            one.task.release()
+        with process() as held:
+            held.task.start(["/bin/sleep", "60"], {}, str(tmp_path), 0o022)
+            held.task.release()
             if number:
-                os.kill(one.task.pid, number)
+                os.kill(held.task.pid, number)
             else:
-                one.task.kill()
-            one.until(lambda one=one: one.exits)  # type: ignore[misc]
+                held.task.kill()
+            held.until(lambda held=held: held.exits)  # type: ignore[misc]
             by_others = number == signal.SIGKILL
             reason = Reason("killed by the kernel's OOM killer", ReasonKind.OUT_OF_MEMORY)
-            assert one.task.reason == (reason if by_others else NO_REASON)
-            assert asked == ([one.task.pid] if by_others else asked[:1])
+            assert held.task.reason == (reason if by_others else NO_REASON)
+            assert asked == ([held.task.pid] if by_others else asked[:1])
     assert len(asked) == 1
 
 
@@ -202,10 +202,10 @@ class TestRealKernel:
             _, status = os.waitpid(spawned.pid, 0)
             os.close(spawned.output)
         assert os.WTERMSIG(status) == signal.SIGKILL
-        told = watch.verdict(spawned.pid)
+        clause = watch.verdict(spawned.pid)
         watch.close()
-        assert told.startswith("killed by the kernel's OOM killer")
-        assert "64.0 MiB" in told
+        assert clause.startswith("killed by the kernel's OOM killer")
+        assert "64.0 MiB" in clause
         assert blind.verdict(spawned.pid) == (
             "killed by the kernel's OOM killer according to the counter of its cgroup (limit 64.0 MiB)"
         )

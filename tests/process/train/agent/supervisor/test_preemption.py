@@ -156,10 +156,10 @@ def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None
 
 def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]) -> None:
     server = serve(answer("FALSE", etag="a1"), answer("FALSE", etag="a1"), answer("TRUE", etag="b2"))
-    loop, told = Loop(), list[int]()
-    watch = PreemptionWatch(loop, notice_at(server.place), lambda: told.append(1), FAST)
+    loop, notices = Loop(), list[int]()
+    watch = PreemptionWatch(loop, notice_at(server.place), lambda: notices.append(1), FAST)
     turn(loop, lambda: watch.preempted)
-    assert told == [1]
+    assert notices == [1]
     assert server.asked == [
         PATH,
         *[f"{PATH}?wait_for_change=true&last_etag=a1&timeout_sec=300"] * 2,
@@ -172,9 +172,9 @@ def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]
 def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., Server]) -> None:
     away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 3
     server = serve(answer("FALSE"), *away, answer("TRUE"))
-    loop, told = Loop(), list[int]()
+    loop, notices = Loop(), list[int]()
     timing = FAST._replace(answer_s=0.1, poll_s=0)  # the third response of four never ends
-    watch = PreemptionWatch(loop, notice_at(server.place), lambda: told.append(1), timing)
+    watch = PreemptionWatch(loop, notice_at(server.place), lambda: notices.append(1), timing)
     turn(loop, lambda: watch.preempted)
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
     assert server.asked[2] == PATH  # the current value is requested first
@@ -228,8 +228,8 @@ def order(stage: Stage, **more: object) -> DesiredState:
 
 
 def running() -> Slot:
-    found, _ = reconciler.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
-    return found
+    slot, _ = reconciler.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
+    return slot
 
 
 def test_a_slot_reports_that_its_host_is_being_taken_in_whatever_attempt() -> None:
@@ -242,16 +242,16 @@ def test_a_slot_reports_that_its_host_is_being_taken_in_whatever_attempt() -> No
 
 
 def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
-    found = running()._replace(snapshot=OLD)
+    slot = running()._replace(snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
     significant_lines = order(
         Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason=Reason("taken")
     )
-    found, actions = reconciler.step(found, significant_lines)
+    slot, actions = reconciler.step(slot, significant_lines)
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
-    _, actions = reconciler.step(found, significant_lines)
+    _, actions = reconciler.step(slot, significant_lines)
     assert actions == []
-    closed = found._replace(closed=True, snapshot=OLD, fetching=None)
+    closed = slot._replace(closed=True, snapshot=OLD, fetching=None)
     _, actions = reconciler.step(
         closed, significant_lines._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
     )
@@ -402,7 +402,7 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
     play.send_record("worker-0", snapshot=NEW)
     assert play.at(Stage.RESERVE)
-    assert [(one.slot, one.task) for one in scheduling.desired_state(play.gang).members] == [
+    assert [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]

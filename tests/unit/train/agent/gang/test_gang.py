@@ -65,7 +65,7 @@ class Play:
         self.statuses[name] = self.statuses[name]._replace(**changes)  # type: ignore[arg-type]
         self.gang = scheduling.receive_status(self.gang, self.statuses[name], self.now)
 
-    def tell_all(self, **changes: object) -> None:
+    def report_all(self, **changes: object) -> None:
         for name in self.playing:
             self.send_record(name, **changes)
 
@@ -92,7 +92,7 @@ class Play:
                     port=2300,
                 )
         assert self.at(Stage.LAUNCH)
-        self.tell_all(held=True, closed=False)
+        self.report_all(held=True, closed=False)
         assert self.at(Stage.CHECK)
         for name in self.playing:
             self.send_record(name, probe_results={other: "" for other in self.playing if other != name})
@@ -115,7 +115,7 @@ class Play:
         return self.gang.result
 
 
-def test_nobody_goes_before_all_are_ready_and_every_pair_is_proven() -> None:
+def test_no_task_starts_before_all_are_ready_and_every_pair_is_proven() -> None:
     play = Play(2)
     play.send_record("worker-0", held=True, closed=False)
     assert play.at(Stage.LAUNCH)
@@ -142,7 +142,7 @@ def test_a_gang_of_one() -> None:
 
 def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> None:
     play = Play(2, AGAIN)
-    play.tell_all(held=True, closed=False)
+    play.report_all(held=True, closed=False)
     play.send_record("worker-1", probe_results={"worker-0": TIMED_OUT})
     play.send_record("worker-0", probe_results={"worker-1": ""})
     order = scheduling.desired_state(play.gang)
@@ -162,7 +162,7 @@ def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> 
 def test_hosts_that_do_not_fit_together_start_nothing() -> None:
     play = Play(2)
     play.send_record("worker-1", facts=OLD)
-    play.tell_all(held=True, closed=False)
+    play.report_all(held=True, closed=False)
     play.send_record("worker-0", probe_results={"worker-1": ""})
     play.send_record("worker-1", probe_results={"worker-0": ""})
     play.close()
@@ -177,9 +177,9 @@ def test_warnings_come_with_the_start() -> None:
     assert warning.startswith("the clock of worker-0 (10.0.0.2) is 60 s ahead of that of worker-1 (10.0.0.3)")
 
 
-def test_who_does_not_tell_what_it_reaches_is_named() -> None:
+def test_a_slot_that_does_not_report_which_ports_it_reaches_is_named() -> None:
     play = Play(2)
-    play.tell_all(held=True, closed=False)
+    play.report_all(held=True, closed=False)
     play.send_record("worker-0", probe_results={"worker-1": ""})
     play.wait(CHECK_TIMEOUT_S)
     play.close()
@@ -336,13 +336,13 @@ def test_a_host_that_does_not_come_back_ends_the_job() -> None:
     assert (play.result.outcome, play.result.first_failed_task) == (Outcome.FAILED, "worker-1")
 
 
-def test_with_fewer_workers_the_roles_are_numbered_anew() -> None:
+def test_with_fewer_workers_the_tasks_are_renumbered() -> None:
     play = Play(3, AGAIN._replace(min_workers=2)).start()
     play.lose("worker-1")
     play.close("worker-1")
     play.wait(30.0)
     order = scheduling.desired_state(play.gang)
-    assert [(one.slot, one.task) for one in order.members] == [
+    assert [(member.slot, member.task) for member in order.members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
@@ -357,7 +357,7 @@ def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() 
     assert play.at(Stage.WAIT)  # what it ran may still be alive
     play.wait(3.5)
     order = scheduling.desired_state(play.gang)
-    assert [(one.slot, one.task) for one in order.members] == [
+    assert [(member.slot, member.task) for member in order.members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
@@ -388,39 +388,39 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
 # --- the watches ----------------------------------------------------------------------------------------------------
 
 
-def test_a_hang_is_looked_into_and_told_once() -> None:
+def test_a_hang_is_inspected_and_reported_once() -> None:
     play = Play(2, Policy(hang_timeout_s=30.0)).start()
     play.send_record("worker-0", quiet_s=31.0, idle_s=31.0, stepped=True)
     assert scheduling.desired_state(play.gang).inspection == 0
     play.send_record("worker-1", quiet_s=31.0, idle_s=0.0, stepped=True)
     assert scheduling.desired_state(play.gang).inspection == 1
-    play.tell_all(inspected=1)
+    play.report_all(inspected=1)
     (notice,) = scheduling.desired_state(play.gang).notices
     assert notice.startswith("no progress for 30 s: ")
     play.send_record("worker-1", quiet_s=36.0)
     assert scheduling.desired_state(play.gang).inspection == 1
     play.send_record("worker-1", quiet_s=0.0)
-    play.tell_all(quiet_s=31.0, idle_s=31.0)
+    play.report_all(quiet_s=31.0, idle_s=31.0)
     assert scheduling.desired_state(play.gang).inspection == 2
 
 
 def test_a_hang_may_end_the_attempt() -> None:
     play = Play(2, AGAIN._replace(hang_timeout_s=30.0, on_hang=OnHang.RESTART)).start()
-    play.tell_all(quiet_s=31.0, idle_s=31.0)
-    play.wait(5.0)  # nobody answers
+    play.report_all(quiet_s=31.0, idle_s=31.0)
+    play.wait(5.0)  # no slot answers
     play.close()
     assert play.at(Stage.WAIT)
     assert scheduling.desired_state(play.gang).reason.text.startswith("no progress for 30 s")
 
 
-def test_a_start_without_a_step_ends_only_where_nobody_does_anything() -> None:
+def test_a_start_without_a_step_ends_only_if_all_tasks_are_idle() -> None:
     play = Play(2, Policy(start_timeout_s=600.0)).start()
     play.wait(601.0)
-    play.tell_all(quiet_s=601.0, idle_s=0.0)  # compiling, perhaps
+    play.report_all(quiet_s=601.0, idle_s=0.0)  # compiling, perhaps
     assert scheduling.desired_state(play.gang).inspection == 0
     play.send_record("worker-0", idle_s=60.0)
     assert scheduling.desired_state(play.gang).inspection == 1
-    play.tell_all(inspected=1)
+    play.report_all(inspected=1)
     play.close()
     assert play.result.reason.startswith("no first step within 600 s: ")
 
@@ -507,7 +507,9 @@ def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
         play.gang = scheduling.advance(play.gang, play.now)
     result = play.result
     if result.outcome is Outcome.SUCCEEDED:
-        needed = ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [one.task for one in play.gang.members]
+        needed = (
+            ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [member.task for member in play.gang.members]
+        )
         assert all(result.exits.get(task) == DONE for task in needed)
     else:
         assert result.reason

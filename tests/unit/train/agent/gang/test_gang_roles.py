@@ -86,9 +86,9 @@ def test_a_spare_takes_over_a_parameter_server() -> None:
     ]
 
 
-def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
+def test_blocked_pairs_and_differing_hosts_are_reported_by_task() -> None:
     play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
-    play.tell_all(held=True, closed=False)
+    play.report_all(held=True, closed=False)
     play.send_record("worker-0", probe_results={"worker-1": "", "worker-2": TIMED_OUT})
     play.send_record("worker-1", probe_results={"worker-0": "", "worker-2": ""})
     play.send_record("worker-2", probe_results={"worker-0": "", "worker-1": ""})
@@ -97,7 +97,7 @@ def test_a_blocked_pair_and_hosts_that_differ_are_told_by_role() -> None:
     assert play.result.first_failed_task == "ps-0"
     play = Play(3, tasks=("chief-0", "worker-0", "ps-0"))
     play.send_record("worker-2", facts=OLD)
-    play.tell_all(held=True, closed=False, probe_results={})
+    play.report_all(held=True, closed=False, probe_results={})
     play.wait(100.0)
     play.close()
     assert "2.19 on ps-0 (10.0.0.4)" in play.result.reason
@@ -107,7 +107,7 @@ def test_a_coordinator_needs_no_gpu_of_its_own_but_a_chief_among_workers_does() 
     for roles, fits in (("chief-0", "worker-0", "ps-0"), True), (("chief-0", "worker-0", "evaluator-0"), False):
         play = Play(3, tasks=roles)
         play.send_record("worker-1", facts=HEALTHY._replace(gpus=["Tesla T4"]))
-        play.tell_all(held=True, closed=False)
+        play.report_all(held=True, closed=False)
         for slot in play.playing:
             play.send_record(slot, probe_results={other: "" for other in play.playing if other != slot})
         assert play.at(Stage.GO) is fits
@@ -140,7 +140,7 @@ def test_training_goes_on_without_an_evaluator(how: str) -> None:
 
 def test_an_evaluator_that_ends_before_the_start_starts_nothing() -> None:
     play = Play(3, tasks=EVALUATED)
-    play.tell_all(held=True, closed=False)
+    play.report_all(held=True, closed=False)
     play.exit("worker-2", Exit(code=1))
     play.close()
     assert (play.result.outcome, play.result.reason) == (Outcome.FAILED, "evaluator-0 ended before the start")
@@ -239,7 +239,7 @@ def test_idle_servers_and_evaluators_are_no_hang() -> None:
     assert scheduling.desired_state(play.gang).inspection == 0
 
 
-def test_a_hang_is_told_by_role_and_evaluators_are_not_asked() -> None:
+def test_a_hang_is_reported_by_task_and_evaluators_are_not_inspected() -> None:
     play = evaluated(WATCHED)
     for slot in ("worker-0", "worker-1"):
         play.send_record(slot, quiet_s=90.0, idle_s=90.0)

@@ -131,7 +131,7 @@ def test_hosts_that_are_alike_and_reach_each_other_may_start() -> None:
         ),
     ],
 )
-def test_who_cannot_reach_whom(
+def test_unreachable_ports_are_described(
     count: int, broken: dict[tuple[int, int], str], sentences: list[str], first: str
 ) -> None:
     result = judged(count, broken)
@@ -150,7 +150,7 @@ def test_a_long_list_is_cut() -> None:
     assert "worker-1 (10.0.0.3), worker-2 (10.0.0.4), worker-3 (10.0.0.5) and 5 more" in message
 
 
-def test_what_nobody_told_is_not_taken_for_granted() -> None:
+def test_missing_reports_are_problems() -> None:
     pairs = {("worker-0", "worker-1"): ""}
     facts = {"worker-0": FACTS}
     result = verdict(members(2), facts, pairs)
@@ -196,7 +196,7 @@ def test_of_two_that_differ_neither_is_blamed() -> None:
     assert judged(2, changed={1: with_version(tensorflow="2.19.1")}).first_failed_task == ""
 
 
-def test_all_problems_are_told_and_nobody_is_blamed_for_those_of_another() -> None:
+def test_all_problems_are_reported_and_no_task_is_blamed_for_those_of_another() -> None:
     result = judged(3, {(0, 1): TIMED_OUT}, {2: FACTS._replace(disk_free=0)})
     assert len(result.problems) == 2
     assert result.first_failed_task == ""

@@ -47,9 +47,9 @@ def test_too_few_or_without_a_task_that_cannot_be_given_up_there_is_no_cast() ->
 
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
 MEMBERS = [Member(f"worker-{n}", task, "10.0.0.1", 2222 + n, 4000) for n, task in enumerate(ASSIGNED)]
-MIXED = [Assignment(one.slot, one.task) for one in MEMBERS if one.task]
+MIXED = [Assignment(member.slot, member.task) for member in MEMBERS if member.task]
 MIXED_TASKS = [part.task for part in MIXED]
-SLOTS = [one.slot for one in MEMBERS]
+SLOTS = [member.slot for member in MEMBERS]
 
 
 def without(*slots: str) -> list[str]:
@@ -59,7 +59,7 @@ def without(*slots: str) -> list[str]:
 def test_tasks_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
     assert initial_assignments(MEMBERS) == MIXED
     backwards = initial_assignments(
-        [one._replace(task=task) for one, task in zip(MEMBERS, ["ps-0", "worker-0", "chief-0"], strict=False)]
+        [member._replace(task=task) for member, task in zip(MEMBERS, ["ps-0", "worker-0", "chief-0"], strict=False)]
     )
     assert backwards == [
         Assignment("worker-2", "chief-0"),
@@ -79,8 +79,8 @@ def test_a_spare_takes_the_most_urgent_task() -> None:
 
 
 def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
-    one = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
-    assert one == [
+    assignments = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
+    assert assignments == [
         Assignment("worker-0", "chief-0"), Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1"),
         Assignment("worker-4", "ps-0"),
     ]  # fmt: skip

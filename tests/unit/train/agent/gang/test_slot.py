@@ -89,12 +89,12 @@ def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> Non
     assert actions == [Spawn(2, "worker-1", tuple(MEMBERS))]
 
 
-def test_what_is_told_of_another_attempt_changes_nothing() -> None:
+def test_events_of_another_attempt_change_nothing() -> None:
     slot = begun()
     assert play(slot, HeldAtGate(2), Exited(7, Exit(code=0)), Closed(0)) == (slot, [])
 
 
-def test_the_end_of_an_attempt_is_told_once_by_who_took_part() -> None:
+def test_the_end_of_an_attempt_is_reported_once_by_the_slots_that_took_part() -> None:
     waits = order(Stage.WAIT, reason=Reason("worker-0 was killed"), first_failed_slot="worker-0", retry_s=2.0)
     slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
     slot, actions = play(slot, waits, waits)

@@ -35,8 +35,8 @@ def test_rank_follows_type_and_index() -> None:
 
 
 def test_all_variables_of_a_task() -> None:
-    found = environment()
-    assert json.loads(found.pop("TF_CONFIG")) == {
+    variables = environment()
+    assert json.loads(variables.pop("TF_CONFIG")) == {
         "cluster": {
             "chief": ["10.0.0.2:2223"],
             "worker": ["[fd00::4]:2222", "10.0.0.3:2222"],
@@ -44,7 +44,7 @@ def test_all_variables_of_a_task() -> None:
         },
         "task": {"type": "worker", "index": 1},
     }
-    assert found == {
+    assert variables == {
         "PYTHONUNBUFFERED": "1",
         "PWD": "/root/jobs/j1/worker-1/src",
         "FLEET_NAME": "tiny",
@@ -74,21 +74,21 @@ def test_the_documentation_names_every_variable() -> None:
 
 def test_the_user_wins_over_the_session_and_over_us_but_for_tf_config() -> None:
     user = {"PYTHONUNBUFFERED": "", "FLEET_LOG_DIR": "gs://b/logs", "TF_CONFIG": "{}", "HOME": "/user"}
-    found = environment({"HOME": "/session", "LANG": "C", "TF_CPP_MIN_LOG_LEVEL": "2"}, user)
-    assert found["PYTHONUNBUFFERED"] == ""
-    assert found["FLEET_LOG_DIR"] == "gs://b/logs"
-    assert found["HOME"] == "/user"
-    assert found["LANG"] == "C"
-    assert found["TF_CPP_MIN_LOG_LEVEL"] == "2"
-    assert json.loads(found["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+    variables = environment({"HOME": "/session", "LANG": "C", "TF_CPP_MIN_LOG_LEVEL": "2"}, user)
+    assert variables["PYTHONUNBUFFERED"] == ""
+    assert variables["FLEET_LOG_DIR"] == "gs://b/logs"
+    assert variables["HOME"] == "/user"
+    assert variables["LANG"] == "C"
+    assert variables["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
 
 
 def test_a_proxy_stays_out_of_the_way_between_tasks() -> None:
-    found = environment({"http_proxy": "http://proxy:3128", "NO_PROXY": "intern, 10.0.0.3", "no_grpc_proxy": "x"})
-    assert found["http_proxy"] == "http://proxy:3128"
-    assert found["no_proxy"] == "intern,10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
-    assert found["NO_PROXY"] == found["no_proxy"]
-    assert found["no_grpc_proxy"].startswith("x,10.0.0.3,")
+    variables = environment({"http_proxy": "http://proxy:3128", "NO_PROXY": "intern, 10.0.0.3", "no_grpc_proxy": "x"})
+    assert variables["http_proxy"] == "http://proxy:3128"
+    assert variables["no_proxy"] == "intern,10.0.0.3,10.0.0.9,10.0.0.2,fd00::4,localhost,127.0.0.1,::1"
+    assert variables["NO_PROXY"] == variables["no_proxy"]
+    assert variables["no_grpc_proxy"].startswith("x,10.0.0.3,")
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "grpc_proxy", "ALL_PROXY"])
@@ -98,8 +98,8 @@ def test_any_proxy_is_kept_away(name: str) -> None:
 
 @pytest.mark.parametrize("session", [{}, {"no_proxy": "intern"}, {"http_proxy": ""}])
 def test_no_proxy_is_left_alone_without_a_proxy(session: dict[str, str]) -> None:
-    found = environment(session)
-    assert (found.get("no_proxy"), found.get("NO_PROXY")) == (session.get("no_proxy"), None)
+    variables = environment(session)
+    assert (variables.get("no_proxy"), variables.get("NO_PROXY")) == (session.get("no_proxy"), None)
 
 
 def test_the_cluster_is_the_same_on_every_task() -> None:
@@ -121,21 +121,21 @@ def fitted(
 
 def test_the_interpreter_comes_first_on_the_path() -> None:
     host_environment = HostEnvironment("/venv/bin/python", ("/job/bin", "/venv/bin"))
-    found = fitted(host_environment, {"PATH": "/usr/bin"})
-    assert (found["PATH"], found["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
+    variables = fitted(host_environment, {"PATH": "/usr/bin"})
+    assert (variables["PATH"], variables["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
     assert fitted(host_environment, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
     mine = fitted(host_environment, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
     assert (mine["PATH"], mine["RETICULATE_PYTHON"]) == ("/own", "/r")
 
 
-def test_nccl_is_told_the_interface_where_there_are_gpus() -> None:
+def test_nccl_gets_the_interface_if_there_are_gpus() -> None:
     assert not [name for name in fitted(HostEnvironment(interface="ens4"), {}) if name.startswith("NCCL")]
-    found = fitted(HostEnvironment(interface="ens4", gpus=1), {})
-    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_DEBUG"]) == ("=ens4", "WARN")
+    variables = fitted(HostEnvironment(interface="ens4", gpus=1), {})
+    assert (variables["NCCL_SOCKET_IFNAME"], variables["NCCL_DEBUG"]) == ("=ens4", "WARN")
     unknown = fitted(HostEnvironment(gpus=1), {})
     assert "NCCL_SOCKET_IFNAME" not in unknown
     assert unknown["NCCL_DEBUG"] == "WARN"
-    own = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
-    for session, user in ((own, {}), ({}, own)):
+    given = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
+    for session, user in ((given, {}), ({}, given)):
         kept = fitted(HostEnvironment(interface="ens4", gpus=1), session, user)
-        assert {name: kept[name] for name in own} == own
+        assert {name: kept[name] for name in given} == given

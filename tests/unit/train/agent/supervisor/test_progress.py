@@ -45,7 +45,7 @@ def place(progress: Progress | None) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_the_bar_of_keras_2(size: int) -> None:
     kept, latest = parse(KERAS_2, size)
-    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert [place(item) for item in kept] == [(1, 2, 6, 6)]
     assert kept[0].metrics == {"loss": 1.1673, "accuracy": 0.2917}
     if size > 1:
         kept, latest = parse(KERAS_2 + b"\r", size)
@@ -55,7 +55,7 @@ def test_the_bar_of_keras_2(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_the_bar_of_keras_3(size: int) -> None:
     kept, latest = parse(KERAS_3, size)
-    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert [place(item) for item in kept] == [(1, 2, 6, 6)]
     assert kept[0].metrics == {"accuracy": 0.35, "loss": 1.4, "val_accuracy": 0.4, "val_loss": 1.3}
     assert latest == kept[0]
 
@@ -73,7 +73,7 @@ def test_a_bar_in_the_middle_of_its_epoch() -> None:
 )
 def test_one_line_an_epoch(text: bytes, metrics: dict[str, float]) -> None:
     kept, _ = parse(text)
-    assert [place(one) for one in kept] == [(1, 2, 6, 6)]
+    assert [place(item) for item in kept] == [(1, 2, 6, 6)]
     assert kept[0].metrics == metrics
 
 
@@ -121,13 +121,13 @@ def test_lines_of_custom_loops(line: str, where: tuple[int, int, int, int], metr
         "1/2",
     ],
 )
-def test_lines_that_tell_nothing(line: str) -> None:
+def test_lines_without_progress(line: str) -> None:
     assert parse(line.encode() + b"\n") == ([], None)
 
 
 def test_the_end_of_each_epoch_of_a_custom_loop_is_kept_once() -> None:
     kept, _ = parse(b"Epoch 1 loss 0.5\nEpoch 1 loss 0.5\nstep 3 loss 0.4\nEpoch 2 loss 0.3\n")
-    assert [one.epoch for one in kept] == [1, 2]
+    assert [item.epoch for item in kept] == [1, 2]
 
 
 def test_pace_goes_on_through_the_end_of_an_epoch() -> None:
@@ -153,8 +153,8 @@ PARTS = [KERAS_2, KERAS_3, VERBOSE_2, b"\r", b"\n", b"1/6 [", b"Epoch 1 loss 0.5
 @settings(max_examples=100, deadline=None)
 def test_the_ends_of_epochs_do_not_depend_on_how_output_is_cut(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    whole = [(place(one), one.metrics) for one in parse(data)[0]]
-    assert [(place(one), one.metrics) for one in parse(data, 5)[0]] == whole
+    whole = [(place(item), item.metrics) for item in parse(data)[0]]
+    assert [(place(item), item.metrics) for item in parse(data, 5)[0]] == whole
 
 
 @pytest.mark.parametrize("pattern", [b"x", b"\r", b"\xff", b"\x08", b"1/6 ", b"Epoch 1 "])

@@ -1,4 +1,4 @@
-"""Test the request Trial on agents that communicate over pipes: run a script alone until its first step."""
+"""Test the request SmokeTest on agents that communicate over pipes: run a script alone until its first step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
-from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refusal, Refused, Trial, Tried
+from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refusal, Refused, SmokeTest, SmokeTestResult
 
 STEPS = """
 import time
@@ -29,15 +29,17 @@ time.sleep(600)
 
 def tried(
     agent: Agent, script: str, seconds: float = 20.0, env: dict[str, str] | None = None, task: str = "worker-3"
-) -> tuple[Tried | Refused, list[BootstrapStep]]:
+) -> tuple[SmokeTestResult | Refused, list[BootstrapStep]]:
     answer = agent.prepare("check-1", Bundle(script), slot=task)
     assert isinstance(answer, Prepared), answer
-    agent.send(Trial([sys.executable, "task.py", "--x"], {"COLOUR": "blue", **(env or {})}, {"TOKEN": "s"}, seconds))
+    agent.send(
+        SmokeTest([sys.executable, "task.py", "--x"], {"COLOUR": "blue", **(env or {})}, {"TOKEN": "s"}, seconds)
+    )
     steps: list[BootstrapStep] = []
     while True:
         record, _ = agent.receive()
         if not isinstance(record, BootstrapStep):
-            assert isinstance(record, Tried | Refused)
+            assert isinstance(record, SmokeTestResult | Refused)
             return record, steps
         steps.append(record)
 
@@ -50,14 +52,14 @@ def nothing_is_left(agent: Agent) -> None:
 def test_a_script_is_ended_at_its_first_step(connect: Connect) -> None:
     agent = connect()
     answer, steps = tried(agent, STEPS)
-    assert isinstance(answer, Tried)
+    assert isinstance(answer, SmokeTestResult)
     assert (answer.stepped, answer.exit) == (True, None)
     assert answer.lines[:2] == ["Epoch 1/2", "step 1 loss 1.0"]
     assert len(answer.lines) < 20
     assert steps[0].step == "running the script by itself"
     nothing_is_left(agent)
     again, _ = tried(agent, "print('step 1 loss 2')")  # the session continues
-    assert isinstance(again, Tried)
+    assert isinstance(again, SmokeTestResult)
     assert again.stepped
 
 
@@ -66,7 +68,7 @@ def test_it_runs_as_the_only_task_there_is(connect: Connect) -> None:
     names = ("TF_CONFIG", "COLOUR", "TOKEN", "FLEET_RANK", "FLEET_NUM_TASKS", "FLEET_CHECKPOINT_DIR")
     script = f"import json, os, sys\nprint(json.dumps([sys.argv[1:], *[os.environ[n] for n in {names!r}]]))"
     answer, _ = tried(agent, script)
-    assert isinstance(answer, Tried)
+    assert isinstance(answer, SmokeTestResult)
     assert (answer.stepped, answer.exit) == (False, Exit(0))
     arguments, config, *others, checkpoints = json.loads(answer.lines[-1])
     assert arguments == ["--x"]
@@ -80,7 +82,7 @@ def test_an_error_is_reported_with_the_last_lines(connect: Connect) -> None:
     answer, _ = tried(
         connect(), "for i in range(50): print('line', i)\nprint('a' * 600)\nraise SystemExit('no data')"
     )
-    assert isinstance(answer, Tried)
+    assert isinstance(answer, SmokeTestResult)
     assert answer.exit == Exit(1)
     assert len(answer.lines) == 20
     assert "no data" in answer.lines
@@ -90,7 +92,7 @@ def test_an_error_is_reported_with_the_last_lines(connect: Connect) -> None:
 def test_time_runs_out_and_all_processes_end(connect: Connect) -> None:
     agent = connect()
     answer, _ = tried(agent, HANG, seconds=1.0)
-    assert isinstance(answer, Tried)
+    assert isinstance(answer, SmokeTestResult)
     assert (answer.stepped, answer.exit) == (False, None)
     assert answer.seconds >= 1.0
     pids = [int(word) for word in answer.lines[0].split()[1:]]
@@ -103,7 +105,7 @@ def test_a_client_that_goes_takes_the_script_along(connect: Connect, tmp_path: P
     marker = tmp_path / "pids"
     script = HANG.replace("flush=True", f"file=open({str(marker)!r}, 'w', buffering=1)")
     assert isinstance(agent.prepare("check-1", Bundle(script)), Prepared)
-    agent.send(Trial([sys.executable, "task.py"], {}, {}, 600.0))
+    agent.send(SmokeTest([sys.executable, "task.py"], {}, {}, 600.0))
     assert eventually(lambda: marker.exists() and marker.read_text().endswith("\n"))
     pids = [int(word) for word in marker.read_text().split()[1:]]
     agent.close()
@@ -116,7 +118,7 @@ def test_only_what_was_prepared_can_be_tried(connect: Connect, fields: dict[str,
     agent = connect()
     if fields:
         assert isinstance(agent.prepare("check-1", Bundle(), **fields), Prepared)
-    agent.send(Trial([sys.executable, "-c", "pass"], {}, {}, 5.0))
+    agent.send(SmokeTest([sys.executable, "-c", "pass"], {}, {}, 5.0))
     refused = agent.expect(Refused)
     assert refused.kind is Refusal.REQUEST
     assert "prepared" in refused.reason

@@ -13,7 +13,7 @@ from train.agent.files.paths import HostPaths
 from train.agent.host import address
 from train.agent.host.address import host_address
 from train.agent.host.processes import list_processes
-from train.agent.protocol.records import Leave, Left, Prepared
+from train.agent.protocol.records import Prepared, Release, Released
 from train.agent.requests.release import release_host
 
 
@@ -23,11 +23,11 @@ def test_an_agent_that_leaves_takes_all_with_it(connect: Connect, tmp_path: Path
     (tmp_path / "host-0/readonly").mkdir()
     (tmp_path / "host-0/readonly/file").touch()
     (tmp_path / "host-0/readonly").chmod(stat.S_IRUSR | stat.S_IXUSR)
-    agent.send(Leave())
-    assert not agent.expect(Left).running
+    agent.send(Release())
+    assert not agent.expect(Released).running
     assert not (tmp_path / "host-0").exists()
-    agent.send(Leave())
-    assert not agent.expect(Left).running
+    agent.send(Release())
+    assert not agent.expect(Released).running
 
 
 def test_what_runs_is_ended_first(connect: Connect, tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_what_runs_is_ended_first(connect: Connect, tmp_path: Path) -> None:
     eventually(lambda: source.exists() and bool(source.read_text()))
     pid = int(source.read_text())
     other = connect()
-    other.send(Leave(5.0))
-    assert other.expect(Left, 30.0).running
+    other.send(Release(5.0))
+    assert other.expect(Released, 30.0).running
     assert pid not in list_processes()
     assert not (tmp_path / "host-0").exists()
 
@@ -49,9 +49,9 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
     directory = tmp_path / shared
     for name in ("one", "two"):
         (directory / name).mkdir(parents=True)
-    release_host(HostPaths(str(directory / "one")), Leave())
+    release_host(HostPaths(str(directory / "one")), Release())
     assert list(directory.iterdir()) == [directory / "two"]
-    release_host(HostPaths(str(directory / "two")), Leave())
+    release_host(HostPaths(str(directory / "two")), Release())
     assert directory.exists() == stays
 
 
@@ -59,7 +59,7 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
 
 
 @pytest.mark.parametrize(
-    ("connection", "found"),
+    ("connection", "expected"),
     [
         ("203.0.113.9 50000 10.0.0.3 22", "10.0.0.3"),
         ("2001:db8::9 50000 2001:db8::3 22", "2001:db8::3"),
@@ -71,13 +71,13 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
         ("nonsense", "198.51.100.7"),
     ],
 )
-def test_the_address_at_which_ssh_came_in(monkeypatch: pytest.MonkeyPatch, connection: str, found: str) -> None:
-    monkeypatch.setattr(address, "_outbound_address", lambda: "198.51.100.7")
-    assert host_address(connection) == found
+def test_the_address_at_which_ssh_came_in(monkeypatch: pytest.MonkeyPatch, connection: str, expected: str) -> None:
+    monkeypatch.setattr(address, "address_on_route", lambda *_: "198.51.100.7")
+    assert host_address(connection) == expected
 
 
 def test_a_host_without_a_way_out_has_only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "_outbound_address", lambda: "")
+    monkeypatch.setattr(address, "address_on_route", lambda *_: "")
     assert host_address("127.0.0.1 50000 127.0.0.1 22") == "127.0.0.1"
     assert host_address("") == ""
 
