@@ -1,7 +1,7 @@
 """Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
-Reports of the agents are passed on unchanged: TaskState, AttemptEnded, HangInspection, Progress, Usage and JobResult
-of train.agent.protocol.records. The same applies to the linter's findings in a script: Finding of train.lint.finding.
+Some reports of the agents are public without a change. Their types get public names here and nowhere else; their
+fields are documented in docs/json.md, as those of all events are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from enum import Enum
 from typing import Protocol
 
 from provision.model import Offer
-from train.agent.protocol.records import AttemptEnded, HangInspection, JobResult, Member, Progress, TaskState, Usage
+from train.agent.protocol.records import AttemptEnded as AttemptEnded
+from train.agent.protocol.records import Exit as Exit
+from train.agent.protocol.records import GpuUse as GpuUse
+from train.agent.protocol.records import HangInspection as HangInspection
+from train.agent.protocol.records import JobResult as JobResult
+from train.agent.protocol.records import Member as Member
+from train.agent.protocol.records import Outcome as Outcome
+from train.agent.protocol.records import Phase as Phase
+from train.agent.protocol.records import Progress as Progress
+from train.agent.protocol.records import TaskState as TaskState
+from train.agent.protocol.records import Usage as Usage
 from train.lint.finding import Finding
 
 

@@ -15,9 +15,8 @@ from enum import Enum
 from typing import Any, BinaryIO
 
 from fleet.errors import FleetError
-from fleet.events import Event, LogChunk
+from fleet.events import Event, LogChunk, Phase, TaskState
 from fleet.status import FleetStatus
-from train.agent.protocol.records import Phase, TaskState
 
 SCHEMA_VERSION = 1
 # Valid in JSON, but a terminal obeys the first and reorders text for the others.

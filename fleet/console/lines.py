@@ -9,8 +9,18 @@ from fleet.console.colors import paint, task_color
 from fleet.console.log_lines import LogText
 from fleet.console.messages import Reporter, inspection_text
 from fleet.console.reports import report_text
-from fleet.events import Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
-from train.agent.protocol.records import HangInspection, JobResult, Outcome, Phase, TaskState
+from fleet.events import (
+    Event,
+    HangInspection,
+    JobResult,
+    LogChunk,
+    Outcome,
+    Phase,
+    PushProgress,
+    ResultsAtRisk,
+    ResultsFound,
+    TaskState,
+)
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 

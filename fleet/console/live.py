@@ -22,9 +22,9 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
 from fleet.console.reports import report_text
 from fleet.console.view import View, apply
+from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
 from provision.quantities import counted
-from train.agent.protocol.records import AttemptEnded, HangInspection
 
 _REFRESH_S = 0.1
 _AT_ONCE = 0.0  # in place of a time

@@ -13,7 +13,7 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import result_message
 from fleet.console.rows import STOPPED, Row, row_columns, state_word
 from fleet.console.view import Stage, View, stragglers
-from train.agent.protocol.records import Outcome, Phase
+from fleet.events import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns

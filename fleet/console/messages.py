@@ -10,9 +10,9 @@ from typing import Any
 from fleet import events
 from fleet.console.formatting import money, short_span, size, span
 from fleet.console.log_lines import clean, quoted
+from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
 from provision.quantities import counted
-from train.agent.protocol.records import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from train.agent.protocol.wording import signal_name
 
 _SPARE = "none: a spare gets no task until another host is lost"

@@ -10,7 +10,7 @@ from fleet.console.colors import task_color
 from fleet.console.columns import Column, Span
 from fleet.console.log_lines import clean
 from fleet.console.messages import called, exit_words
-from train.agent.protocol.records import Exit, Phase
+from fleet.events import Exit, Phase
 
 STOPPED = "stopped"
 _METRICS = 4  # shown of each task

@@ -15,12 +15,12 @@ from fleet.console.columns import Line, Span, choose, crop, justify, render, tab
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.rows import STOPPED, Row, row_columns
+from fleet.events import Outcome, Phase
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.cluster import endpoint
-from train.agent.protocol.records import Outcome, Phase
 
 _INDENT = "  "
 _CAUSE_LINES = 12

@@ -12,10 +12,10 @@ from fleet import events
 from fleet.console.formatting import size
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.rows import STOPPED, Row
+from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from fleet.folding import order
 from provision.quantities import counted
 from train.agent.protocol.cluster import endpoint
-from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed

@@ -167,7 +167,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         NotFoundError: the fleet was deleted while the job was followed.
         FleetError: a host did not come back, and no other host reported the result of the job.
     """
-    reporter = _Telling(followed, sink)
+    reporter = _Reporter(followed, sink)
     try:
         with _follower(followed) as follower:
             for item in follower:
@@ -206,7 +206,7 @@ class _Ends:
         return ended, len(hosts)
 
 
-class _Telling:
+class _Reporter:
     """Emits the items of a follower: reports of all hosts only once, and the first cause of each failure.
 
     Args:
@@ -447,8 +447,8 @@ def _quoted(verdict: Verdict, task: str) -> str:
     if verdict.traceback and verdict.kind is not Kind.HANG:
         return "" if verdict.traceback in verdict.message else f"raised at {verdict.traceback}"
     headings = {
-        Kind.UNKNOWN: f"unknown; the last words of {task or 'the log'}:",
-        Kind.KILLED: f"the last words of {task or 'the log'}:",
+        Kind.UNKNOWN: f"unknown; last output of {task or 'the log'}:",
+        Kind.KILLED: f"last output of {task or 'the log'}:",
     }
     is_traceback = verdict.lines[:1] == (_TRACEBACK,)
     relevant = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]

@@ -112,7 +112,7 @@ def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, Change]]:
         yield "--restart-policy exit-code restarts nothing without --restarts", {"--restarts": "3"}
     for count, option in ((spares, "--spares"), (policy.min_workers, "--min-workers")):
         if count and not (policy.restarts or policy.preemptions):
-            yield f"{option} {count} needs --restarts: the job goes on in a new attempt", {"--restarts": "3"}
+            yield f"{option} {count} needs --restarts: the job continues in a new attempt", {"--restarts": "3"}
 
 
 def _hangs(policy: Policy) -> Iterator[tuple[str, Change]]:

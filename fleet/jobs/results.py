@@ -57,12 +57,12 @@ class StoredJobs:
     Attributes:
         job: Its identifier.
         tasks: The tasks by rank, the chief first.
-        known: The results that are on this computer.
+        local: The results that are on this computer.
     """
 
     job: str
     tasks: tuple[StoredTask, ...]
-    known: OnThisComputer
+    local: OnThisComputer
 
     @property
     def reports(self) -> list[JobReport]:
@@ -107,7 +107,7 @@ class StoredJobs:
             started_at=self.started_at,
             size=sum(task.stored.size for task in self.tasks),
             pulled=self._pulled(),
-            directory=self.known.directory,
+            directory=self.local.directory,
             paths=tuple(f"{task.host.name}:{task.stored.path}" for task in self.tasks),
             results=tuple(place for task in self.tasks for place in places(task, rented=rented)),
         )
@@ -196,16 +196,16 @@ def _job(job: str, entries: Sequence[tuple[Host, StoredJob]], local: OnThisCompu
     return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), local)
 
 
-def is_safe(stored: StoredJob, known: OnThisComputer) -> bool:
+def is_safe(stored: StoredJob, local: OnThisComputer) -> bool:
     """Return whether deleting results that were not copied loses nothing.
 
     This is so if there are none, or if there is only a log that was shown here from its beginning to its end.
 
     Args:
         stored: The results of a task, as the host reports them.
-        known: The results of the job that are on this computer.
+        local: The results of the job that are on this computer.
     """
-    return not stored.fingerprint or (known.log_shown and all(use.area is Area.LOGS for use in stored.areas))
+    return not stored.fingerprint or (local.log_shown and all(use.area is Area.LOGS for use in stored.areas))
 
 
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:

@@ -100,8 +100,8 @@ class Follower:
         self._terms.tasks = tasks
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
-        self._terms.on_told = threading.Thread(target=self._sever_silent, daemon=True).start
-        self._terms.on_known = threading.Thread(target=self._sever_unheard, daemon=True).start
+        self._terms.on_confirmed = threading.Thread(target=self._sever_silent, daemon=True).start
+        self._terms.on_known = threading.Thread(target=self._give_up_unheard, daemon=True).start
         for line in self._lines:
             line.thread.start()
 
@@ -117,7 +117,7 @@ class Follower:
                 elif line.silent_s > _AFTER_RESULT_S:
                     line.sever()
 
-    def _sever_unheard(self) -> None:
+    def _give_up_unheard(self) -> None:
         """Once a lone host has reported an end, give up the others if none of their supervisors answers."""
         while any(line.thread.is_alive() for line in self._lines) and not self._terms.over.wait(1.0):
             lines = [line for line in self._lines if self._terms.is_open(line.host.name)]
@@ -191,11 +191,11 @@ class _Terms:
         self.tasks: Collection[str] = ()
         self.closed = threading.Event()
         self.known = threading.Event()  # a host reported the end of the job
-        self.told = threading.Event()  # a host that had not lost its peers reported it
+        self.confirmed = threading.Event()  # a host that had not lost its peers reported it
         self.over = threading.Event()  # the end is known, or no host is left that can report it
-        self.on_told: Callable[[], None] = lambda: None
+        self.on_confirmed: Callable[[], None] = lambda: None
         self.on_known: Callable[[], None] = lambda: None
-        self._known_at = self._told_at = math.inf
+        self._known_at = self._confirmed_at = math.inf
         self._lock = threading.Lock()
         self._open = {*names}  # hosts that can still report the end of the job
         self._size = len(names)
@@ -210,19 +210,19 @@ class _Terms:
         with self._lock:
             self._reported.add(name)
             is_common = 2 * len(self._reported) >= self._size
-            first = not result.isolated and is_common and not self.told.is_set()
+            first = not result.isolated and is_common and not self.confirmed.is_set()
             first_known = not self.known.is_set()
             self.known.set()
             if first_known:
                 self._known_at = time.monotonic()
             if first:
-                self._told_at = time.monotonic()
-                self.told.set()
+                self._confirmed_at = time.monotonic()
+                self.confirmed.set()
         if first_known:
             self.on_known()
         if first:
             self.over.set()
-            self.on_told()
+            self.on_confirmed()
 
     @property
     def known_s(self) -> float:
@@ -248,7 +248,7 @@ class _Terms:
 
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
-        after_result = max(lost_at, self._told_at) + _AFTER_RESULT_S
+        after_result = max(lost_at, self._confirmed_at) + _AFTER_RESULT_S
         after_alone = max(lost_at, self._known_at) + _AFTER_ALONE_S
         return min(lost_at + self.give_up_s, after_result, after_alone)
 

@@ -260,7 +260,7 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
     followed = Followed(FleetDirectory(Path("nowhere")), record, JOB, tuple(channels.values()), tuple(_MEMBERS))
-    telling = following._Telling(followed, Sinks(consoles))
+    telling = following._Reporter(followed, Sinks(consoles))
     with Follower(requests, _lost, channels=channels, give_up_s=0.0) as follower:
         for item in follower:
             telling.add(item)

@@ -58,10 +58,10 @@ class _Key(InMemoryPrivateKey):
         Raises:
             AuthenticationException: the host rejects the key, or requires another factor.
         """
-        wanted = transport.auth_publickey(self.username, self.pkey)
-        if wanted:
-            raise paramiko.AuthenticationException(f"it wants {', '.join(wanted)}, too")
-        return wanted
+        required = transport.auth_publickey(self.username, self.pkey)
+        if required:
+            raise paramiko.AuthenticationException(f"the server also requires {', '.join(required)}")
+        return required
 
 
 class UserKeys(AuthStrategy):
@@ -100,13 +100,17 @@ class UserKeys(AuthStrategy):
         )
         if self._locked:
             return WrongHostError(
-                f"{where(host)} does not let {host.user} in",
+                f"{where(host)} rejects the login of {host.user}",
                 cause=f"{', '.join(self._locked)} is locked by a passphrase, and your SSH agent does not have it",
                 next_steps=[Shell(shlex.join(["ssh-add", self._locked[0]]))],
             )
-        tried = f"it takes none of your {self._offered} keys" if self._offered else "you have no key for it"
+        tried = (
+            f"it accepts none of your keys ({self._offered} tried)"
+            if self._offered
+            else "no key is configured for it"
+        )
         return WrongHostError(
-            f"{where(host)} does not let {host.user} in",
+            f"{where(host)} rejects the login of {host.user}",
             cause=tried,
             hint="this command must log in without a password",
             next_steps=[Shell(login)],

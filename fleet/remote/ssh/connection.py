@@ -53,8 +53,9 @@ class HostConnection:
 
     Attributes:
         host: The connected host.
-        fabric: The fabric connection, for its gateways and tunnels. Its ``run`` and ``put`` are not used: both
-            are slow (https://github.com/pyinvoke/invoke/issues/1079).
+        fabric: Opens the connection and owns its paramiko client. Its ``run`` and ``put`` are not used: both are
+            slow (https://github.com/pyinvoke/invoke/issues/1079). Its gateways are not used: ``ssh -W`` honours all
+            options of ssh_config for jump hosts.
     """
 
     def __init__(self, host: Host, fabric: Connection, proxy: Proxy | None = None) -> None:
@@ -146,8 +147,8 @@ def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, key
                 raise no_answer(host, timeout_s, doing) from error
             if keys is not None and isinstance(error, paramiko.AuthenticationException):
                 raise keys.refused() from error
-            if proxy is not None and proxy.words() and not isinstance(error, paramiko.BadHostKeyException):
-                raise carried_nowhere(host, proxy.words()) from error
+            if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
+                raise proxy_failed(host, proxy.last_output()) from error
             raise
         fabric.client.get_transport().set_keepalive(KEEPALIVE_S)
 
@@ -161,15 +162,15 @@ def started_proxy(host: Host) -> Proxy:
     try:
         return Proxy(host.proxy)
     except OSError as error:
-        raise carried_nowhere(host, f"{host.proxy[0]}: {error.strerror}") from error
+        raise proxy_failed(host, f"{host.proxy[0]}: {error.strerror}") from error
 
 
-def carried_nowhere(host: Host, words: str) -> UnreachableError:
+def proxy_failed(host: Host, output: str) -> UnreachableError:
     """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
     return UnreachableError(
         f"{host.proxy[0]} does not connect to {where(host)}",
-        cause=words,
+        cause=output,
         hint="the command must connect when run by hand",
         next_steps=[Shell(shlex.join(by_hand if "BatchMode=yes" in host.proxy else host.proxy))],
     )

@@ -43,9 +43,9 @@ def _of_attempts(error: NoValidConnectionsError) -> str:
 
 def _of_host_key(error: paramiko.BadHostKeyException) -> str:
     return (
-        f"it shows {error.key.get_name()} {error.key.fingerprint} where {error.expected_key.get_name()} "
-        f"{error.expected_key.fingerprint} is pinned: another computer answers at this address now, "
-        "or somebody intercepts the connection"
+        f"it presents {error.key.get_name()} {error.key.fingerprint} instead of the pinned "
+        f"{error.expected_key.get_name()} {error.expected_key.fingerprint}: a different computer has this "
+        "address now, or the connection is intercepted"
     )
 
 
@@ -62,12 +62,12 @@ _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
 # The first row with a matching type is used, so special types precede general ones.
 _TABLE: tuple[_Row, ...] = (
     _Row(
-        paramiko.BadHostKeyException, "is not the host that it was: its host key has changed",
+        paramiko.BadHostKeyException, "has a different host key than before",
         _of_host_key, _DOWN_THEN_UP,
     ),
     _Row(
         paramiko.AuthenticationException, "refuses the fleet's key",
-        lambda _: "the key is not among the authorised keys of the login there", _UP,
+        lambda _: "the key is not in the authorized_keys of the login", _UP,
     ),
     _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, hint="update its SSH server"),
     _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, _STATUS),

@@ -7,7 +7,7 @@ import socket
 
 import paramiko
 
-from fleet.remote.ssh.connection import carried_nowhere, started_proxy
+from fleet.remote.ssh.connection import proxy_failed, started_proxy
 from fleet.remote.ssh.errors import no_answer, translated
 from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
@@ -33,8 +33,8 @@ def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
         try:
             return _shown(host, near, timeout_s)
         except Exception as error:
-            if proxy is not None and proxy.words():
-                raise carried_nowhere(host, proxy.words()) from error
+            if proxy is not None and proxy.last_output():
+                raise proxy_failed(host, proxy.last_output()) from error
             raise
     finally:
         if proxy is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import IO
 
 _END_S = 2.0
-_WORDS_MAX = 2000
+_STDERR_MAX = 2000
 
 
 class Proxy:
@@ -28,7 +28,7 @@ class Proxy:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.socket, theirs = socket.socketpair()
         self._lock = threading.Lock()
         try:
@@ -36,22 +36,22 @@ class Proxy:
                 list(command),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self._words,
+                stderr=self._stderr,
                 start_new_session=True,
             )
         except OSError:
             self.socket.close()
-            self._words.close()
+            self._stderr.close()
             raise
         finally:
             theirs.close()
 
-    def words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line that the program wrote to stderr."""
-        if self._words.closed:
+        if self._stderr.closed:
             return ""
-        size = os.fstat(self._words.fileno()).st_size
-        text = os.pread(self._words.fileno(), _WORDS_MAX, max(0, size - _WORDS_MAX)).decode("utf-8", "replace")
+        size = os.fstat(self._stderr.fileno()).st_size
+        text = os.pread(self._stderr.fileno(), _STDERR_MAX, max(0, size - _STDERR_MAX)).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
@@ -67,4 +67,4 @@ class Proxy:
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()
-            self._words.close()
+            self._stderr.close()

@@ -302,7 +302,7 @@ class _Tree:
         if self._files > MAX_FILES:
             raise UsageError(
                 f"the working directory {self._root} holds more than {MAX_FILES:,} files",
-                cause=_most(self._files_by_top, "{} of the first {:,} lie in {}", self._files),
+                cause=_most(self._files_by_top, "{} of the first {:,} are in {}", self._files),
                 hint=_LESS,
             )
 
@@ -322,7 +322,7 @@ class _Tree:
             raise UsageError(
                 f"the working directory {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
                 f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
-                cause=_most(self._bytes_by_top, "{} of {:,} bytes lie in {}", self._bytes),
+                cause=_most(self._bytes_by_top, "{} of {:,} bytes are in {}", self._bytes),
                 hint=_LESS,
             )
 
@@ -380,7 +380,7 @@ class _Tree:
         for above in PurePosixPath(source.destination).parents:
             existing = self.found.get(str(above))
             if existing is not None and existing.kind is not EntryKind.DIRECTORY:
-                raise UsageError(f"--data: {source.destination} would lie below the file {above}")
+                raise UsageError(f"--data: {source.destination} would be under the file {above}")
             self.found.pop(str(above), None)
 
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from fleet.events import (
+    AttemptEnded,
     BootstrapProgress,
     Checked,
     ConnectionLost,
     ConnectionRestored,
     DiskUse,
     Event,
+    Exit,
     FleetDown,
     FleetOpened,
+    GpuUse,
+    HangInspection,
     HostConnected,
     HostFacts,
     HostsChecked,
     InstanceChanged,
     JobDiagnosed,
+    JobResult,
     JobsDeleted,
     JobsListed,
     JobStarted,
     LogChunk,
+    Member,
     Note,
     Orphan,
     OrphansDeleted,
     OrphansFound,
+    Outcome,
+    Phase,
+    Progress,
     PullProgress,
     PushProgress,
     Quoted,
@@ -35,22 +44,11 @@ from fleet.events import (
     StoredResults,
     TaskPlanned,
     TaskPrepared,
+    TaskState,
+    Usage,
     ZoneTried,
 )
 from provision.model import Offer
-from train.agent.protocol.records import (
-    AttemptEnded,
-    Exit,
-    GpuUse,
-    HangInspection,
-    JobResult,
-    Member,
-    Outcome,
-    Phase,
-    Progress,
-    TaskState,
-    Usage,
-)
 from train.lint.finding import Finding, Severity
 
 START = 1_000_000.0

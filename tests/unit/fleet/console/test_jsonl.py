@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from fleet import errors
 from fleet.console.jsonl import JsonSink, error_to_json, event_name, to_json
-from fleet.events import Event, LogChunk, Note
+from fleet.events import Event, LogChunk, Note, Progress, TaskState
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
-from train.agent.protocol.records import Progress, TaskState
 from train.diagnosis import Kind, Verdict
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from fleet.console.lines import LinesSink
 from fleet.console.reports import report_text
-from fleet.events import BootstrapProgress, Event, LogChunk, PushProgress, ResultsAtRisk, ResultsFound
+from fleet.events import (
+    BootstrapProgress,
+    Event,
+    LogChunk,
+    Phase,
+    PushProgress,
+    ResultsAtRisk,
+    ResultsFound,
+    TaskState,
+)
 from tests.unit.fleet.console.samples import HANG_INSPECTION, ONE_OF_EACH, exited
-from train.agent.protocol.records import Phase, TaskState
 
 
 class Reader:

@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from fleet.console.live import LiveSink
-from fleet.events import Event, FleetDown, LogChunk, Note, TaskPlanned, ZoneTried
+from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, TaskPlanned, ZoneTried
 from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
-from train.agent.protocol.records import JobResult, Outcome
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 

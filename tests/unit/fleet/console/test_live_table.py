@@ -11,13 +11,20 @@ from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
     Event,
+    Exit,
     FleetDown,
+    GpuUse,
     InstanceChanged,
+    JobResult,
+    Outcome,
+    Phase,
+    Progress,
     PushProgress,
     TaskPrepared,
+    TaskState,
+    Usage,
 )
 from tests.unit.fleet.console.samples import ENDED, START, exited, names, opened, running, started
-from train.agent.protocol.records import Exit, GpuUse, JobResult, Outcome, Phase, Progress, TaskState, Usage
 
 
 def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: object) -> list[str]:

@@ -9,20 +9,27 @@ from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
     Event,
+    Exit,
     FleetDown,
     FleetOpened,
     InstanceChanged,
     JobDiagnosed,
+    JobResult,
     JobStarted,
     Level,
     LogChunk,
+    Member,
     Note,
+    Outcome,
+    Phase,
+    Progress,
     PushProgress,
     TaskPlanned,
     TaskPrepared,
+    TaskState,
+    Usage,
 )
 from tests.unit.fleet.console.samples import ENDED, HANG_INSPECTION
-from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", 2222, 1) for index in range(3))
 

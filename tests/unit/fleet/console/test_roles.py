@@ -10,9 +10,20 @@ from fleet.console.messages import message
 from fleet.console.rows import state_word
 from fleet.console.status_table import render_status
 from fleet.console.view import View, apply
-from fleet.events import ConnectionLost, Event, FleetOpened, JobStarted, LogChunk
+from fleet.events import (
+    ConnectionLost,
+    Event,
+    Exit,
+    FleetOpened,
+    JobResult,
+    JobStarted,
+    LogChunk,
+    Member,
+    Outcome,
+    Phase,
+    TaskState,
+)
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
-from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 PLACES = ("worker-0", "worker-1", "worker-2", "worker-3")
 TASKS = {"worker-0": "chief-0", "worker-1": "worker-0", "worker-2": "ps-0", "worker-3": ""}

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from fleet.console.status_table import print_status, render_status
+from fleet.events import Exit, Outcome, Phase
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
-from train.agent.protocol.records import Exit, Outcome, Phase
 from train.diagnosis import Kind, Verdict
 
 NOW = 1_000_000.0

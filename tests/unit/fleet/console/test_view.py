@@ -11,16 +11,24 @@ from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
     Event,
+    Exit,
     FleetDown,
+    GpuUse,
     HostConnected,
     InstanceChanged,
+    JobResult,
     JobStarted,
     LogChunk,
+    Member,
+    Outcome,
+    Phase,
+    Progress,
     PushProgress,
     TaskPrepared,
+    TaskState,
+    Usage,
 )
 from tests.unit.fleet.console.samples import ENDED, ONE_OF_EACH, START, exited, names, opened, running, started
-from train.agent.protocol.records import Exit, GpuUse, JobResult, Member, Outcome, Phase, Progress, TaskState, Usage
 
 
 def after(*events: Event, now: float = START) -> View:

@@ -20,7 +20,7 @@ def test_results_that_arrive_together_are_acted_on_once() -> None:
         both.wait(10)
 
     terms.on_known = on_known
-    terms.on_told = lambda: calls.append("reported")
+    terms.on_confirmed = lambda: calls.append("reported")
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(terms.learn, "a", result)
@@ -37,7 +37,7 @@ def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> N
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     for _ in range(2):
         terms.learn("a", result)
-        assert not terms.told.is_set()
+        assert not terms.confirmed.is_set()
         assert not terms.over.is_set()
     terms.learn("b", result)
-    assert terms.told.is_set()
+    assert terms.confirmed.is_set()

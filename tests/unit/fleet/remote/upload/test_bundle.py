@@ -245,7 +245,7 @@ def test_too_many_files_name_the_directory_that_holds_most(root: Path, monkeypat
     put(root / "task.py")
     with pytest.raises(UsageError, match="more than 5 files") as raised:
         scanned(root)
-    assert "5 of the first 6 lie in its directory frames" in raised.value.cause
+    assert "5 of the first 6 are in its directory frames" in raised.value.cause
     assert ".fleetignore" in raised.value.hint
 
 
@@ -255,7 +255,7 @@ def test_too_many_bytes_name_the_directory_that_holds_most(root: Path, monkeypat
     big = put(root / "big" / "a", b"x" * 91)
     with pytest.raises(UsageError, match="GiB") as raised:
         scanned(root)
-    assert "91 of 101 bytes lie in its directory big" in raised.value.cause
+    assert "91 of 101 bytes are in its directory big" in raised.value.cause
     bundle = scanned(root, DataSource(big.parent, "big"))  # data has no limit
     assert by_path(bundle)["big/a"].kind is EntryKind.DATA
 
@@ -301,7 +301,7 @@ def test_data_takes_the_place_of_a_link_of_its_name(root: Path, tmp_path: Path) 
 def test_data_below_a_file_is_refused(root: Path, tmp_path: Path) -> None:
     put(root / "task.py")
     source = put(tmp_path / "x")
-    with pytest.raises(UsageError, match=r"below the file task\.py"):
+    with pytest.raises(UsageError, match=r"under the file task\.py"):
         scanned(root, DataSource(source, "task.py/x"))
 
 
