@@ -98,6 +98,11 @@ class _Server:
         self._owner = os.getpid()
         atexit.register(self.close)
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it was killed: a test that acts as a supervisor kills all descendants of its process."""
+        return self._process.poll() is not None
+
     def can_fork(self, environment: Mapping[str, str]) -> bool:
         """Return whether the interpreter would start in the same way with these variables."""
         return _start_variables(environment) == _start_variables(self.environment)
@@ -173,9 +178,9 @@ def start_command(
     """
     server = None
     if platform.machine() in _CLONE:
-        if os.getpid() not in _servers:
-            _servers[os.getpid()] = _Server()
-        server = _servers[os.getpid()]
+        server = _servers.get(os.getpid())
+        if server is None or server.has_ended:
+            server = _servers[os.getpid()] = _Server()
     if server is None or not server.can_fork(environment):
         prefix = ("ip", "netns", "exec", namespace) if namespace else ()
         return subprocess.Popen(

@@ -47,6 +47,8 @@ CHECKED: tuple[str, ...] = (
     "tests/fork_server.py",
     "tests/next_steps.py",
     "tests/pbs.py",
+    "tests/__init__.py",
+    "tests/conftest.py",
     "tests/program.py",
     "tests/settings.py",
     "tests/slurm.py",

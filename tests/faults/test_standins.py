@@ -206,21 +206,13 @@ def nothing(play: Play) -> None:
 
 CASES: dict[str, Case] = {
     # --- tasks
-    "task killed": Case(kill(1, "task"), NONE, 100, ("killed", "worker-1")),
     "task killed, restart": Case(kill(1, "task"), RESTART, ended=((1, "killed", "worker-1"),)),
-    "chief killed, restart": Case(kill(0, "task"), RESTART, ended=((1, "killed", "worker-0"),)),
     "chief killed while it saves in place": Case(
         kill_while_saving, RESTART, ended=((1, "killed", "worker-0"),), at=0, words=("in-place",)
     ),
     "task killed at the gate": Case(at_the_gate(kill(0, "task")), RESTART, 14, at=0),
     "supervisor killed at the gate": Case(at_the_gate(kill(1, "supervisor")), RESTART, 14, at=0),
     "host gone at the gate": Case(at_the_gate(lambda play: play.fleet.kill_host(1)), NONE, 14, at=0, cut=(1,)),
-    "task killed, and another in the next attempt": Case(
-        between_attempts(each(lambda play: play.wait_for_steps(2, 2, 2), kill(2, "task"))),
-        RESTART,
-        ended=((1, "killed", "worker-1"), (2, "killed", "worker-2")),
-        words=("long",),
-    ),
     "task stopped, hang reported": Case(stop_and_go, ("--hang-timeout", "4"), steps=60),
     "task stopped, hang ends it": Case(
         kill(1, "task", signal.SIGSTOP),
@@ -237,7 +229,6 @@ CASES: dict[str, Case] = {
         words=("raise",),
     ),
     # --- agents
-    "supervisor killed": Case(kill(1, "supervisor"), NONE, 100, ("killed", "worker-1")),
     "supervisor killed, restart": Case(kill(1, "supervisor"), RESTART, ended=((1, "killed", "worker-1"),)),
     "leader killed, restart": Case(
         after_copies(kill(0, "supervisor")), RESTART, ended=((1, "killed", "worker-0"),), behind=True
@@ -326,7 +317,6 @@ CASES: dict[str, Case] = {
         ended=((1, "hang", ""),),
     ),
     "packets wait and are lost": Case(slow_and_lossy, RESTART, steps=60),
-    "the client killed": Case(client_killed, RESTART, steps=80),
     "the client killed, then a task": Case(
         each(client_killed, kill(1, "task")), RESTART, ended=((1, "killed", "worker-1"),)
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -69,7 +70,7 @@ def test_a_module_a_directory_and_a_shell_run_in_their_directories(pair: Program
 
     plan = pair.run("train", "--dry-run", "-o", "json", "--", "python", "-u", "script.py").events
     commands = [event["command"] for event in plan if event["event"] == "task_planned"]
-    assert commands == [f"{directory['exe']} -u script.py"] * 2
+    assert commands == [shlex.join([str(directory["exe"]), "-u", "script.py"])] * 2
 
 
 def test_a_shell_ends_with_all_its_child_processes(pair: Program) -> None:

@@ -179,7 +179,7 @@ BLOCKS = st.recursive(st.sampled_from(SIMPLE).map("{}\n".format), compound, max_
 
 
 @given(st.lists(BLOCKS, max_size=8).map("".join), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_evidence_makes_the_diagnosis_raise(source: str, inside: bool) -> None:
     if inside:
         source = f"def main(x):\n    x\n{indent(source, '    ')}\nmain(1)\n"
