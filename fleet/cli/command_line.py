@@ -69,10 +69,6 @@ class CommandLine:
         options = {name: value for name, value in change.items() if name != SCRIPT}
         return replace(self, words=(*option_words(options), *words))
 
-    def for_program(self, words: Iterable[str]) -> CommandLine:
-        """Return the command line with `words` as arguments of the program, before the given ones."""
-        return replace(self, program=(*words, *self.program))
-
     def takes(self, change: Change) -> bool:
         """Return whether the command has all options of `change`."""
         return (self.option_names | {SCRIPT}).issuperset(change)

@@ -66,11 +66,6 @@ def test_words_are_quoted_for_a_shell() -> None:
     assert line.step().text() == """fleet train --gpu 'a b' 'it'"'"'s.py' -- '$HOME' ''"""
 
 
-def test_arguments_of_the_program_come_after_a_double_dash() -> None:
-    assert typed("task.py").for_program(["--epochs", "5"]).step().text() == "fleet up task.py -- --epochs 5"
-    assert typed("task.py", "--", "x").for_program(["-v"]).step().text() == "fleet up task.py -- -v x"
-
-
 @pytest.mark.parametrize(
     "spelling", [("--env", "API_KEY=hunter2"), ("-e", "API_KEY=hunter2"), ("--env=API_KEY=hunter2",)]
 )
