@@ -33,10 +33,10 @@ from typing import Any, TypeVar
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
+from provision.directories import make_directory
 from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
-from provision.private import make_directory
 from provision.registry import UnknownProviderError, make_options
 from train.agent.files.disk import write_atomic
 from train.agent.files.paths import SLOT_PREFIX

@@ -34,7 +34,7 @@ def generate_ed25519(comment: str) -> KeyPair:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     if not comment.isprintable():
-        raise ValueError("The comment of a key must be a single line of printable characters")
+        raise ValueError("the comment of a key must be a single line of printable characters")
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode("ascii")
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
@@ -70,5 +70,5 @@ def fingerprint(public: str) -> str:
     try:
         blob = base64.b64decode(public.split()[1], validate=True)
     except (IndexError, binascii.Error):
-        raise ValueError("This is no OpenSSH public key: it should read like 'ssh-ed25519 AAAA…'") from None
+        raise ValueError("not an OpenSSH public key; expected e.g. 'ssh-ed25519 AAAA…'") from None
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode("ascii").rstrip("=")

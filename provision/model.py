@@ -196,7 +196,7 @@ class UnknownHost:
 
     Attributes:
         host: The host, without a key.
-        place: Its name in the inventory.
+        inventory_name: Its name in the inventory.
         checking: Value of StrictHostKeyChecking for it.
         trusted: Keys that known_hosts lists for its address, if the host is reached under another name.
         revoked: Keys that known_hosts revokes for it.
@@ -204,7 +204,7 @@ class UnknownHost:
     """
 
     host: Host
-    place: str
+    inventory_name: str
     checking: str = "ask"
     trusted: tuple[str, ...] = ()
     revoked: tuple[str, ...] = ()

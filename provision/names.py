@@ -19,11 +19,13 @@ def validate_fleet_name(name: str) -> str:
         ValueError: `name` is invalid; the text is a sentence for the user.
     """
     if len(name) > FLEET_NAME_LENGTH_MAX:
-        raise ValueError(f"The fleet name {name!r} has {len(name)} characters; {FLEET_NAME_LENGTH_MAX} are allowed")
+        raise ValueError(
+            f"fleet name {name!r} has {len(name)} characters; at most {FLEET_NAME_LENGTH_MAX} are allowed"
+        )
     if not _FLEET_NAME.fullmatch(name):
         raise ValueError(
-            f"The fleet name {name!r} is not usable: it must start with a lower-case letter "
-            "and go on with lower-case letters, digits and hyphens"
+            f"invalid fleet name {name!r}: it must start with a lower-case letter, "
+            "followed by lower-case letters, digits, and hyphens"
         )
     return name
 
@@ -35,7 +37,7 @@ def instance_name(index: int) -> str:
         ValueError: `index` is negative.
     """
     if index < 0:
-        raise ValueError(f"There is no worker {index}: workers count from 0")
+        raise ValueError(f"invalid worker index {index}: indices start at 0")
     return f"worker-{index}"
 
 
@@ -52,5 +54,5 @@ def index_of(name: str) -> int:
     """
     match = _INSTANCE_NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f"{name!r} is not a worker's name; workers are called worker-0, worker-1 and so on")
+        raise ValueError(f"invalid worker name {name!r}; expected worker-0, worker-1, ...")
     return int(match[1])

@@ -85,7 +85,7 @@ def keep_traceback(failure: InternalError) -> None:
     """Write the traceback of an internal error to a file, for a report."""
     import traceback
 
-    from provision.private import make_directory
+    from provision.directories import make_directory
 
     file = state_root() / "bug-report.txt"
     text = "".join(traceback.format_exception(failure))

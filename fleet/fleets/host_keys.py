@@ -46,7 +46,7 @@ def confirm_host_keys(
     for host, key in shown:
         if key in host.revoked:
             raise UnreachableError(
-                f"{_describe_host(host)} shows a host key that your known_hosts revokes: {fingerprint(key)}",
+                f"{_describe_host(host)} presents a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
     _confirm(shown, services, sink, accept_new=accept_new)
@@ -68,7 +68,7 @@ def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) 
         sink.emit(Note(f"{_describe_host(host)} is unknown: {_describe_key(key)}"))
     if not left:
         return
-    names = ", ".join(host.place for host, _ in left)
+    names = ", ".join(host.inventory_name for host, _ in left)
     authorities = sorted({host.authority for host, _ in left if host.authority})
     cause = (
         f"{', '.join(authorities)} names a certificate authority for some, but fleet does not read host "
@@ -76,7 +76,7 @@ def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) 
         if authorities
         else ""
     )
-    strict = [host.place for host, _ in left if host.checking == "yes"]
+    strict = [host.inventory_name for host, _ in left if host.checking == "yes"]
     if strict:
         raise UsageError(
             f"the host keys of {names} are unknown",
@@ -99,7 +99,7 @@ def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) 
 
 def _declined() -> FleetError:
     return CancelledError(
-        "no host key was accepted, and nothing was started",
+        "host keys rejected; nothing was started",
         hint="compare the fingerprints with those on the hosts: ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
     )
 
@@ -107,7 +107,7 @@ def _declined() -> FleetError:
 def _describe_host(unknown: UnknownHost) -> str:
     host = unknown.host
     end = host.address if host.port == 22 else f"{host.address} port {host.port}"
-    return f"{unknown.place} ({host.name}, {end})"
+    return f"{unknown.inventory_name} ({host.name}, {end})"
 
 
 def _describe_key(key: str) -> str:

@@ -75,8 +75,8 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
     launch = _explicit(given, environ) or _mpi(environ) or _slurm(environ) or _pbs(environ, read)
     if launch is None:
         raise NodelistError(
-            "fleet agent does not know which of how many processes it is",
-            cause="neither Slurm, PBS nor mpiexec has told it",
+            "rank and size of this process are unknown",
+            cause="no environment of Slurm, PBS, or MPI found",
             hint="start it with srun, pbsdsh, or mpiexec, or give --rank, --size, and --rendezvous",
         )
     if given.nodes:
@@ -84,9 +84,7 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
             launch.rank, launch.size, expand_nodelist(given.nodes), launch.job, launch.directory, launch.shared
         )
     if launch.size and not 0 <= launch.rank < launch.size <= RANKS_MAX:
-        raise NodelistError(
-            f"Rank {launch.rank} of {launch.size} processes makes no sense", cause="Ranks are counted from 0"
-        )
+        raise NodelistError(f"rank {launch.rank} of {launch.size} processes is invalid", cause="ranks start at 0")
     return launch
 
 
@@ -94,7 +92,7 @@ def _explicit(given: Given, environ: Mapping[str, str]) -> Launch | None:
     if given.rank is None and given.size is None:
         return None
     if given.rank is None or given.size is None:
-        raise NodelistError("--rank and --size belong together", hint="give both, such as --rank 0 --size 2")
+        raise NodelistError("--rank and --size must be given together", hint="for example --rank 0 --size 2")
     return Launch(given.rank, given.size, job=_allocation(environ))
 
 
@@ -116,8 +114,8 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdigit() or int(step) >= _SPECIAL_STEPS:
         raise NodelistError(
-            f"This process is alone: job {environ['SLURM_JOB_ID']} of Slurm has not started it on its nodes",
-            cause="only srun starts one on each",
+            f"job {environ['SLURM_JOB_ID']} of Slurm did not start this process on all its nodes",
+            cause="only srun starts a process on each node",
             hint="start it with srun: srun fleet agent task.py",
         )
     sizes = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in environ]
@@ -136,7 +134,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
         return None
     if "PBS_NODENUM" not in environ:
         raise NodelistError(
-            "PBS has not told this process which node it is on (PBS_NODENUM)",
+            "PBS did not set the index of this node (PBS_NODENUM)",
             hint="start it with pbsdsh or mpiexec, or give --rank and --size",
         )
     rank = _number(environ, "PBS_NODENUM")
@@ -147,13 +145,13 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
     except (OSError, UnicodeDecodeError):
         if rank == 0:
             raise NodelistError(
-                "The node file of PBS cannot be read (PBS_NODEFILE)",
+                "the node file of PBS cannot be read (PBS_NODEFILE)",
                 hint="start it with pbsdsh or mpiexec, or give --rank and --size",
             ) from None
     if rank == 0 and len(nodes) > 1 and environ.get("PBS_TASKNUM") == "1":
         raise NodelistError(
-            f"This process is alone: job {environ['PBS_JOBID']} of PBS has not started it on its nodes",
-            cause="only pbsdsh starts one on each",
+            f"job {environ['PBS_JOBID']} of PBS did not start this process on all its nodes",
+            cause="only pbsdsh starts a process on each node",
             hint="start it with pbsdsh: pbsdsh -- fleet agent task.py",
         )
     directory = environ.get("PBS_O_WORKDIR", "")
@@ -163,7 +161,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise NodelistError(f"{name} is {text[:60]!r}, and ought to be a number")
+        raise NodelistError(f"{name} is not a number: {text[:60]!r}")
     return int(text)
 
 

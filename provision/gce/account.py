@@ -82,7 +82,7 @@ class Account:
         begun = [entry for entry in entries if entry["intent"] == INSERT and entry.get("request_id") not in over]
         for entry in begun:
             for operation in self._operations_of(entry):
-                self.api.wait(operation, f"what an earlier command began for fleet {fleet}")
+                self.api.wait(operation, f"an operation of an earlier command for fleet {fleet}")
             self.journal.intend(fleet, INSERTED, request_id=entry["request_id"])
 
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
@@ -142,17 +142,17 @@ class Account:
             raise ApiError(refused)
 
     @contextlib.contextmanager
-    def told(self, doing: str, place: str = "") -> Iterator[None]:
+    def errors_while(self, doing: str, place: str = "") -> Iterator[None]:
         """Convert errors of the API to the ProviderError that the user reads."""
         try:
             yield
         except ApiError as error:
-            raise_told(diagnose(error.failures, project=self.api.project, place=place, doing=doing), error)
+            raise_diagnosis(diagnose(error.failures, project=self.api.project, place=place, doing=doing), error)
         except RefusedError as error:
-            raise_told(error.diagnosis, error)
+            raise_diagnosis(error.diagnosis, error)
 
 
-def raise_told(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn:
+def raise_diagnosis(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn:
     """Raise `diagnosis` as ProviderError."""
     raise ProviderError(
         diagnosis.kind,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.gce.account import Account, raise_told
+from provision.gce.account import Account, raise_diagnosis
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import subnetwork_of
@@ -143,16 +143,16 @@ def _insert(
             zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
         ]
         attempt = _Attempt(region, names, others)
-        progress(attempt.place, f"asking for {counted(len(names), 'instance')}")
+        progress(attempt.place, f"requesting {counted(len(names), 'instance')}")
         failures, zones_tried = _tried(account, spec, attempt, progress)
         if not failures:
             return
-        doing = f"make {counted(len(names), 'instance')} ({describe(cloud)})"
+        doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
         diagnosis = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
         progress(attempt.place, diagnosis.message.removeprefix(f"{attempt.place} "))
         reasons[str(attempt)] = diagnosis.message
         if diagnosis.scope is Scope.EVERYTHING:
-            raise_told(diagnosis)
+            raise_diagnosis(diagnosis)
         if diagnosis.scope is Scope.RETRY and retries < _RETRIES:
             retries += 1
             time.sleep(account.api.timing.longest_poll_s)
@@ -165,7 +165,7 @@ def _insert(
         else:
             search = search.skip(region, scope, diagnosis.zones)
     if diagnosis is not None and len(reasons) == 1:
-        raise_told(diagnosis)
+        raise_diagnosis(diagnosis)
     raise nowhere(len(names), cloud, reasons)
 
 
@@ -175,15 +175,15 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
     if not reasons:
         return ProviderError(
             ErrorKind.CAPACITY,
-            f"No zone has {instances}",
-            cause="Compute Engine offers such a machine in none of the zones asked for",
-            hint="choose another --zone, or another --gpu or --machine-type",
+            f"no zone offers {instances}",
+            cause="none of the requested zones offers this machine",
+            hint="select another --zone, --gpu, or --machine-type",
         )
     return ProviderError(
         ErrorKind.CAPACITY,
-        f"No zone gave {instances} in {len(reasons)} attempts",
+        f"no capacity for {instances} in {len(reasons)} attempts",
         cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
-        hint="--retry-until-up repeats the request until there is room; or allow other zones (--zone)",
+        hint="--retry-until-up waits for capacity; or allow other zones (--zone)",
         again={"--retry-until-up": True},
     )
 
@@ -211,7 +211,7 @@ def _tried(
     try:
         with account.insertion(spec.name, "bulkInsert", place=attempt.place, zones=zones, names=names) as request_id:
             operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
-            operation = account.api.wait(operation, f"making instances in {attempt}")
+            operation = account.api.wait(operation, f"creating instances in {attempt}")
             failures = from_operation(operation)
             tried = zones_tried(operation)
         if failures and operation.get("operationGroupId"):
@@ -245,7 +245,7 @@ def _reconciled(
 # --- host keys ----------------------------------------------------------------------------------------------------
 
 
-def look_for_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
+def fetch_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
     """Fetch the host keys that are not known yet, all in one request.
 
     Returns:
@@ -287,7 +287,7 @@ def await_keys(account: Account, resources: Sequence[Json], progress: Progress) 
 
 
 def _booted(account: Account, resources: Sequence[Json], waiting: set[str], progress: Progress) -> bool:
-    left = {our_name(resource) for resource in look_for_keys(account, resources)}
+    left = {our_name(resource) for resource in fetch_keys(account, resources)}
     for name in sorted(waiting - left):
         progress(name, "ready")
     waiting &= left

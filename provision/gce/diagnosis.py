@@ -159,12 +159,12 @@ class _Case:
 
     @property
     def could_not(self) -> str:
-        """Return the start of a message, ``Could not make 2 instances in us-central1-a``."""
-        return f"Could not {self.doing}" + (f" in {self.place}" if self.place else "")
+        """Return the start of a message, ``could not create 2 instances in us-central1-a``."""
+        return f"could not {self.doing}" + (f" in {self.place}" if self.place else "")
 
     @property
     def here(self) -> str:
-        return self.place or f"Project {self.project}"
+        return self.place or f"project {self.project}"
 
     @property
     def reasons(self) -> frozenset[str]:
@@ -220,7 +220,7 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
         failures: Failures that the answer reports.
         project: Project of the call.
         place: Zone or region of the call; empty: it has none.
-        doing: Purpose of the call, ``make 2 instances``.
+        doing: Purpose of the call, ``create 2 instances``.
     """
     cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
     zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
@@ -247,8 +247,8 @@ def no_credentials(reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
-        "Google Cloud does not know who is calling: this computer has no credentials",
-        cause=_message(reason) or "neither GOOGLE_APPLICATION_CREDENTIALS nor a login of gcloud is there",
+        "no Google Cloud credentials found",
+        cause=_message(reason) or "GOOGLE_APPLICATION_CREDENTIALS is not set, and gcloud is not logged in",
         next_step=_LOGIN,
     )
 
@@ -258,7 +258,7 @@ def expired_credentials(reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
-        "Google Cloud does not accept the credentials of this computer any more",
+        "Google Cloud rejected the credentials of this computer",
         cause=_message(reason) or "they have expired or were revoked",
         next_step=_LOGIN,
     )
@@ -269,9 +269,9 @@ def no_project() -> Diagnosis:
     return Diagnosis(
         ErrorKind.USAGE,
         Scope.EVERYTHING,
-        "It is not said in which project of Google Cloud the instances are to be made",
-        cause="neither --project nor the credentials name one",
-        hint="name the project: --project ID",
+        "no Google Cloud project set",
+        cause="neither --project nor the credentials name a project",
+        hint="set the project: --project ID",
         next_step="gcloud projects list",
     )
 
@@ -281,9 +281,9 @@ def wrong_project(project: str, reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.USAGE,
         Scope.EVERYTHING,
-        f"There is no project {project!r}, or these credentials do not see it",
+        f"project {project!r} does not exist, or these credentials cannot access it",
         cause=_message(reason),
-        hint="name one of your projects: --project ID",
+        hint="select one of your projects: --project ID",
         next_step="gcloud projects list",
     )
 
@@ -311,9 +311,9 @@ def _billing(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.MISSING,
         Scope.EVERYTHING,
-        f"Project {case.project} has no billing account, and Compute Engine needs one",
+        f"project {case.project} has no billing account, which Compute Engine requires",
         cause=case.text,
-        hint=f"link one of your accounts to it: gcloud billing projects link {case.project} --billing-account ID",
+        hint=f"link one of your billing accounts: gcloud billing projects link {case.project} --billing-account ID",
         next_step="gcloud billing accounts list",
     )
 
@@ -326,7 +326,7 @@ def _disabled(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.MISSING,
         Scope.EVERYTHING,
-        f"The API {service} is not enabled in project {case.project}",
+        f"the API {service} is not enabled in project {case.project}",
         cause=case.text,
         hint="it takes effect after a few minutes",
         next_step=_gcloud("services", "enable", service, "--project", case.project),
@@ -389,15 +389,15 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
     Args:
         permission: ``compute.instances.create``.
         project: Project of the call.
-        doing: Purpose of the call, ``make 2 instances``.
+        doing: Purpose of the call, ``create 2 instances``.
         cause: Message of the answer.
     """
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
-        f"Could not {doing}: these credentials lack the permission {permission} in project {project}",
+        f"could not {doing}: these credentials lack the permission {permission} in project {project}",
         cause=cause,
-        hint="ask an administrator of the project for it, or add it if you may",
+        hint="ask an administrator of the project for it, or add it if you have the right",
         next_step=_gcloud("projects", "add-iam-policy-binding", project, "--role", role_for(permission))
         + ' --member="user:$(gcloud config get account)"',
     )
@@ -413,7 +413,7 @@ def _token_scopes(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
-        f"Could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
+        f"could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
         cause=case.text,
         hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
         "'gcloud compute instances set-service-account', or log in as yourself",
@@ -437,7 +437,7 @@ def _service_account(case: _Case) -> Diagnosis | None:
         Scope.EVERYTHING,
         f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
         cause=case.text,
-        hint="name an existing one with --service-account, or leave --scopes out: then the instances have none",
+        hint="select an existing account with --service-account, or remove --scopes to use none",
         next_step=_gcloud("iam", "service-accounts", "list", "--project", case.project),
     )
 
@@ -458,7 +458,7 @@ def _permission(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         Scope.EVERYTHING,
-        f"Could not {case.doing}: project {case.project} does not allow it to these credentials",
+        f"could not {case.doing}: project {case.project} does not allow this for these credentials",
         cause=case.text,
         hint="fleet doctor lists the missing permissions",
         next_step=f"fleet doctor --provider gce --project {shlex.quote(case.project)}",
@@ -523,28 +523,28 @@ _CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
         Scope.EVERYTHING,
     ),
     "compute.requireOsLogin": (
-        "the policy {constraint} makes OS Login mandatory, and then the fleet's own SSH key is not accepted",
+        "the policy {constraint} requires OS Login, which rejects the fleet's own SSH key",
         _ALLOW,
         Scope.EVERYTHING,
     ),
     "compute.disableGuestAttributesAccess": (
-        "the policy {constraint} hides guest attributes, and then nobody can tell the instances' SSH host keys",
+        "the policy {constraint} disables guest attributes, from which the SSH host keys of the instances are read",
         _ALLOW,
         Scope.EVERYTHING,
     ),
     "compute.trustedImageProjects": (
-        "the policy {constraint} does not allow images of that project",
-        "choose an image that is allowed: --image projects/PROJECT/global/images/family/FAMILY",
+        "the policy {constraint} does not allow images of this project",
+        "select an allowed image: --image projects/PROJECT/global/images/family/FAMILY",
         Scope.EVERYTHING,
     ),
     "compute.requireShieldedVm": (
-        "the policy {constraint} asks for an image that supports Shielded VM",
-        "choose such an image: --image projects/PROJECT/global/images/family/FAMILY",
+        "the policy {constraint} requires an image that supports Shielded VM",
+        "select such an image: --image projects/PROJECT/global/images/family/FAMILY",
         Scope.EVERYTHING,
     ),
     "gcp.resourceLocations": (
-        "the policy {constraint} allows nothing there",
-        "choose a region that is allowed: --zone REGION",
+        "the policy {constraint} does not allow resources in this location",
+        "select an allowed region: --zone REGION",
         Scope.REGION,
     ),
 }
@@ -588,7 +588,7 @@ def _quota(case: _Case) -> Diagnosis | None:
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
         cause=case.text,
         hint=quota_hint(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
-        + ("" if everywhere else ", or choose another region: --zone REGION"),
+        + ("" if everywhere else ", or select another region: --zone REGION"),
     )
 
 
@@ -642,8 +642,8 @@ def _not_found(case: _Case) -> Diagnosis | None:
 
 
 _NO_NETWORK = (
-    "Project {project} has no network {name}",
-    "name a network that exists: --network NAME",
+    "project {project} has no network {name}",
+    "select an existing network: --network NAME",
     "networks",
     Scope.EVERYTHING,
 )
@@ -652,7 +652,7 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
         "ubnetwork",
         (
             "{here} has no subnetwork {name}",
-            "name a subnetwork that exists: --subnet NAME",
+            "select an existing subnetwork: --subnet NAME",
             "networks subnets",
             Scope.REGION,
         ),
@@ -663,7 +663,7 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
         "machineType",
         (
             "{here} has no machine type {name}",
-            "choose another --zone or --machine-type",
+            "select another --zone or --machine-type",
             "machine-types",
             Scope.ZONE,
         ),
@@ -672,7 +672,7 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
         "cceleratorType",
         (
             "{here} has no GPUs of type {name}",
-            "choose another --zone or --gpu",
+            "select another --zone or --gpu",
             "accelerator-types",
             Scope.ZONE,
         ),
@@ -681,7 +681,7 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
         "diskType",
         (
             "{here} has no disks of type {name}",
-            'choose another disk-type in fleet.toml, such as disk-type = "pd-balanced"',
+            'select another disk-type in fleet.toml, e.g. disk-type = "pd-balanced"',
             "disk-types",
             Scope.ZONE,
         ),
@@ -689,8 +689,8 @@ _THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
     (
         "mage",
         (
-            "There is no boot image {name}, or these credentials do not see it",
-            "name an image that exists: --image projects/PROJECT/global/images/family/FAMILY",
+            "boot image {name} does not exist, or these credentials cannot access it",
+            "select an existing image: --image projects/PROJECT/global/images/family/FAMILY",
             "images",
             Scope.EVERYTHING,
         ),
@@ -711,7 +711,7 @@ _STOCKOUT = frozenset(
     }
 )
 _STOCKOUT_TEXT = re.compile(r"does not have enough resources available|STOCKOUT|is currently unavailable in the")
-_WAIT = "--retry-until-up repeats the request until there is room; or allow other zones (--zone), or another --gpu"
+_WAIT = "--retry-until-up waits for capacity; or allow other zones (--zone), or another --gpu"
 _RETRY = {"--retry-until-up": True}
 
 
@@ -723,7 +723,7 @@ def _stockout(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.CAPACITY,
         Scope.ZONE,
-        f"{case.here} has no {wanted} left now" if wanted else f"{case.here} has no capacity left to {case.doing}",
+        f"{case.here} has no capacity for {wanted} now" if wanted else f"{case.here} has no capacity to {case.doing}",
         cause=case.localized,
         hint=_WAIT,
         again=_RETRY,
@@ -731,13 +731,13 @@ def _stockout(case: _Case) -> Diagnosis | None:
 
 
 _OF_THE_ZONE: Mapping[str, str] = {
-    "UNSUPPORTED_OPERATION": "instances were taken back while they were being made",
+    "UNSUPPORTED_OPERATION": "instances were preempted during their creation",
     "IP_SPACE_EXHAUSTED": "the subnetwork has no internal addresses left",
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": "the subnetwork has no internal addresses left",
-    "RESOURCE_NOT_READY": "something of that name is still being stopped or deleted",
-    "RESOURCE_OPERATION_RATE_EXCEEDED": "Compute Engine takes no more changes there for the moment",
-    "RESOURCE_NOT_FOUND": "something that is needed is not there",
-    "CONDITION_NOT_MET": "a condition of Compute Engine is not met there",
+    "RESOURCE_NOT_READY": "a resource of this name is still being stopped or deleted",
+    "RESOURCE_OPERATION_RATE_EXCEEDED": "the rate of changes is limited",
+    "RESOURCE_NOT_FOUND": "a required resource does not exist",
+    "CONDITION_NOT_MET": "a condition of Compute Engine is not met",
 }
 
 
@@ -748,7 +748,7 @@ def _zone_trouble(case: _Case) -> Diagnosis | None:
     if code == "RESOURCE_OPERATION_RATE_EXCEEDED" and "/global/" in case.text:
         return _rate_of(case)
     why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
-    full = "name a subnetwork that has room, --subnet NAME, or another region, --zone REGION"
+    full = "select a subnetwork with free addresses, --subnet NAME, or another region, --zone REGION"
     return Diagnosis(
         ErrorKind.CAPACITY,
         Scope.ZONE,
@@ -765,7 +765,7 @@ def _gone(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.MISSING,
         Scope.EVERYTHING,
-        f"{case.could_not}: what it is about is not there",
+        f"{case.could_not}: the resource does not exist",
         cause=case.text,
         next_step="fleet status",
     )
@@ -784,9 +784,9 @@ def _rate_of(case: _Case) -> Diagnosis:
     return Diagnosis(
         ErrorKind.UNREACHABLE,
         Scope.RETRY,
-        f"{case.could_not}: project {case.project} makes too many calls to Compute Engine at the moment",
+        f"{case.could_not}: project {case.project} exceeds the rate of calls to Compute Engine",
         cause=case.text,
-        hint="repeat it in a minute",
+        hint="repeat the command in a minute",
     )
 
 
@@ -802,21 +802,21 @@ def _internal(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.UNREACHABLE,
         Scope.RETRY,
-        f"{case.could_not}: Compute Engine has trouble of its own{status}",
+        f"{case.could_not}: internal error of Compute Engine{status}",
         cause=case.text,
-        hint="repeat it in a minute; see https://status.cloud.google.com for outages",
+        hint="repeat the command in a minute; see https://status.cloud.google.com for outages",
     )
 
 
 def _changed_meanwhile(case: _Case) -> Diagnosis | None:
     if case.reasons & {"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady"}:
-        why = "something that is still being made or deleted uses it"
+        why = "it is used by a resource that is being created or deleted"
     elif case.status == 412 or case.reasons & {"conditionNotMet"}:
-        why = "somebody else changed it meanwhile"
+        why = "it was changed at the same time"
     else:
         return None
     return Diagnosis(
-        ErrorKind.UNREACHABLE, Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat it"
+        ErrorKind.UNREACHABLE, Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat the command"
     )
 
 
@@ -825,15 +825,15 @@ def _unreachable(case: _Case) -> Diagnosis | None:
         return Diagnosis(
             ErrorKind.UNREACHABLE,
             Scope.EVERYTHING,
-            f"{case.could_not}: Compute Engine does not answer",
+            f"{case.could_not}: Compute Engine does not respond",
             cause=case.text,
-            hint="check the connection to the Internet, then repeat it",
+            hint="check the connection to the Internet, then repeat the command",
         )
     if case.code == "DEADLINE":
         return Diagnosis(
             ErrorKind.UNREACHABLE,
             Scope.ZONE,
-            f"{case.could_not}: it takes too long",
+            f"{case.could_not}: timed out",
             cause=case.text,
             next_step=_gcloud("compute", "operations", "list", "--project", case.project),
         )
@@ -846,9 +846,9 @@ def _exists(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.USAGE,
         Scope.EVERYTHING,
-        f"{case.could_not}: something of that name is already there",
+        f"{case.could_not}: a resource of this name already exists",
         cause=case.text,
-        hint="fleet up takes over what belongs to the fleet, fleet down deletes it",
+        hint="fleet up adopts the resources of the fleet, fleet down deletes them",
         next_step="fleet up\nfleet down",
     )
 
@@ -874,14 +874,14 @@ def _unusable(case: _Case) -> Diagnosis | None:
     if size is not None:
         again = {"--disk-size": size[1]}
     elif _CUSTOM_NETWORK.search(case.text):
-        hint = "that network needs a subnetwork: --subnet NAME"
+        hint = "this network requires a subnetwork: --subnet NAME"
     elif not case.reasons & _INVALID:
         return None
     elif _INCOMPATIBLE.search(case.text):
-        hint = "choose another --machine-type or --gpu, or another disk-type in fleet.toml"
+        hint = "select another --machine-type or --gpu, or another disk-type in fleet.toml"
     else:
-        hint = "change the request as the message says"
-    message = f"{case.could_not}: Compute Engine does not accept what is asked for"
+        hint = "change the request as the cause describes"
+    message = f"{case.could_not}: Compute Engine rejected the request"
     return Diagnosis(ErrorKind.USAGE, Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
 
 
@@ -900,7 +900,7 @@ def _too_few(case: _Case) -> Diagnosis | None:
     return Diagnosis(
         ErrorKind.CAPACITY,
         Scope.ZONE,
-        f"{case.could_not}: fewer were made than asked for, so none was kept",
+        f"{case.could_not}: only some could be created, and these were deleted",
         cause=case.text,
         hint=_WAIT,
         again=_RETRY,
@@ -909,12 +909,12 @@ def _too_few(case: _Case) -> Diagnosis | None:
 
 def _unknown(case: _Case) -> Diagnosis:
     """Return the diagnosis of a failure that no rule matches, with its own message."""
-    cause = case.text or "without saying why"
+    cause = case.text or "no reason given"
     label = case.code or (f"HTTP {case.status}" if case.status else "")
     return Diagnosis(
         ErrorKind.MISSING,
         Scope.EVERYTHING,
-        f"{case.could_not}: Compute Engine refused it ({label or 'unknown error'})",
+        f"{case.could_not}: Compute Engine rejected the request ({label or 'unknown error'})",
         cause=cause,
         next_step=_gcloud("compute", "operations", "list", "--project", case.project),
     )

@@ -36,7 +36,7 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
             "items": [{"key": key, "value": value} for key, value in items.items()],
         }
         calls.append(_set_metadata(account, resource, body))
-    account.change(calls, "setting when the instances stop")
+    account.change(calls, "setting the stop time of the instances")
     return at == 0 or _confirmed(account, targets, str(at))
 
 

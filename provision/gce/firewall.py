@@ -41,10 +41,10 @@ def unknown_address() -> ProviderError:
     """Return the error that the address of this computer cannot be determined."""
     return ProviderError(
         ErrorKind.MISSING,
-        "The public address of this computer cannot be determined",
-        cause="neither a name server (UDP) nor a web service (HTTPS) answered, and the firewall allows SSH from this "
-        "address alone",
-        hint="name your address with --ssh-from ADDRESS/32, or reach the instances through Identity-Aware Proxy",
+        "could not detect the public IP address of this computer",
+        cause="neither a name server (UDP) nor a web service (HTTPS) responded; the firewall allows SSH from this "
+        "address only",
+        hint="set it with --ssh-from ADDRESS/32, or reach the instances through Identity-Aware Proxy",
         again={"--iap": True},
     )
 
@@ -73,7 +73,7 @@ def needed(spec: FleetSpec, account: Account, cloud: GceOptions) -> str:
     source = IAP_RANGE if not cloud.external else "this computer"
     tag = stem(spec.name, account.owner)
     return (
-        f"existing rules must admit tcp:{cloud.ssh_port} from {source}, and all ports among instances with tag {tag}"
+        f"existing rules must allow tcp:{cloud.ssh_port} from {source}, and all ports among instances with tag {tag}"
     )
 
 
@@ -83,7 +83,7 @@ def _no_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
 
 def _not_allowed(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
     return (
-        f"the network is of project {account.host_project}, where these credentials may not make firewall rules: "
+        f"the network belongs to project {account.host_project}, in which these credentials cannot create rules: "
         f"{needed(spec, account, cloud)}"
     )
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from provision.gce.account import Account, raise_told
+from provision.gce.account import Account, raise_diagnosis
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import network_of
 from provision.gce.catalog.prices import PRICED_AT, price
@@ -105,7 +105,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         raise nowhere(count, cloud, {})
     left, short = _within_quota(cloud, count, regions, _Quotas(api.project, project, region_resources))
     if not left:
-        raise_told(short[0])
+        raise_diagnosis(short[0])
     offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
     return Quote(
         count,
@@ -121,7 +121,7 @@ def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
     """Return a sentence with the addresses that can use SSH."""
     if not cloud.firewall:
         return [
-            "no firewall rules are made (--no-firewall): existing ones must admit SSH and the traffic of the fleet"
+            "no firewall rules are created (--no-firewall): existing rules must allow SSH and the fleet's traffic"
         ]
     if not cloud.external:
         return []
@@ -185,7 +185,7 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
             findings.append(_finding(account, "regional quota", lambda: _regional(account, cloud)))
     findings.append(_finding(account, "address", lambda: _address(account, cloud)))
     gcloud = shutil.which("gcloud")
-    needed = "not installed; only --iap needs it"
+    needed = "not installed (only required for --iap)"
     findings.append(Finding("gcloud", bool(gcloud) or cloud.external, f"{gcloud}, for --iap" if gcloud else needed))
     return findings
 
@@ -215,7 +215,7 @@ def _project(account: Account) -> str:
 
 def _credentials(account: Account) -> str:
     account.api.authenticate()
-    return "Google Cloud accepts them"
+    return "accepted by Google Cloud"
 
 
 def _api(account: Account, project: Json) -> str:
@@ -239,13 +239,13 @@ def _regional(account: Account, cloud: GceOptions) -> str:
     names = [str(region["name"]) for region in regions]
     room = [name for name in names if not quotas.problems(cloud, 1, name)]
     if not room and names:
-        raise_told(quotas.problems(cloud, 1, names[0])[0])
+        raise_diagnosis(quotas.problems(cloud, 1, names[0])[0])
     return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
 def _address(account: Account, cloud: GceOptions) -> str:
     sources = ssh_sources(account, cloud)
-    return f"SSH would be open to {', '.join(sources)}" if sources else "of no importance: no rule would name it"
+    return f"SSH would be open to {', '.join(sources)}" if sources else "not required: no firewall rule uses it"
 
 
 def _missing(subject: str, diagnosis: Diagnosis) -> Finding:
@@ -258,9 +258,9 @@ def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
     try:
         missing = sorted(set(needed) - account.api.permitted(needed))
     except ApiError as error:
-        return [Finding("permissions", True, f"not looked at: {error}")]
+        return [Finding("permissions", True, f"not checked: {error}")]
     if not missing:
-        return [Finding("permissions", True, f"all {len(needed)} that fleets need")]
+        return [Finding("permissions", True, f"all {len(needed)} required permissions")]
     add = (
         f"gcloud projects add-iam-policy-binding {account.api.project} "
         f'--member="user:$(gcloud config get account)" --role={ROLE}'
@@ -272,10 +272,10 @@ def _gpus(account: Account, project: Json) -> Finding:
     limits = {str(quota.get("metric")): float(quota.get("limit", 0)) for quota in project.get("quotas", ())}
     limit = limits.get("GPUS_ALL_REGIONS")
     if limit is None:
-        return Finding("GPU quota", True, "not told")
+        return Finding("GPU quota", True, "unknown")
     url = f"https://console.cloud.google.com/iam-admin/quotas?project={account.api.project}"
     if limit < 1:
         return Finding(
-            "GPU quota", False, "GPUS_ALL_REGIONS is 0: no GPU may be rented", hint=f"request more at {url}"
+            "GPU quota", False, "GPUS_ALL_REGIONS is 0: GPUs cannot be created", hint=f"request more at {url}"
         )
     return Finding("GPU quota", True, f"GPUS_ALL_REGIONS is {limit:g}")

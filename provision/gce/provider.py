@@ -94,7 +94,7 @@ class GceProvider(Provider):
             raise ProviderError(ErrorKind.USAGE, str(error), next_step="fleet up --help") from error
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
-                ErrorKind.USAGE, f"A fleet has at most {WORKERS_MAX} workers, {spec.workers} are asked for"
+                ErrorKind.USAGE, f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested"
             )
         if (refused := refusal(cloud)) is not None:
             raise ProviderError(
@@ -105,8 +105,8 @@ class GceProvider(Provider):
             raise ProviderError(
                 ErrorKind.MISSING,
                 "gcloud is not installed on this computer",
-                cause="without external addresses SSH goes through Identity-Aware Proxy, which gcloud speaks",
-                hint="install it from https://cloud.google.com/sdk/docs/install, or leave --iap out",
+                cause="without external addresses, SSH goes through Identity-Aware Proxy, which requires gcloud",
+                hint="install it from https://cloud.google.com/sdk/docs/install, or remove --iap",
             )
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
@@ -118,7 +118,7 @@ class GceProvider(Provider):
         cloud = resolved(GceOptions.of(spec.options))
         if not may_bring_gpus(cloud):
             return spec
-        with self._account.told("look at the machine type"):
+        with self._account.errors_while("read the machine type"):
             machine_types = self._account.api.machine_types(cloud.machine_type)
         accelerators = next(
             (machine_type["accelerators"] for machine_type in machine_types if machine_type.get("accelerators")), ()
@@ -131,7 +131,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
-        with self._account.told("prepare the fleet"):
+        with self._account.errors_while("prepare the fleet"):
             return preflight.quote(self._account, spec, resolved(GceOptions.of(spec.options)), names)
 
     def doctor(self) -> Sequence[Finding]:
@@ -146,7 +146,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: they cannot be created; instances of the attempt are deleted.
         """
-        with self._account.told("make the instances"):
+        with self._account.errors_while("create the instances"):
             self._account.settle(spec.name)
             cloud = resolved(GceOptions.of(spec.options))
             creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
@@ -157,7 +157,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: Compute Engine does not answer.
         """
-        with self._account.told("list the instances"):
+        with self._account.errors_while("list the instances"):
             if fleet:
                 self._account.settle(fleet)
             return in_order(instance(resource) for resource in self._account.resources(fleet))
@@ -169,7 +169,7 @@ class GceProvider(Provider):
             ProviderError: an instance does not run, or has not published its host key.
         """
         cloud = resolved(GceOptions.of(spec.options))
-        with self._account.told("find the instances"):
+        with self._account.errors_while("list the instances"):
             existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
             wanted = [(worker, existing.get(worker.id)) for worker in instances]
             running = [
@@ -178,12 +178,12 @@ class GceProvider(Provider):
             for worker, resource in wanted:
                 if resource not in running:
                     raise _not_running(worker)
-            late = creation.look_for_keys(self._account, running)
+            late = creation.fetch_keys(self._account, running)
         if late:
             names = ", ".join(our_name(resource) for resource in late)
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
-                f"{names} in fleet {spec.name} did not publish a host key yet",
+                f"{names} in fleet {spec.name} has not published a host key yet",
                 again={},
             )
         return [self._host(resource, cloud, spec.python) for resource in running]
@@ -215,7 +215,7 @@ class GceProvider(Provider):
             ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
         cloud = resolved(GceOptions.of(spec.options))
-        with self._account.told("update the firewall rule of the fleet"):
+        with self._account.errors_while("update the firewall rule of the fleet"):
             return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
 
     # --- the end ----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class GceProvider(Provider):
             ProviderError: an instance could not be deleted.
         """
         ids = {worker.id for worker in instances}
-        with self._account.told("delete the instances"):
+        with self._account.errors_while("delete the instances"):
             fleets = {worker.fleet for worker in instances}
             resources = [resource for fleet in sorted(fleets) for resource in self._account.resources(fleet)]
             targets = [resource for resource in resources if str(resource["id"]) in ids]
@@ -244,7 +244,7 @@ class GceProvider(Provider):
             ProviderError: a resource could not be deleted, or the remaining resources cannot be listed.
         """
         account = self._account
-        with account.told(f"delete fleet {fleet}"):
+        with account.errors_while(f"delete fleet {fleet}"):
             account.settle(fleet)
             orphans = deletion.of_fleet(account, fleet)
             instances = account.resources(fleet)
@@ -264,7 +264,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: Compute Engine does not answer.
         """
-        with self._account.told("look for what fleets left"):
+        with self._account.errors_while("list orphaned resources"):
             deletion.await_insertions(self._account)
             return deletion.things(self._account)
 
@@ -277,7 +277,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: a resource could not be deleted.
         """
-        with self._account.told("delete what fleets left"):
+        with self._account.errors_while("delete orphaned resources"):
             for orphan in orphans:
                 progress(orphan.name, "deleting")
             deletion.delete_things(self._account, orphans)
@@ -298,7 +298,7 @@ class GceProvider(Provider):
             ProviderError: the deadline cannot be changed.
         """
         ids = {worker.id for worker in instances}
-        with self._account.told("change when the instances are deleted"):
+        with self._account.errors_while("change the deletion time of the instances"):
             fleets = {worker.fleet for worker in instances}
             resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
             targets = [resource for resource in resources if str(resource["id"]) in ids]
@@ -314,7 +314,7 @@ class GceProvider(Provider):
             ProviderError: the time cannot be set.
         """
         ids = {worker.id for worker in instances}
-        with self._account.told("set when the instances stop"):
+        with self._account.errors_while("set the stop time of the instances"):
             fleets = {worker.fleet for worker in instances}
             resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
             targets = [resource for resource in resources if str(resource["id"]) in ids]
@@ -326,7 +326,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: Compute Engine does not answer.
         """
-        with self._account.told("find out what became of the instances"):
+        with self._account.errors_while("read the state of the instances"):
             return termination_reasons(self._account, fleet, names)
 
 
@@ -337,13 +337,13 @@ def _check_endpoint(endpoint: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         raise ProviderError(
             ErrorKind.USAGE,
-            f"The endpoint {endpoint!r} is no URL of a Compute Engine API",
+            f"the endpoint {endpoint!r} is not the URL of a Compute Engine API",
             hint="write it as https://HOST",
         )
     if parts.scheme == "http" and not is_loopback(endpoint):
         raise ProviderError(
             ErrorKind.USAGE,
-            f"The endpoint {endpoint!r} would carry the credentials unencrypted",
+            f"the endpoint {endpoint!r} would send the credentials unencrypted",
             hint=f"write it as https{endpoint.removeprefix('http')}",
         )
 

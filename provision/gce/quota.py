@@ -118,13 +118,13 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
         metric = listed[0]
     limit, usage = quotas[metric]
     where = "in all regions together" if need.everywhere else f"in {region}"
-    allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"allows none {where}"
+    allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"is 0 {where}"
     also = [other for other in listed if other != metric]
     return Diagnosis(
         ErrorKind.QUOTA,
         Scope.EVERYTHING if need.everywhere else Scope.REGION,
         f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
-        cause="".join(f"{other} has no room either ({quotas[other][0]:g} allowed)" for other in also),
+        cause="".join(f"{other} is too small as well (limit {quotas[other][0]:g})" for other in also),
         hint=quota_hint(metric, project, "" if need.everywhere else region),
     )
 

@@ -67,9 +67,9 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
     if here(batch, environ) != inventory:
         raise ProviderError(
             ErrorKind.USAGE,
-            f"This is not inside job {job} of {_CALLED[batch]}, whose nodes are wanted",
-            cause=f"it is inside job {environ[_JOBS[batch]]}",
-            hint="delete the fleet and start it again here, or give another name: --fleet NAME",
+            f"not inside the {_CALLED[batch]} allocation {job}",
+            cause=f"this is allocation {environ[_JOBS[batch]]}",
+            hint="delete the fleet and create it again here, or use another name: --fleet NAME",
             next_step="fleet down",
         )
     path, nodes = _slurm(environ) if batch == "slurm" else _pbs(environ)
@@ -86,7 +86,7 @@ def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
         return path, parse_nodefile(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise InventoryError(
-            f"The node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
-            cause=error.strerror or "" if isinstance(error, OSError) else "it is no text",
-            hint="use it where PBS starts the job's script: on the first of its nodes",
+            f"the node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
+            cause=error.strerror or "" if isinstance(error, OSError) else "it is not text",
+            hint="run fleet on the first node of the job, where PBS starts its script",
         ) from error

@@ -10,7 +10,7 @@ from provision.provider import ErrorKind, ProviderError
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a file.
 
     Attributes:
@@ -30,7 +30,7 @@ class InventoryError(ProviderError):
 
     Args:
         message: What is wrong, for the user.
-        place: Place of the error; it begins the message.
+        location: Location of the error; it begins the message.
         cause: Cause, if known.
         hint: What to change, one sentence.
         next_step: Commands that can be pasted into a shell, one a line.
@@ -41,7 +41,7 @@ class InventoryError(ProviderError):
         self,
         message: str,
         *,
-        place: Place | None = None,
+        location: Location | None = None,
         cause: str = "",
         hint: str = "",
         next_step: str = "",
@@ -49,10 +49,10 @@ class InventoryError(ProviderError):
     ) -> None:
         super().__init__(
             ErrorKind.USAGE,
-            message if place is None else f"{place}: {message}",
+            message if location is None else f"{location}: {message}",
             cause=cause,
             hint=hint,
             next_step=next_step,
             again=again,
         )
-        self.place = place
+        self.location = location

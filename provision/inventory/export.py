@@ -11,7 +11,7 @@ from typing import Literal
 
 from provision.inventory.ansible.ini import literal
 from provision.model import Host
-from provision.ssh_config.options import quoted_path
+from provision.ssh_config.arguments import quoted_path
 
 Form = Literal["ansible", "ssh-config", "json"]
 
@@ -36,7 +36,7 @@ def export(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path, form
     """
     for path in (key, known_hosts, *(path for host in hosts for path in (*host.identities, *host.certificates))):
         if any(sign in str(path) for sign in '\n\r"'):
-            raise ValueError(f"The path {str(path)!r} cannot be written into a configuration")
+            raise ValueError(f"the path {str(path)!r} cannot be written into a configuration")
     if form == "ansible":
         return _ansible(fleet, hosts, key, known_hosts)
     if form == "ssh-config":
@@ -61,9 +61,7 @@ def _ansible(fleet: str, hosts: Sequence[Host], key: Path, known_hosts: Path) ->
         }
         for value in variables.values():
             if any(sign in value for sign in ("{{", "{%", "{#")):
-                raise ValueError(
-                    f"{value!r} is a template to Ansible, and cannot be written into an inventory for it"
-                )
+                raise ValueError(f"Ansible would expand {value!r} as a template")
         lines.append(
             " ".join([host.name, *(f"{name}={_ini_value(value)}" for name, value in variables.items() if value)])
         )

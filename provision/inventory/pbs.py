@@ -25,15 +25,15 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
             continue
         if not is_node_name(name):
             raise NodelistError(
-                f"{path}:{number}: {name!r} cannot be the name of a node",
-                hint="PBS_NODEFILE must name the file that PBS wrote",
+                f"{path}:{number}: {name!r} is not a valid node name",
+                hint="PBS_NODEFILE must be the file that PBS wrote",
             )
         slots[name] += 1
         if len(slots) > NODES_MAX:
-            raise NodelistError(f"{path}:{number}: these are more than {NODES_MAX} nodes")
+            raise NodelistError(f"{path}:{number}: more than {NODES_MAX} nodes")
     if not slots:
         raise NodelistError(
-            f"{path} names no node",
+            f"{path} does not list a node",
             cause="PBS writes it when the job starts",
             hint="run fleet inside a job of PBS",
         )

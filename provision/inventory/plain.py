@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.ansible.ranges import expand_host
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
 _BRACKETED = re.compile(r"\[[^\]]*\].+")
 
@@ -31,28 +31,28 @@ def read_plain(text: str, path: Path) -> Groups:
     Raises:
         InventoryError: it is malformed.
     """
-    groups = Groups(Place(path))
+    groups = Groups(Location(path))
     for number, word in _hosts(text):
-        place = Place(path, number)
+        location = Location(path, number)
         if len(word.split()) > 1 or "," in word:
             raise InventoryError(
-                f"{word!r} is more than one host",
-                place=place,
-                hint="write one host a line: NAME, NAME:PORT or USER@NAME",
+                f"{word!r} contains several hosts",
+                location=location,
+                hint="write one host per line: NAME, NAME:PORT, or USER@NAME",
             )
         user, at, host = word.rpartition("@")
         try:
             names, port = expand_host(host)
         except ValueError as error:
-            raise InventoryError(str(error), place=place) from None
+            raise InventoryError(str(error), location=location) from None
         if at and not user:
-            raise InventoryError(f"the user is missing before the @ of {word!r}", place=place)
+            raise InventoryError(f"no user before the @ in {word!r}", location=location)
         for name in names:
-            groups.add_host(name, "ungrouped", place)
+            groups.add_host(name, "ungrouped", location)
             if port:
-                groups.set_host(name, "ansible_port", Setting(port, place))
+                groups.set_host(name, "ansible_port", Setting(port, location))
             if user:
-                groups.set_host(name, "ansible_user", Setting(user, place))
+                groups.set_host(name, "ansible_user", Setting(user, location))
     groups.close()
     return groups
 

@@ -16,7 +16,7 @@ from provision.inventory.ansible.ini import read_ini
 from provision.inventory.ansible.limits import select
 from provision.inventory.ansible.variables import Variables
 from provision.inventory.ansible.yaml_form import read_yaml
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 from provision.inventory.plain import is_plain, read_plain
 
 Kind = Literal["ini", "yaml", "plain"]
@@ -49,9 +49,9 @@ class Inventory:
         self._content = content
         self._variables = Variables(content, path.parent)
 
-    def place(self, name: str) -> Place:
-        """Return the place at which the host `name` is first named."""
-        return self._content.places[name]
+    def location(self, name: str) -> Location:
+        """Return the location at which the host `name` is first named."""
+        return self._content.locations[name]
 
     @property
     def hosts(self) -> tuple[Entry, ...]:
@@ -75,7 +75,7 @@ class Inventory:
             entry(name, self._variables.of(name), self._variables.groups_of(name))
             for name in select(self._content, limit)
         )
-        _refuse_twins(entries, self._content.places)
+        _refuse_twins(entries, self._content.locations)
         return entries
 
 
@@ -90,15 +90,15 @@ def read_inventory(path: Path) -> Inventory:
     """
     if path.is_dir():
         raise InventoryError(
-            f"{path} is a directory, and an inventory is one file",
-            hint="write all of it into one, and name that file: --inventory hosts.yml",
+            f"{path} is a directory; an inventory must be a file",
+            hint="export it to one file, and use this file: --inventory hosts.yml",
             next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
         raise InventoryError(
-            f"{path} is a program, and inventories are read, not run",
-            hint="write what it yields, and name that file: --inventory hosts.yml",
+            f"{path} is executable; dynamic inventories are not supported",
+            hint="export its output to a file, and use this file: --inventory hosts.yml",
             next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     kind = _kind(text, path)
@@ -114,8 +114,8 @@ def read_inventory(path: Path) -> Inventory:
 def _kind(text: str, path: Path) -> Kind:
     if path.suffix.lower() == ".toml":
         raise InventoryError(
-            f"{path} is TOML, a form of inventory that is not read",
-            hint="write it in YAML, and name that file: --inventory hosts.yml",
+            f"{path}: inventories in TOML are not supported",
+            hint="convert it to YAML, and use this file: --inventory hosts.yml",
             next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
@@ -130,7 +130,7 @@ def _looks_like_yaml(text: str) -> bool:
     return _YAML_START.match(first) is not None
 
 
-def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> None:
+def _refuse_twins(entries: tuple[Entry, ...], locations: Mapping[str, Location]) -> None:
     """Raise InventoryError if two names lead to one host by the same route."""
     seen: dict[object, str] = {}
     for host in entries:
@@ -138,8 +138,8 @@ def _refuse_twins(entries: tuple[Entry, ...], places: Mapping[str, Place]) -> No
         if route in seen:
             port = f" on port {host.port}" if host.port else ""
             raise InventoryError(
-                f"the hosts {seen[route]!r} and {host.name!r} are one: both are {host.address}{port}",
-                place=places[host.name],
-                hint="leave one of them out",
+                f"hosts {seen[route]!r} and {host.name!r} are the same: both are {host.address}{port}",
+                location=locations[host.name],
+                hint="remove one of them",
             )
         seen[route] = host.name

@@ -32,18 +32,18 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
     """
     if not expression.strip():
         raise NodelistError(
-            "The list of nodes is empty",
+            "the node list is empty",
             cause="Slurm sets SLURM_JOB_NODELIST in the job",
-            hint="run fleet inside an allocation, which salloc or sbatch makes",
+            hint="run fleet inside an allocation of salloc or sbatch",
         )
     names: dict[str, None] = {}
     for word in _split(expression.strip()):
         for name in _expand(word.strip(), expression):
             if not is_node_name(name):
-                raise _malformed(expression, f"{_short(name)} cannot be the name of a node")
+                raise _malformed(expression, f"{_short(name)} is not a valid node name")
             names[name] = None
         if len(names) > NODES_MAX:
-            raise _malformed(expression, f"these are more than {NODES_MAX} nodes")
+            raise _malformed(expression, f"more than {NODES_MAX} nodes")
     return tuple(names)
 
 
@@ -62,7 +62,7 @@ def parse_tasks_per_node(text: str, nodes: int) -> tuple[int, ...]:
         match = _TASKS.fullmatch(part.strip())
         if match is None or int(match[1]) == 0 or match[2] == "0":
             raise NodelistError(
-                f"SLURM_TASKS_PER_NODE is {_short(text)}, and {part.strip()!r} in it is no count such as 2 or 2(x3)"
+                f"invalid SLURM_TASKS_PER_NODE {_short(text)}: {part.strip()!r} is not a count such as 2 or 2(x3)"
             )
         repeat = int(match[2] or "1")
         if len(counts) + repeat > nodes:
@@ -103,10 +103,10 @@ def _split(expression: str) -> list[str]:
 def _expand(word: str, expression: str) -> list[str]:
     """Return the names of a part between commas."""
     if not word:
-        raise _malformed(expression, "a name is missing beside a comma")
+        raise _malformed(expression, "a name is missing before or after a comma")
     pieces = _BRACKET.split(word)
     if any("[" in piece or "]" in piece for piece in pieces):
-        raise _malformed(expression, f"a bracket of {_short(word)} has no partner")
+        raise _malformed(expression, f"unbalanced brackets in {_short(word)}")
     words, brackets = pieces[::2], pieces[1::2]
     choices: list[list[str]] = []
     count = 1
@@ -138,27 +138,27 @@ def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
                 f"[{part.replace(':', '/')}]" if re.fullmatch(r"[\d-]{,40}:\d{,9}", part) else "[1-9] or [01,07-10]"
             )
             raise _malformed(
-                expression, f"{_short(part)} in {_short(f'[{bracket}]')} is no range", f"Ranges are written {hint}"
+                expression, f"{_short(part)} in {_short(f'[{bracket}]')} is not a range", f"write ranges as {hint}"
             )
         first, last, step = match[1], match[2] or match[1], int(match[3] or "1")
         if step == 0 or int(last) < int(first):
             raise _malformed(expression, f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")
         values = range(int(first), int(last) + 1, step)
         if len(numbers) + len(values) > limit:
-            raise _malformed(expression, f"these are more than {NODES_MAX} nodes")
+            raise _malformed(expression, f"more than {NODES_MAX} nodes")
         width = len(first) if first.startswith("0") else 0
         numbers += [str(number).zfill(width) for number in values]
     return numbers
 
 
 def _malformed(expression: str, why: str, hint: str = "") -> NodelistError:
-    return NodelistError(f"The list of nodes {_short(expression)} cannot be read: {why}", hint=hint)
+    return NodelistError(f"invalid node list {_short(expression)}: {why}", hint=hint)
 
 
 def _other_number(text: str, nodes: int) -> NodelistError:
     return NodelistError(
-        f"SLURM_TASKS_PER_NODE is {_short(text)}, and SLURM_JOB_NODELIST names {counted(nodes, 'node')}",
-        cause="The two variables speak of different allocations",
+        f"SLURM_TASKS_PER_NODE {_short(text)} does not match the {counted(nodes, 'node')} of SLURM_JOB_NODELIST",
+        cause="the variables belong to different allocations",
     )
 
 

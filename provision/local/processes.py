@@ -79,9 +79,9 @@ def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
         if now > END_TIMEOUT_S:
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
-                f"Processes do not end, even {END_TIMEOUT_S:.0f} seconds after they were killed",
-                cause="still there: " + ", ".join(str(process.pid) for _, process in left),
-                hint="repeat the command when they have ended",
+                f"processes did not exit within {END_TIMEOUT_S:.0f} s",
+                cause="still running: " + ", ".join(str(process.pid) for _, process in left),
+                hint="repeat the command when they have exited",
             )
         for _, process in left:
             if now > GRACE_S:

@@ -15,13 +15,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Event
 
-from provision.local import account, processes, sshd
+from provision.directories import make_directory, remove_directory
+from provision.local import login, processes, sshd
+from provision.local.instances import Record, Records
 from provision.local.options import LocalOptions
-from provision.local.records import Record, Records
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
 from provision.names import index_of
-from provision.packages import install_openssh
-from provision.private import make_directory, remove_directory
+from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 64
@@ -55,24 +55,25 @@ class LocalProvider(Provider):
         super().check(spec)
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
-                ErrorKind.USAGE, f"At most {WORKERS_MAX} workers fit on this computer, {spec.workers} are asked for"
+                ErrorKind.USAGE,
+                f"at most {WORKERS_MAX} workers are supported on this computer, {spec.workers} requested",
             )
         if spec.packages:
             raise ProviderError(
                 ErrorKind.USAGE,
-                "Nothing is installed for a fleet on this computer",
+                "packages cannot be installed for a fleet on this computer",
                 cause="its scripts run with the interpreter that runs fleet",
-                hint="leave --package out, or name another interpreter: --python PATH",
+                hint="remove --package, or select another interpreter: --python PATH",
                 again={"--package": None},
             )
         if spec.python and shutil.which(spec.python) is None:
             raise ProviderError(
                 ErrorKind.USAGE,
                 f"--python {spec.python} is not a program on this computer",
-                hint="name an interpreter of Python 3.9 or later, or leave it out to use that of fleet",
+                hint="give an interpreter of Python 3.9 or later, or remove the option to use that of fleet",
                 again={"--python": None},
             )
-        account.check()
+        login.check_login()
         _find_sshd()
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
@@ -90,7 +91,7 @@ class LocalProvider(Provider):
             ProviderError: an instance could not be made; all others were.
         """
         program = _find_sshd()
-        user = account.check()
+        user = login.check_login()
         existing = {instance.name: instance for instance in self.list(spec.name)}
         running = {name for name, instance in existing.items() if instance.state is InstanceState.RUNNING}
         whole = {name: record for name in existing if (record := self._whole(spec.name, name)) is not None}
@@ -122,9 +123,9 @@ class LocalProvider(Provider):
         except OSError as error:
             raise ProviderError(
                 ErrorKind.MISSING,
-                f"The directory {error.filename} could not be made",
+                f"cannot create the directory {error.filename}",
                 cause=error.strerror or str(error),
-                hint="make it, or let this user make it",
+                hint="create it, or allow this user to create it",
             ) from error
 
     def _whole(self, fleet: str, name: str) -> Record | None:
@@ -146,7 +147,7 @@ class LocalProvider(Provider):
         if record is None or record.id != instance.id or _instance(record).state is not InstanceState.RUNNING:
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
-                f"The sshd of {instance.name} in fleet {instance.fleet} is not running",
+                f"the sshd of {instance.name} in fleet {instance.fleet} is not running",
                 next_step="fleet up",
             )
         directory = self._records.directory(record.fleet, record.name)
@@ -155,7 +156,7 @@ class LocalProvider(Provider):
         except (OSError, ValueError) as error:
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
-                f"The host key of {instance.name} in fleet {instance.fleet} is gone",
+                f"the host key of {instance.name} in fleet {instance.fleet} is missing",
                 cause=str(error),
                 next_step="fleet down\nfleet up",
             ) from error
@@ -163,7 +164,7 @@ class LocalProvider(Provider):
             name=record.name,
             address=record.address,
             port=record.port,
-            user=account.login().pw_name,
+            user=login.current_user().pw_name,
             host_key=f"{kind} {key}",
             key_alias=f"local.{record.id}",
             private_address=record.address,
@@ -182,7 +183,7 @@ class LocalProvider(Provider):
         if os.environ.get(processes.MARK) in ids:
             raise ProviderError(
                 ErrorKind.USAGE,
-                "This program was started on one of the hosts that it is to delete",
+                "this program runs on one of the hosts to delete",
                 hint="repeat the command in a terminal that is not logged in there",
             )
         for instance in instances:
@@ -229,7 +230,7 @@ def _sshd_finding() -> Finding:
 
 def _login_finding() -> Finding:
     try:
-        user = account.check()
+        user = login.check_login()
     except ProviderError as error:
         return Finding("login", False, error.message, error.next_step, error.hint)
     return Finding("login", True, f"{user} can log in")
@@ -261,8 +262,8 @@ def _find_sshd() -> str:
     if program is None:
         raise ProviderError(
             ErrorKind.MISSING,
-            "The OpenSSH server (sshd) is not installed on this computer",
-            cause="a local fleet is made of OpenSSH servers, one for each worker",
+            "the OpenSSH server (sshd) is not installed on this computer",
+            cause="a local fleet consists of one OpenSSH server per worker",
             hint="install it with the package manager of your system",
             next_step=install_openssh("server"),
         )
@@ -366,7 +367,7 @@ def _raise(failures: dict[str, BaseException]) -> None:
         if not isinstance(error, (ProviderError, OSError)):
             raise error
     first = next(iter(failures.values()))
-    message = f"Could not start {', '.join(failures)}"
+    message = f"could not start {', '.join(failures)}"
     if isinstance(first, ProviderError):
         cause = f"{first.message}: {first.cause}" if first.cause else first.message
         raise ProviderError(first.kind, message, cause=cause, hint=first.hint, next_step=first.next_step) from first

@@ -148,7 +148,10 @@ def start(
                 port = 0
                 continue  # another process took the port between the check and the start
             raise ProviderError(
-                ErrorKind.MISSING, f"{program} ended as soon as it was started", cause=str(error), hint=f"see {log}"
+                ErrorKind.MISSING,
+                f"{program} exited immediately after its start",
+                cause=str(error),
+                hint=f"see {log}",
             ) from error
         return pid, port
     raise AssertionError("the last attempt returns or raises")
@@ -200,14 +203,14 @@ def _await_banner(pid: int, log: Path, address: str, port: int, stopped: Event) 
         ended, _ = os.waitpid(pid, os.WNOHANG)
         log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if ended:
-            raise SshdEndedError("; ".join(log_text.split("\n")[-4:]).strip("; \r") or "it logged nothing")
+            raise SshdEndedError("; ".join(log_text.split("\n")[-4:]).strip("; \r") or "no log output")
         # The log is checked first: another sshd might answer on the port.
         if "Server listening on" in log_text and _answers(address, port):
             return
         stopped.wait(_POLL_S)
     raise ProviderError(
         ErrorKind.UNREACHABLE,
-        f"No SSH answer from {address} port {port} within {READY_TIMEOUT_S:.0f} seconds of starting sshd",
+        f"no SSH response from {address} port {port} within {READY_TIMEOUT_S:.0f} s after the start of sshd",
         hint=f"see {log}",
     )
 

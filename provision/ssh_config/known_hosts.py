@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.packages import install_openssh
+from provision.openssh import install_openssh
 from provision.provider import ErrorKind
-from provision.ssh_config.routes import ASK_TIMEOUT_S, WayError
+from provision.ssh_config.routes import ASK_TIMEOUT_S, SshConfigError
 
 # The first known type is pinned; a host presents this type when the client requests it.
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKeys:
     """Entries of known_hosts files for a host.
 
     Attributes:
@@ -30,11 +30,11 @@ class Known:
     revoked: tuple[str, ...] = ()
 
 
-def known_keys(name: str, files: Sequence[str]) -> Known:
+def known_keys(name: str, files: Sequence[str]) -> KnownKeys:
     """Return the entries of `files` for `name`; its keys are those of the first file that has any.
 
     Raises:
-        WayError: ssh-keygen is missing, or does not read a file.
+        SshConfigError: ssh-keygen is missing, or does not read a file.
     """
     lines = [(file, *entry) for file in files if Path(file).is_file() for entry in _found(name, file)]
     revoked = tuple(key for _, marker, key in lines if marker == "@revoked")
@@ -44,7 +44,7 @@ def known_keys(name: str, files: Sequence[str]) -> Known:
         if not marker and key not in revoked and key.split()[0] in _PREFERRED
     ]
     keys = [key for file, key in usable if file == usable[0][0]]
-    return Known(
+    return KnownKeys(
         keys=tuple(sorted(keys, key=lambda key: _PREFERRED.index(key.split()[0]))),
         authority=next((file for file, marker, _ in lines if marker == "@cert-authority"), ""),
         revoked=revoked,
@@ -74,7 +74,7 @@ def _printed(name: str, file: str) -> str:
             timeout=ASK_TIMEOUT_S,
         )
     except FileNotFoundError:
-        raise WayError(
+        raise SshConfigError(
             "ssh-keygen is not installed on this computer",
             kind=ErrorKind.MISSING,
             hint="install the OpenSSH client",
@@ -82,5 +82,5 @@ def _printed(name: str, file: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         message = f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s"
-        raise WayError(message, kind=ErrorKind.MISSING) from None
+        raise SshConfigError(message, kind=ErrorKind.MISSING) from None
     return done.stdout

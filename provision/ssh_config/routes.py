@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.packages import install_openssh
+from provision.openssh import install_openssh
 from provision.provider import ErrorKind, ProviderError
 
 ASK_TIMEOUT_S = 30.0
@@ -27,10 +27,10 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CHECKING = {"true": "yes", "false": "no", "off": "no"}
 
 Ask = Callable[[Sequence[str]], str]
-"""Runs a command and returns its output. Raises WayError."""
+"""Runs a command and returns its output. Raises SshConfigError."""
 
 
-class WayError(ProviderError):
+class SshConfigError(ProviderError):
     """The OpenSSH configuration does not give a supported route to a host."""
 
     def __init__(
@@ -46,7 +46,7 @@ class WayError(ProviderError):
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The SSH route to a host.
 
     Attributes:
@@ -84,28 +84,28 @@ def ask(command: Sequence[str]) -> str:
     """Return the output of an OpenSSH program.
 
     Raises:
-        WayError: it is missing, fails, or does not answer within ASK_TIMEOUT_S.
+        SshConfigError: it is missing, fails, or does not answer within ASK_TIMEOUT_S.
     """
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S
         )
     except FileNotFoundError:
-        raise WayError(
+        raise SshConfigError(
             f"{command[0]} is not installed on this computer",
-            cause="your SSH configuration is read by OpenSSH itself",
+            cause="OpenSSH reads your SSH configuration",
             hint="install the OpenSSH client",
             next_step=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
-        raise WayError(
+        raise SshConfigError(
             f"{shlex.join(command)} did not answer within {ASK_TIMEOUT_S:g} s",
-            cause="a `Match exec` of your SSH configuration may wait for something",
+            cause="a `Match exec` of your SSH configuration may be blocked",
             next_step=shlex.join(command),
         ) from None
     if done.returncode:
         words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise WayError(
+        raise SshConfigError(
             f"your SSH configuration cannot be read: {words[0] if words else 'ssh -G failed'}",
             cause="; ".join(words[1:]),
             next_step=shlex.join(command),
@@ -113,7 +113,7 @@ def ask(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
+def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Route:
     """Return the route that `ssh [options] name` would use.
 
     Args:
@@ -122,7 +122,7 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
         run: Runs OpenSSH.
 
     Raises:
-        WayError: OpenSSH gives no route, or one that is not supported.
+        SshConfigError: OpenSSH gives no route, or one that is not supported.
     """
     settings = parse(run(("ssh", *options, "-G", "--", name)))
     address, port = _one(settings, "hostname", name), int(_one(settings, "port", "22"))
@@ -140,7 +140,7 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
     paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
     lines = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
     keys = _one(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
-    return Way(
+    return Route(
         address=address,
         port=port,
         user=user,
@@ -159,7 +159,7 @@ def way(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Way:
 
 
 def agent_socket(agent: str) -> str:
-    """Return the path of the socket of `Way.agent`; empty if there is none."""
+    """Return the path of the socket of `Route.agent`; empty if there is none."""
     return os.environ.get(agent.removeprefix("$"), "") if agent == DEFAULT_AGENT or agent.startswith("$") else agent
 
 
@@ -268,10 +268,10 @@ def _proxy(
     if command in _NONE:
         return ()
     if _one(settings, "proxyusefdpass", "no") == "yes":
-        raise WayError(
-            f"{tokens['n']} is to be reached by a command that hands over a connection, which is not possible here",
-            cause="ProxyUseFdpass yes stands in your SSH configuration",
-            hint="remove it, and let the ProxyCommand carry the connection itself",
+        raise SshConfigError(
+            f"ProxyUseFdpass is not supported for {tokens['n']}",
+            cause="your SSH configuration sets ProxyUseFdpass yes",
+            hint="remove it, and let the ProxyCommand carry the connection",
         )
     _check_plain(command, tokens)
     return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {_with_tokens(command, tokens)}")
@@ -286,13 +286,13 @@ def _config(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
-    """Raise WayError if `command` needs a name that has characters with a meaning to a shell."""
+    """Raise SshConfigError if `command` needs a name that has characters with a meaning to a shell."""
     for letter in "hnrk":
         if f"%{letter}" in command and not _PLAIN.fullmatch(tokens[letter]):
-            raise WayError(
-                f"{tokens[letter]!r} cannot be put into the ProxyCommand of {tokens['n']}",
-                cause="it has characters that mean something to a shell",
-                hint=f"write it into the command, in quotes, instead of %{letter}",
+            raise SshConfigError(
+                f"{tokens[letter]!r} cannot be inserted into the ProxyCommand of {tokens['n']}",
+                cause="it contains special characters of the shell",
+                hint=f"write it into the command in quotes, instead of %{letter}",
             )
 
 

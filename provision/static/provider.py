@@ -12,13 +12,13 @@ from pathlib import Path
 from provision.keys import fingerprint
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, UnknownHost
 from provision.names import index_of, instance_name
-from provision.packages import install_openssh
+from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
-from provision.ssh_config.known_hosts import Known, known_keys
-from provision.ssh_config.routes import Way
+from provision.ssh_config.known_hosts import KnownKeys, known_keys
+from provision.ssh_config.routes import Route, resolve_route
+from provision.static.assignments import Assignment, Assignments
 from provision.static.options import StaticOptions
-from provision.static.registry import Record, Records
-from provision.static.selection import Chosen, at_once, choose, selected, way_of
+from provision.static.selection import SelectedHost, map_parallel, read_selection, select_hosts
 
 DIRECTORY = ".fleet"
 """Of all fleets on a host, in the login directory."""
@@ -28,13 +28,13 @@ class StaticProvider(Provider):
     """Assigns the hosts of inventories to fleets.
 
     Args:
-        root: Directory of the records of the hosts of each fleet; created with the first fleet.
+        root: Directory of the assignments of the hosts of each fleet; created with the first fleet.
     """
 
     name = "static"
 
     def __init__(self, root: Path) -> None:
-        self._records = Records(root.absolute())
+        self._assignments = Assignments(root.absolute())
 
     @classmethod
     def open(cls, options: StaticOptions, site: Site) -> StaticProvider:
@@ -49,7 +49,7 @@ class StaticProvider(Provider):
         Raises:
             ProviderError: there is no inventory, or it cannot be read.
         """
-        return [entry.name for entry in selected(options.inventory, options.limit)[1]]
+        return [entry.name for entry in read_selection(options.inventory, options.limit)[1]]
 
     def check(self, spec: FleetSpec) -> None:
         """Check that the inventory has the hosts of `spec`, without changing anything.
@@ -60,8 +60,8 @@ class StaticProvider(Provider):
             ProviderError: hosts are missing, or a host cannot be reached as configured.
         """
         super().check(spec)
-        if len(self._records.read(spec.name)) != spec.workers:
-            choose(spec)
+        if len(self._assignments.read(spec.name)) != spec.workers:
+            select_hosts(spec)
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return the hosts of the inventory that would be used; there is no cost."""
@@ -75,14 +75,18 @@ class StaticProvider(Provider):
         Raises:
             ProviderError: the inventory does not have these hosts.
         """
-        records = {record.name: record for record in self._records.read(spec.name) if record.id}
-        if not set(names) <= set(records):
+        assignments = {
+            assignment.name: assignment for assignment in self._assignments.read(spec.name) if assignment.id
+        }
+        if not set(names) <= set(assignments):
             now = time.time()
-            for index, chosen in enumerate(choose(spec)):
+            for index, selected in enumerate(select_hosts(spec)):
                 name = instance_name(index)
-                if name in names and name not in records:
-                    records[name] = _record(spec.name, name, chosen, now)
-            self._records.write(spec.name, sorted(records.values(), key=lambda record: index_of(record.name)))
+                if name in names and name not in assignments:
+                    assignments[name] = _assignment(spec.name, name, selected, now)
+            self._assignments.write(
+                spec.name, sorted(assignments.values(), key=lambda assignment: index_of(assignment.name))
+            )
         for name in dict.fromkeys(names):
             progress(name, "ready")
 
@@ -92,25 +96,26 @@ class StaticProvider(Provider):
         Raises:
             ProviderError: a host is no longer in the fleet, its key is not confirmed, or two are the same machine.
         """
-        records = [self._record(instance) for instance in instances]
-        hosts = [host for host, _, _ in at_once(_look, [(spec, record) for record in records])]
-        for record, host in zip(records, hosts, strict=True):
+        assignments = [self._assignment(instance) for instance in instances]
+        hosts = [host for host, _, _ in map_parallel(_probe, [(spec, assignment) for assignment in assignments])]
+        for assignment, host in zip(assignments, hosts, strict=True):
             if not host.host_key:
                 raise ProviderError(
                     ErrorKind.UNREACHABLE,
-                    f"Nothing vouches for the host key of {host.name} in fleet {spec.name}, {record.place}",
+                    f"the host key of {host.name} in fleet {spec.name} ({assignment.inventory_name}) "
+                    "is not confirmed",
                     next_step="fleet up",
                 )
-        _refuse_one_machine(records, hosts)
+        _refuse_one_machine(assignments, hosts)
         return hosts
 
     def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
         """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
-        records = [record for record in self._records.read(spec.name) if record.id]
-        probed = at_once(_look, [(spec, record) for record in records])
+        assignments = [assignment for assignment in self._assignments.read(spec.name) if assignment.id]
+        probed = map_parallel(_probe, [(spec, assignment) for assignment in assignments])
         return [
-            _unknown_host(record, host, way, entries)
-            for record, (host, way, entries) in zip(records, probed, strict=True)
+            _unknown_host(assignment, host, route, entries)
+            for assignment, (host, route, entries) in zip(assignments, probed, strict=True)
             if not host.host_key
         ]
 
@@ -121,9 +126,12 @@ class StaticProvider(Provider):
             fleet: Name of the fleet.
             keys: Host keys by instance name, each ``ssh-ed25519 AAAA…``.
         """
-        records = self._records.read(fleet)
-        pinned = [dataclasses.replace(record, host_key=keys.get(record.name, record.host_key)) for record in records]
-        self._records.write(fleet, pinned)
+        assignments = self._assignments.read(fleet)
+        pinned = [
+            dataclasses.replace(assignment, host_key=keys.get(assignment.name, assignment.host_key))
+            for assignment in assignments
+        ]
+        self._assignments.write(fleet, pinned)
 
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Release `instances` from their fleet. A missing instance is success.
@@ -132,8 +140,10 @@ class StaticProvider(Provider):
         """
         for instance in instances:
             progress(instance.name, "deleting")
-            left = [record for record in self._records.read(instance.fleet) if record.id != instance.id]
-            self._records.write(instance.fleet, left)
+            left = [
+                assignment for assignment in self._assignments.read(instance.fleet) if assignment.id != instance.id
+            ]
+            self._assignments.write(instance.fleet, left)
             progress(instance.name, "deleted")
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
@@ -143,7 +153,7 @@ class StaticProvider(Provider):
             Names of the hosts that could not be released.
         """
         self.delete(self.list(fleet), progress)
-        self._records.forget(fleet)
+        self._assignments.forget(fleet)
         return [instance.name for instance in self.list(fleet)]
 
     def doctor(self) -> list[Finding]:
@@ -152,91 +162,93 @@ class StaticProvider(Provider):
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """Return all hosts of `fleet` (None: of every fleet), ordered by fleet and index."""
-        names = self._records.fleets() if fleet is None else [fleet]
-        return [_instance(name, record) for name in names for record in self._records.read(name)]
+        names = self._assignments.fleets() if fleet is None else [fleet]
+        return [_instance(name, assignment) for name in names for assignment in self._assignments.read(name)]
 
-    def _record(self, instance: Instance) -> Record:
-        for record in self._records.read(instance.fleet):
-            if record.id and record.id == instance.id:
-                return record
+    def _assignment(self, instance: Instance) -> Assignment:
+        for assignment in self._assignments.read(instance.fleet):
+            if assignment.id and assignment.id == instance.id:
+                return assignment
         raise ProviderError(
             ErrorKind.UNREACHABLE,
-            f"{instance.name} in fleet {instance.fleet} is not known here any more",
+            f"{instance.name} in fleet {instance.fleet} is not in the state directory any more",
             next_step="fleet up",
         )
 
 
-def _record(fleet: str, name: str, chosen: Chosen, now: float) -> Record:
-    return Record(
+def _assignment(fleet: str, name: str, selected: SelectedHost, now: float) -> Assignment:
+    return Assignment(
         name=name,
-        id=chosen.id,
-        place=chosen.entry.name,
-        target=chosen.entry.address,
-        options=chosen.options,
-        python=chosen.entry.python,
-        private_address=chosen.private_address,
+        id=selected.id,
+        inventory_name=selected.entry.name,
+        target=selected.entry.address,
+        options=selected.options,
+        python=selected.entry.python,
+        private_address=selected.private_address,
         # Several fleets, even of several computers, may share hosts and a login.
         root=f"{DIRECTORY}/{fleet}-{name}-{secrets.token_hex(4)}",
         created_at=now,
     )
 
 
-def _instance(fleet: str, record: Record) -> Instance:
-    state = InstanceState.RUNNING if record.id else InstanceState.STARTING
-    return Instance(record.name, fleet, record.id, state, record.place, created_at=record.created_at)
-
-
-def _look(item: tuple[FleetSpec, Record]) -> tuple[Host, Way, Known]:
-    """Return the host of a record, without a key if none is confirmed, with its route and known_hosts entries."""
-    spec, record = item
-    way = way_of(record.target, record.options)
-    entries = _known(way.key_name, way)
-    host = Host(
-        name=record.name,
-        address=way.address,
-        port=way.port,
-        user=way.user,
-        host_key=next(iter(entries.keys), record.host_key if record.host_key not in entries.revoked else ""),
-        key_alias=f"static.{record.id}",
-        private_address=record.private_address,
-        python=spec.python or record.python,
-        root=record.root,
-        proxy=way.proxy,
-        identities=way.identities,
-        certificates=way.certificates,
-        agent=way.agent,
-        identities_only=way.identities_only,
+def _instance(fleet: str, assignment: Assignment) -> Instance:
+    state = InstanceState.RUNNING if assignment.id else InstanceState.STARTING
+    return Instance(
+        assignment.name, fleet, assignment.id, state, assignment.inventory_name, created_at=assignment.created_at
     )
-    return host, way, entries
 
 
-def _known(name: str, way: Way) -> Known:
-    return known_keys(name, way.known_hosts)
+def _probe(item: tuple[FleetSpec, Assignment]) -> tuple[Host, Route, KnownKeys]:
+    """Return the host of a assignment, without a key if none is confirmed, with its route and known_hosts entries."""
+    spec, assignment = item
+    route = resolve_route(assignment.target, options=assignment.options)
+    entries = _known(route.key_name, route)
+    host = Host(
+        name=assignment.name,
+        address=route.address,
+        port=route.port,
+        user=route.user,
+        host_key=next(iter(entries.keys), assignment.host_key if assignment.host_key not in entries.revoked else ""),
+        key_alias=f"static.{assignment.id}",
+        private_address=assignment.private_address,
+        python=spec.python or assignment.python,
+        root=assignment.root,
+        proxy=route.proxy,
+        identities=route.identities,
+        certificates=route.certificates,
+        agent=route.agent,
+        identities_only=route.identities_only,
+    )
+    return host, route, entries
 
 
-def _unknown_host(record: Record, host: Host, way: Way, entries: Known) -> UnknownHost:
-    bare = _known(way.bare_name, way) if way.bare_name else Known()
+def _known(name: str, route: Route) -> KnownKeys:
+    return known_keys(name, route.known_hosts)
+
+
+def _unknown_host(assignment: Assignment, host: Host, route: Route, entries: KnownKeys) -> UnknownHost:
+    bare = _known(route.bare_name, route) if route.bare_name else KnownKeys()
     return UnknownHost(
         host=host,
-        place=record.place,
-        checking=way.checking,
+        inventory_name=assignment.inventory_name,
+        checking=route.checking,
         trusted=bare.keys,
         revoked=(*entries.revoked, *bare.revoked),
         authority=entries.authority or bare.authority,
     )
 
 
-def _refuse_one_machine(records: Sequence[Record], hosts: Sequence[Host]) -> None:
-    seen: dict[str, Record] = {}
-    for record, host in zip(records, hosts, strict=True):
-        other = seen.setdefault(host.host_key, record)
-        if other is not record:
+def _refuse_one_machine(assignments: Sequence[Assignment], hosts: Sequence[Host]) -> None:
+    seen: dict[str, Assignment] = {}
+    for assignment, host in zip(assignments, hosts, strict=True):
+        other = seen.setdefault(host.host_key, assignment)
+        if other is not assignment:
             raise ProviderError(
                 ErrorKind.USAGE,
-                f"{other.place} and {record.place} are one machine: both have the host key "
+                f"{other.inventory_name} and {assignment.inventory_name} have the same host key, "
                 f"{fingerprint(host.host_key)}",
-                cause="or they are copies of one, which pass for each other",
-                hint="leave one of them out; a copy gets a key of its own with: ssh-keygen -A, after rm "
+                cause="they are the same machine, or cloned disks",
+                hint="remove one of them; on a clone, create new host keys with ssh-keygen -A after rm "
                 "/etc/ssh/ssh_host_*",
             )
 

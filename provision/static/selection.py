@@ -15,12 +15,12 @@ from typing import TypeVar
 from provision.inventory.allocation import is_allocation, read_allocation
 from provision.inventory.ansible.entries import Entry
 from provision.inventory.ansible.ranges import is_host_name
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
-from provision.ssh_config.routes import Way, WayError, agent_socket, expanded, home_directory, way
+from provision.ssh_config.routes import Route, SshConfigError, agent_socket, expanded, home_directory, resolve_route
 from provision.static.options import StaticOptions
 
 ADDRESS_VARIABLE = "fleet_private_address"
@@ -33,35 +33,35 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedHost:
     """A host of an inventory, and the SSH route to it.
 
     Attributes:
         entry: The host as the inventory describes it.
-        place: Place at which it is first named.
+        location: Location at which it is first named.
         options: Arguments of ssh other than the host.
-        way: The route that ssh resolves from these.
+        route: The route that ssh resolves from these.
         private_address: Address at which other hosts reach it, if the inventory sets it.
         allocation: Allocation of a batch system that it belongs to; empty: none.
     """
 
     entry: Entry
-    place: Place
+    location: Location
     options: tuple[str, ...]
-    way: Way
+    route: Route
     private_address: str
     allocation: str = ""
 
     @property
     def id(self) -> str:
         """Unique identifier of the host: equal for the same route and login in the same allocation."""
-        route = self.way
+        route = self.route
         text = "\n".join((route.address, str(route.port), route.user, route.key_name, *route.proxy))
         digest = hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
         return f"{_UNSAFE.sub('-', self.allocation)}-{digest}" if self.allocation else digest
 
 
-def selected(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
+def read_selection(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
     """Return the hosts of an inventory that a limit names, in their order.
 
     Args:
@@ -76,41 +76,41 @@ def selected(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
         raise ProviderError(
             ErrorKind.USAGE, "no hosts specified", hint="give the file that lists the hosts: --inventory FILE"
         )
-    hosts = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_spoken(Path(inventory)))
+    hosts = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_relative(Path(inventory)))
     return hosts, hosts.select(limit)
 
 
-def choose(spec: FleetSpec) -> list[Chosen]:
+def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
     """Return the hosts of fleet `spec`, in the order of their indices.
 
     Raises:
         ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
     """
     options = StaticOptions.of(spec.options)
-    inventory, entries = selected(options.inventory, options.limit)
+    inventory, entries = read_selection(options.inventory, options.limit)
     if spec.workers > len(entries):
         which = f"--limit {options.limit} selects" if options.limit else "it has"
         raise InventoryError(
             f"{counted(spec.workers, 'worker')} requested, but {which} {counted(len(entries), 'host')}",
-            place=Place(inventory.path),
-            hint="leave --workers out to take all of them",
+            location=Location(inventory.path),
+            hint="remove --workers to use all hosts",
             again={"--workers": None},
         )
-    chosen = at_once(lambda entry: _chosen(entry, inventory.place(entry.name)), entries[: spec.workers])
-    _refuse_twins(chosen)
+    hosts = map_parallel(lambda entry: _resolve(entry, inventory.location(entry.name)), entries[: spec.workers])
+    _reject_duplicates(hosts)
     if not is_allocation(options.inventory):
-        return chosen
-    return [replace(host, allocation=options.inventory) for host in chosen]
+        return hosts
+    return [replace(host, allocation=options.inventory) for host in hosts]
 
 
-def at_once(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
+def map_parallel(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
     """Call `action` for each of `items` in parallel; return the results, or raise the first error in their order."""
     with ThreadPoolExecutor(max_workers=max(1, min(len(items), _AT_ONCE))) as pool:
         futures = [pool.submit(action, item) for item in items]
         return [future.result() for future in futures]
 
 
-def _spoken(path: Path) -> Path:
+def _relative(path: Path) -> Path:
     """Return `path` as a user in the working directory would write it."""
     try:
         return path.relative_to(Path.cwd())
@@ -118,28 +118,28 @@ def _spoken(path: Path) -> Path:
         return path
 
 
-def _chosen(entry: Entry, place: Place) -> Chosen:
-    _check_keys(entry, place)
+def _resolve(entry: Entry, location: Location) -> SelectedHost:
+    _check_keys(entry, location)
     words = ssh_options(entry)
     try:
-        route = way(entry.address, options=words)
-    except WayError as error:
+        route = resolve_route(entry.address, options=words)
+    except SshConfigError as error:
         raise InventoryError(
-            f"the host {entry.name!r}: {error.message}",
-            place=place,
+            f"host {entry.name!r}: {error.message}",
+            location=location,
             cause=error.cause,
             hint=error.hint,
             next_step=error.next_step,
         ) from error
     if not (route.identities or agent_socket(route.agent)):
         raise InventoryError(
-            f"there is no key to log in to the host {entry.name!r} with",
-            place=place,
-            cause="no file of a private key that is meant for it exists, and no SSH agent may be asked",
+            f"no key to log in to host {entry.name!r}",
+            location=location,
+            cause="no private key file for it exists, and no SSH agent is available",
             hint="this command must log in without a password",
             next_step=shlex.join(["ssh", *words, entry.address]),
         )
-    return Chosen(entry, place, words, route, _private_address(entry, place))
+    return SelectedHost(entry, location, words, route, _private_address(entry, location))
 
 
 def ssh_options(entry: Entry) -> tuple[str, ...]:
@@ -164,70 +164,61 @@ def _absolute(path: str) -> str:
     return path if path in ("", "none") or path.startswith("~") else str(Path(path).absolute())
 
 
-def _check_keys(entry: Entry, place: Place) -> None:
+def _check_keys(entry: Entry, location: Location) -> None:
     """Raise InventoryError if a private key of the inventory is missing; ssh would only try other keys."""
     for text in (entry.key_file, *entry.ssh_args.more_keys):
         path = expanded(text, home_directory()) if text else ""
         if path and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
             raise InventoryError(
-                f"the private key of the host {entry.name!r}, {text}, is not there",
-                place=place,
+                f"the private key of host {entry.name!r} does not exist: {text}",
+                location=location,
                 hint="correct the path",
             )
 
 
-def _private_address(entry: Entry, place: Place) -> str:
+def _private_address(entry: Entry, location: Location) -> str:
     value = entry.variables.get(ADDRESS_VARIABLE, "")
     if value == "":
         return ""
     if not isinstance(value, str) or not is_host_name(value):
         raise InventoryError(
-            f"{ADDRESS_VARIABLE} of the host {entry.name!r} must be an address, and {value!r} is none",
-            place=place,
-            hint="write the address at which the other hosts reach it",
+            f"{ADDRESS_VARIABLE} of host {entry.name!r} is not an address: {value!r}",
+            location=location,
+            hint="set the address at which the other hosts reach it",
         )
     return value
 
 
-def _refuse_twins(chosen: Sequence[Chosen]) -> None:
+def _reject_duplicates(hosts: Sequence[SelectedHost]) -> None:
     """Raise InventoryError if two names are the same host, or a name cannot be resolved."""
-    seen: dict[object, Chosen] = {}
-    for host, addresses in zip(chosen, at_once(_addresses, chosen), strict=True):
+    seen: dict[object, SelectedHost] = {}
+    for host, addresses in zip(hosts, map_parallel(_addresses, hosts), strict=True):
         for end in addresses:
-            other = seen.setdefault((end, host.way.port, host.way.proxy), host)
+            other = seen.setdefault((end, host.route.port, host.route.proxy), host)
             if other is not host:
                 raise InventoryError(
-                    f"the hosts {other.entry.name!r} and {host.entry.name!r} are one: both are "
-                    f"{end} on port {host.way.port}",
-                    place=host.place,
-                    hint="leave one of them out",
+                    f"hosts {other.entry.name!r} and {host.entry.name!r} are the same: both are "
+                    f"{end} on port {host.route.port}",
+                    location=host.location,
+                    hint="remove one of them",
                 )
 
 
-def _addresses(host: Chosen) -> set[str]:
+def _addresses(host: SelectedHost) -> set[str]:
     """Return the addresses of a host; only a proxy can resolve a name behind it.
 
     Raises:
         InventoryError: its name cannot be resolved.
     """
-    if host.way.proxy:
-        return {host.way.address.lower()}
+    if host.route.proxy:
+        return {host.route.address.lower()}
     try:
-        resolved = socket.getaddrinfo(host.way.address, host.way.port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host.route.address, host.route.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InventoryError(
-            f"nobody knows where the host {host.entry.name!r} is: {host.way.address} has no address",
-            place=host.place,
+            f"cannot resolve host {host.entry.name!r}: {host.route.address} has no address",
+            location=host.location,
             cause=error.strerror or str(error),
-            hint="write its address beside it, as ansible_host=10.0.0.3",
+            hint="add its address to the same line, e.g. ansible_host=10.0.0.3",
         ) from error
     return {str(end[4][0]) for end in resolved}
-
-
-def way_of(target: str, words: Sequence[str]) -> Way:
-    """Return the SSH route to a host that was selected before.
-
-    Raises:
-        ProviderError: OpenSSH gives no route.
-    """
-    return way(target, options=words)

@@ -84,7 +84,7 @@ def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emu
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
     assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "pull", "down"]
     doctor, dry, up, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
-    assert re.search(r"permissions: all \d+ that fleets need", rented.run(*doctor).text)
+    assert re.search(r"permissions: all \d+ required permissions", rented.run(*doctor).text)
     assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080" in rented.run(*dry).text
     assert names(emulator) == []
     rented.run(*up, timeout=180)

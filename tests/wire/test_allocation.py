@@ -275,8 +275,8 @@ def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> N
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("agent", "task.py"), "does not know which of how many"),
-        (("agent", "--rank", "0", "task.py"), "belong together"),
+        (("agent", "task.py"), "rank and size of this process are unknown"),
+        (("agent", "--rank", "0", "task.py"), "must be given together"),
         (("agent", "--rank", "0", "--size", "1", "task.py"), "no rendezvous is given"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
         (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "does not exist on this node"),

@@ -104,7 +104,7 @@ def test_unknown_host_keys_are_refused_without_a_terminal(program: Program, home
     for machine in machines(home):
         assert fingerprint(machine.key) in up.err
         assert machine.files_in_home() == []
-    assert "the host keys of gpu1, gpu2" in up.err
+    assert "the host keys of gpu1, gpu2 are not confirmed" in up.err
     assert "--accept-new" in up.err
     assert not list((program.state / "fleets").glob("*/"))
     assert not list((program.state / "static").iterdir())
@@ -200,7 +200,10 @@ def test_invalid_arguments_and_inventories_change_nothing(program: Program, home
     cases = {
         (): "gpu9.invalid has no address",
         ("--limit", "none"): "none",
-        ("--limit", "gpu1:gpu3"): f"'gpu1' and 'gpu3' are one: both are {first.address} on port {first.port}",
+        (
+            "--limit",
+            "gpu1:gpu3",
+        ): f"hosts 'gpu1' and 'gpu3' are the same: both are {first.address} on port {first.port}",
         ("--limit", "gpu1", "--workers", "2"): "2 workers requested, but --limit gpu1 selects 1 host",
         ("--provider", "local"): "does not support --inventory",
         ("--provider", "gce"): "does not support --inventory",

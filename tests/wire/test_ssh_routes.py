@@ -302,6 +302,6 @@ def test_two_names_of_the_same_machine_are_refused(home: Lab) -> None:
     pair = generate_ed25519("one")
     first, second = home.machine("gpu1", pair=pair), home.machine("gpu2", pair=pair)
     home.add_known_hosts(first, second)
-    with pytest.raises(ProviderError, match="gpu1 and gpu2 are one machine: both have the host key SHA256:") as error:
+    with pytest.raises(ProviderError, match="gpu1 and gpu2 have the same host key, SHA256:") as error:
         hosts_of(home, home.inventory("gpu1", "gpu2"))
     assert error.value.kind is ErrorKind.USAGE

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from provision.private import make_directory
+from provision.directories import make_directory
 from train.agent.files.contents import hash_file
 from train.agent.files.disk import write_atomic
 

@@ -145,12 +145,12 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
     if gpu is None:
         near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"{name or text!r} is not a known GPU type; {meant}known are {', '.join(GPUS)}")
+        raise ValueError(f"unknown GPU type {name or text!r}; {meant}choose from {', '.join(GPUS)}")
     if not colon:
         return gpu, gpu.counts[0]
     if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
         raise ValueError(
-            f"An instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}"
+            f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}"
         )
     return gpu, int(number)
 
@@ -172,7 +172,7 @@ def resolved(cloud: GceOptions) -> GceOptions:
     _check_numbers(cloud)
     cloud = replace(cloud, ssh_from=tuple(_network(text) for text in cloud.ssh_from))
     if cloud.machine_type and not _MACHINE_TYPE.fullmatch(cloud.machine_type):
-        raise ValueError(f"{cloud.machine_type!r} is not a machine type; they are called like {DEFAULT_MACHINE_TYPE}")
+        raise ValueError(f"invalid machine type {cloud.machine_type!r}; expected e.g. {DEFAULT_MACHINE_TYPE}")
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = replace(cloud, machine_type=machine_type)
@@ -203,15 +203,15 @@ def refusal(cloud: GceOptions) -> Refusal | None:
     gpu = gpu_of(cloud)
     if _TPU.match(cloud.machine_type):
         return Refusal(
-            f"{cloud.machine_type} is a machine type with TPUs, which fleet does not support",
-            hint="choose a machine type with GPUs, --gpu, or without accelerators",
+            f"{cloud.machine_type} has TPUs, which are not supported",
+            hint="select a machine type with GPUs, --gpu, or without accelerators",
         )
     if gpu is not None and gpu.short in _CLOSED_DRIVER and _OPEN_DRIVER.search(cloud.image):
         image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
         return Refusal(
             f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
             "which need a Turing GPU (T4) or a newer one",
-            hint=f"choose a newer GPU, or name an image with the proprietary driver for the {gpu.short.upper()}: "
+            hint=f"select a newer GPU, or an image with the proprietary driver for the {gpu.short.upper()}: "
             "--image projects/PROJECT/global/images/IMAGE",
             next_step="gcloud compute images list --project deeplearning-platform-release --no-standard-images "
             "--show-deprecated",
@@ -219,8 +219,8 @@ def refusal(cloud: GceOptions) -> Refusal | None:
         )
     if _SPOT_ONLY.fullmatch(cloud.machine_type) and not cloud.spot:
         return Refusal(
-            f"{cloud.machine_type} is not sold on demand; Compute Engine sells it as a spot instance only",
-            hint="rent it as a spot instance, or take all 8 GPUs of a machine: --gpu h100:8",
+            f"{cloud.machine_type} is available only as a Spot VM",
+            hint="use a Spot VM, or all 8 GPUs of a machine: --gpu h100:8",
             again={"--spot": True},
         )
     if _HYPERDISK_ONLY.match(cloud.machine_type) and not cloud.disk_type.startswith("hyperdisk-"):
@@ -284,7 +284,7 @@ def _with_gpus(cloud: GceOptions) -> GceOptions:
     """Return `cloud` with the full name of its GPUs, and with a machine type that supports them."""
     if not cloud.gpu:
         if cloud.gpus:
-            raise ValueError(f"{cloud.gpus} GPUs are asked for, but not of which type; known are {', '.join(GPUS)}")
+            raise ValueError(f"the type of the {cloud.gpus} GPUs is missing; choose from {', '.join(GPUS)}")
         return _with_built_in(cloud)
     if cloud.gpus and cloud.machine_type and gpu_of(cloud) is None and _ACCELERATED.match(cloud.machine_type):
         return cloud  # as Compute Engine reported
@@ -327,8 +327,8 @@ def _check_built_in(cloud: GceOptions, gpu: Gpu, brought: tuple[Gpu, int] | None
         return
     if brought is None or brought[0] is not gpu:
         raise ValueError(
-            f"{gpu.accelerator} comes only with machine types of its own, {_listed(gpu.machine_types.values())}; "
-            f"{cloud.machine_type} does not have it"
+            f"{gpu.accelerator} is available only with the machine types {_listed(gpu.machine_types.values())}; "
+            f"not with {cloud.machine_type}"
         )
     if brought[1] != cloud.gpus:
         raise ValueError(
@@ -342,13 +342,13 @@ def _check_attached(cloud: GceOptions, gpu: Gpu) -> None:
     if family not in {"n1", "custom"}:
         raise ValueError(
             f"{gpu.accelerator} can be attached to N1 machine types only, such as {gpu.machine_types[cloud.gpus]}; "
-            f"{cloud.machine_type} is none"
+            f"{cloud.machine_type} is not an N1 machine type"
         )
     wanted = cpus(cloud.machine_type)
     most = gpu.cpus[cloud.gpus]
     if wanted is not None and wanted > most:
         raise ValueError(
-            f"With {cloud.gpus} {gpu.accelerator} an instance has at most {most} vCPUs; "
+            f"with {cloud.gpus} {gpu.accelerator}, an instance has at most {most} vCPUs; "
             f"{cloud.machine_type} has {wanted}"
         )
 
@@ -369,11 +369,11 @@ def _check_words(cloud: GceOptions) -> None:
         ("project", cloud.project),
     ):
         if _NOT_A_NAME.search(text):
-            raise ValueError(f"{text!r} is no usable name of the {noun}")
+            raise ValueError(f"invalid {noun} {text!r}")
     _check_network(cloud)
     if cloud.image and "/" not in cloud.image:
         raise ValueError(
-            f"{cloud.image!r} does not say whose image it is; "
+            f"the project of image {cloud.image!r} is missing; "
             f"write projects/PROJECT/global/images/family/{cloud.image}"
         )
 
@@ -382,8 +382,8 @@ def _check_network(cloud: GceOptions) -> None:
     network, subnetwork = network_of(cloud.network), subnetwork_of(cloud.subnetwork)
     if subnetwork.project and subnetwork.project != (network.project or cloud.project or subnetwork.project):
         raise ValueError(
-            f"{cloud.subnetwork!r} is not of the network {cloud.network!r}: "
-            f"name its network, --network projects/{subnetwork.project}/global/networks/NAME"
+            f"subnetwork {cloud.subnetwork!r} is not in network {cloud.network!r}: "
+            f"select its network, --network projects/{subnetwork.project}/global/networks/NAME"
         )
 
 
@@ -392,12 +392,12 @@ def _check_numbers(cloud: GceOptions) -> None:
     if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
         raise ValueError(
             f"Compute Engine deletes instances after {MAX_DURATION_MIN_S} seconds to 120 days, "
-            f"not after {duration_s} seconds; 0 is never"
+            f"not after {duration_s} seconds; 0 disables the deletion"
         )
     if not 10 <= cloud.disk_gb <= 65536:
-        raise ValueError(f"A boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
+        raise ValueError(f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
     if cloud.gpus < 0:
-        raise ValueError(f"An instance cannot have {cloud.gpus} GPUs")
+        raise ValueError(f"an instance cannot have {cloud.gpus} GPUs")
 
 
 def _network(text: str) -> str:

@@ -101,10 +101,10 @@ def _part(index: int, call: Call) -> bytes:
 def _answer(part: Message) -> Answer:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
-        raise ValueError("a part of the answer to a batch has no HTTP response in it")
+        raise ValueError("a part of the answer to a batch contains no HTTP response")
     match = _STATUS_LINE.match(payload.lstrip())
     if match is None:
-        raise ValueError("a part of the answer to a batch is no HTTP response")
+        raise ValueError("a part of the answer to a batch is not an HTTP response")
     inner = email.parser.BytesParser().parsebytes(payload.lstrip()[match.end() :])
     content = inner.get_payload(decode=True)
     text = content.strip() if isinstance(content, bytes) else b""

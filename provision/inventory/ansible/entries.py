@@ -15,8 +15,8 @@ from typing import Any
 from provision.inventory.ansible.groups import Settings
 from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.ansible.yaml_text import VAULT
-from provision.inventory.errors import InventoryError, Place
-from provision.ssh_config.options import SshArgs, SshOptions, quoted_path, ssh_path
+from provision.inventory.errors import InventoryError, Location
+from provision.ssh_config.arguments import SshArgs, SshOptions, quoted_path, ssh_path
 
 _SSH = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
 _PASSWORDS = frozenset(
@@ -116,10 +116,10 @@ def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
     reading = _Reading(name, settings)
     reading.refuse()
     options = reading.options()
-    address, place = reading.text("ansible_host", "ansible_ssh_host")
+    address, location = reading.text("ansible_host", "ansible_ssh_host")
     if address and not is_host_name(address):
-        hint = f"write ansible_user={address.partition('@')[0]} beside it" if "@" in address else ""
-        raise InventoryError(f"{address!r} cannot be the address of the host {name!r}", place=place, hint=hint)
+        hint = f"set ansible_user={address.partition('@')[0]} instead" if "@" in address else ""
+        raise InventoryError(f"invalid address {address!r} of host {name!r}", location=location, hint=hint)
     return Entry(
         name=name,
         address=address or name,
@@ -140,12 +140,12 @@ class _Reading:
         self._name = name
         self._settings = settings
 
-    def place(self, *variables: str) -> Place | None:
-        """Return the place at which the first of `variables` that is set was set."""
-        return next((self._settings[variable].place for variable in variables if variable in self._settings), None)
+    def location(self, *variables: str) -> Location | None:
+        """Return the location at which the first of `variables` that is set was set."""
+        return next((self._settings[variable].location for variable in variables if variable in self._settings), None)
 
-    def text(self, *variables: str) -> tuple[str, Place | None]:
-        """Return the value and the place of a variable that has several names; empty if it is unset.
+    def text(self, *variables: str) -> tuple[str, Location | None]:
+        """Return the value and the location of a variable that has several names; empty if it is unset.
 
         Raises:
             InventoryError: it is not text, or two of its names have different values.
@@ -157,14 +157,14 @@ class _Reading:
                 values[variable] = value
         if len(set(values.values())) > 1:
             assignments = " and ".join(
-                f"{variable}={value} ({self._settings[variable].place})" for variable, value in values.items()
+                f"{variable}={value} ({self._settings[variable].location})" for variable, value in values.items()
             )
             raise InventoryError(
-                f"the host {self._name!r} has {assignments}, which mean the same",
-                place=self.place(*values),
+                f"host {self._name!r} has contradictory values: {assignments}",
+                location=self.location(*values),
                 hint=f"keep {next(iter(values))}",
             )
-        return next(iter(values.values()), ""), self.place(*values)
+        return next(iter(values.values()), ""), self.location(*values)
 
     def options(self) -> SshOptions:
         """Return the ssh options in the order in which Ansible passes them.
@@ -178,13 +178,13 @@ class _Reading:
         if checking and self._flag("ansible_ssh_host_key_checking", checking) is False:
             options.give("stricthostkeychecking", "no")
         self._give_port(options)
-        key, place = self.text("ansible_private_key_file", "ansible_ssh_private_key_file")
+        key, location = self.text("ansible_private_key_file", "ansible_ssh_private_key_file")
         if key:
             try:
                 options.keys.append(ssh_path(key))
             except ValueError as error:
-                raise InventoryError(str(error), place=place) from None
-        user, place = self.text("ansible_user", "ansible_ssh_user")
+                raise InventoryError(str(error), location=location) from None
+        user, location = self.text("ansible_user", "ansible_ssh_user")
         if user:
             options.values.setdefault("user", user)
         self._read(options, "ansible_ssh_common_args")
@@ -198,90 +198,90 @@ class _Reading:
         Raises:
             InventoryError: it is a command, not a path.
         """
-        python, place = self.text("ansible_python_interpreter")
+        python, location = self.text("ansible_python_interpreter")
         words = python.split()
         if len(words) > 1 and (not python.startswith(("/", "~")) or words[0].endswith("/env")):
             raise InventoryError(
-                f"ansible_python_interpreter of the host {self._name!r} is more than one word",
-                place=place,
-                hint="write the path of the interpreter, as /usr/bin/python3",
+                f"ansible_python_interpreter of host {self._name!r} must be one word",
+                location=location,
+                hint="write the path of the interpreter, e.g. /usr/bin/python3",
             )
         return "" if python in _DISCOVERED else python
 
     def refuse(self) -> None:
         """Raise InventoryError for the first variable that is not supported."""
-        connection, place = self.text("ansible_connection")
+        connection, location = self.text("ansible_connection")
         if connection and connection not in _SSH:
-            step = "leave the host out, with --limit '!" + self._name + "'"
+            step = "exclude the host with --limit '!" + self._name + "'"
             if connection in ("local", "ansible.builtin.local"):
                 step = "for workers on this computer: fleet up --provider local"
             raise InventoryError(
-                f"the host {self._name!r} has ansible_connection={connection}, and fleet reaches hosts by SSH alone",
-                place=place,
+                f"ansible_connection={connection} of host {self._name!r} is not supported; only SSH is",
+                location=location,
                 hint=step,
             )
-        shell, place = self.text("ansible_shell_type")
+        shell, location = self.text("ansible_shell_type")
         if shell not in ("", "sh"):
             raise InventoryError(
-                f"the host {self._name!r} has ansible_shell_type={shell}, and fleet needs a POSIX shell there",
-                place=place,
+                f"ansible_shell_type={shell} of host {self._name!r} is not supported; a POSIX shell is required",
+                location=location,
             )
         for variable, setting in self._settings.items():
             if setting.value not in (None, ""):
-                self._refuse(variable, setting.place)
+                self._refuse(variable, setting.location)
         self._refuse_become()
 
-    def _refuse(self, variable: str, place: Place) -> None:
+    def _refuse(self, variable: str, location: Location) -> None:
         if variable in _PASSWORDS:
             raise InventoryError(
-                f"the host {self._name!r} has {variable}, and fleet logs in with key files and the SSH agent alone",
-                place=place,
-                hint=f"install a key once, ssh-copy-id {self._name}, and take {variable} out",
+                f"{variable} of host {self._name!r} is not supported; only key files and the SSH agent are",
+                location=location,
+                hint=f"install a key with ssh-copy-id {self._name}, and remove {variable}",
             )
         if variable.startswith(("ansible_ssh_", "ansible_paramiko_")) and variable not in _HONOURED | _TUNING:
-            raise InventoryError(f"{variable} of the host {self._name!r} cannot be honoured", place=place)
+            raise InventoryError(f"{variable} of host {self._name!r} is not supported", location=location)
 
     def _refuse_become(self) -> None:
         """Refuse other users than the login user: root is not needed, other users are not supported."""
         become, _ = self.text("ansible_become")
-        user, place = self.text("ansible_become_user")
+        user, location = self.text("ansible_become_user")
         if become and self._flag("ansible_become", become) and user not in ("", "root"):
             login, _ = self.text("ansible_user", "ansible_ssh_user")
             if user != login:
                 raise InventoryError(
-                    f"tasks on the host {self._name!r} are to run as {user} (ansible_become_user), "
-                    "and fleet runs them as the user who logs in",
-                    place=place,
+                    f"ansible_become_user={user} of host {self._name!r} is not supported: "
+                    "tasks run as the login user",
+                    location=location,
                     hint=f"log in as {user}: ansible_user={user}",
                 )
 
     def _read(self, options: SshOptions, variable: str) -> None:
-        text, place = self.text(variable)
+        text, location = self.text(variable)
         try:
             options.read(text)
         except ValueError as error:
             raise InventoryError(
-                f"{variable} of the host {self._name!r}: {error}",
-                place=place,
-                hint="take it out, or set it in ~/.ssh/config for this host",
+                f"{variable} of host {self._name!r}: {error}",
+                location=location,
+                hint="remove it, or set it in ~/.ssh/config for this host",
             ) from None
 
     def _give_port(self, options: SshOptions) -> None:
-        port, place = self.text("ansible_port", "ansible_ssh_port")
+        port, location = self.text("ansible_port", "ansible_ssh_port")
         if port:
             options.values.setdefault("port", port)
-            _number(port, self._name, place)
+            _number(port, self._name, location)
 
     def _check(self, options: SshOptions) -> None:
         """Raise InventoryError if the port or the user is invalid."""
-        place = self.place("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+        location = self.location("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
         if "port" in options.values:
-            _number(options.values["port"], self._name, self.place("ansible_port", "ansible_ssh_port") or place)
+            _number(options.values["port"], self._name, self.location("ansible_port", "ansible_ssh_port") or location)
         user = options.values.get("user", "")
         if user and not _USER.fullmatch(user):
             raise InventoryError(
-                f"{user!r} cannot be the login name on the host {self._name!r}",
-                place=self.place("ansible_user", "ansible_ssh_user") or place,
+                f"invalid login name {user!r} of host {self._name!r}",
+                location=self.location("ansible_user", "ansible_ssh_user") or location,
             )
 
     def _flag(self, variable: str, text: str) -> bool:
@@ -289,7 +289,7 @@ class _Reading:
             return True
         if text.lower() in _FALSE:
             return False
-        raise InventoryError(f"{variable}={text} is neither yes nor no", place=self.place(variable))
+        raise InventoryError(f"{variable}={text} is not yes or no", location=self.location(variable))
 
     def _text(self, variable: str) -> str:
         """Return the value of one variable as text; empty if it is unset.
@@ -300,28 +300,26 @@ class _Reading:
         setting = self._settings.get(variable)
         if setting is None or setting.value is None:
             return ""
-        value, owner = setting.value, f"{variable} of the host {self._name!r}"
+        value, owner = setting.value, f"{variable} of host {self._name!r}"
         if isinstance(value, dict) and VAULT in value:
-            raise InventoryError(
-                f"{owner} is sealed by ansible-vault, and only Ansible can open it", place=setting.place
-            )
+            raise InventoryError(f"{owner} is encrypted by ansible-vault", location=setting.location)
         if isinstance(value, str) and ("{{" in value or "{%" in value):
             raise InventoryError(
-                f"{owner} is a template, {value}, which only Ansible can fill in",
-                place=setting.place,
-                hint="write the value itself",
+                f"{owner} is a template, which is not supported: {value}",
+                location=setting.location,
+                hint="write the value",
             )
         if not isinstance(value, (str, int)):
             raise InventoryError(
-                f"{owner} is read as {value!r}, which is neither text nor a whole number",
-                place=setting.place,
-                hint="put quotes around it, in INI two kinds of them: \"'1.10'\"",
+                f"{owner} must be text or a whole number, not {value!r}",
+                location=setting.location,
+                hint="quote it; INI requires two kinds of quotes: \"'1.10'\"",
             )
         return str(value).strip()
 
 
-def _number(text: str, name: str, place: Place | None) -> None:
+def _number(text: str, name: str, location: Location | None) -> None:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         raise InventoryError(
-            f"{text!r} cannot be the SSH port of the host {name!r}: ports are numbers from 1 to 65535", place=place
+            f"invalid SSH port {text!r} of host {name!r}; expected a number from 1 to 65535", location=location
         )

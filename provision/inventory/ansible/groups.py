@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provision.inventory.ansible.ranges import HOSTS_MAX
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
 CONNECTION = frozenset(
     {
@@ -30,15 +30,15 @@ CONNECTION = frozenset(
         "ansible_user",
     }
 )
-"""Variables that decide how a host is reached: if one is set twice in one place, the values must be equal."""
+"""Variables that decide how a host is reached: if one is set twice in one location, the values must be equal."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The value of a variable, and the place at which it was set."""
+    """The value of a variable, and the location at which it was set."""
 
     value: Any
-    place: Place
+    location: Location
 
 
 Settings = dict[str, Setting]
@@ -50,7 +50,7 @@ class Group:
 
     Attributes:
         name: Its name.
-        place: Place at which it is first named.
+        location: Location at which it is first named.
         hosts: Hosts named in it directly, as keys in their order.
         children: Groups named in it directly, as keys in their order.
         settings: Its variables.
@@ -58,7 +58,7 @@ class Group:
     """
 
     name: str
-    place: Place
+    location: Location
     hosts: dict[str, None] = field(default_factory=dict)
     children: dict[str, None] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
@@ -69,32 +69,32 @@ class Groups:
     """The hosts and groups of one inventory, in the order of the file.
 
     Args:
-        place: The file.
+        location: The file.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, location: Location) -> None:
         self.hosts: dict[str, Settings] = {}
-        self.places: dict[str, Place] = {}
-        self.groups: dict[str, Group] = {name: Group(name, place) for name in ("all", "ungrouped")}
+        self.locations: dict[str, Location] = {}
+        self.groups: dict[str, Group] = {name: Group(name, location) for name in ("all", "ungrouped")}
         self.groups["all"].children["ungrouped"] = None
 
-    def group(self, name: str, place: Place) -> Group:
+    def group(self, name: str, location: Location) -> Group:
         """Return the group `name`; create it if it is new."""
-        return self.groups.setdefault(name, Group(name, place))
+        return self.groups.setdefault(name, Group(name, location))
 
-    def add_host(self, name: str, group: str, place: Place) -> None:
+    def add_host(self, name: str, group: str, location: Location) -> None:
         """Put the host `name` into `group`, which exists.
 
         Raises:
             InventoryError: there are too many hosts.
         """
         if name not in self.hosts and len(self.hosts) == HOSTS_MAX:
-            raise InventoryError(f"these are more than {HOSTS_MAX} hosts", place=place)
+            raise InventoryError(f"more than {HOSTS_MAX} hosts", location=location)
         self.hosts.setdefault(name, {})
-        self.places.setdefault(name, place)
+        self.locations.setdefault(name, location)
         self.groups[group].hosts[name] = None
 
-    def add_child(self, parent: str, child: str, place: Place) -> None:
+    def add_child(self, parent: str, child: str, location: Location) -> None:
         """Put the group `child` into the group `parent`; both exist.
 
         Raises:
@@ -102,18 +102,18 @@ class Groups:
         """
         if child in ("all", "ungrouped") and (parent, child) != ("all", "ungrouped"):
             raise InventoryError(
-                f"the group {child!r} cannot be in the group {parent!r}",
-                place=place,
-                cause="It is made of what other groups leave",
-                hint="name a group of your own instead",
+                f"group {child!r} cannot be nested in group {parent!r}",
+                location=location,
+                cause="it contains the hosts and groups that are in no other group",
+                hint="use another group",
             )
         if parent in self.descendants(child):
             message = (
-                f"the group {child!r} contains itself"
+                f"group {child!r} contains itself"
                 if parent == child
-                else f"the groups {parent!r} and {child!r} contain each other"
+                else f"groups {parent!r} and {child!r} contain each other"
             )
-            raise InventoryError(message, place=place, hint="take one of them out of the other's children")
+            raise InventoryError(message, location=location, hint="remove one of them from the other's children")
         self.groups[parent].children[child] = None
 
     def set_host(self, name: str, variable: str, setting: Setting) -> None:
@@ -122,7 +122,7 @@ class Groups:
         Raises:
             InventoryError: it decides how the host is reached, and was set to something else before.
         """
-        self._set(self.hosts[name], f"the host {name!r}", variable, setting)
+        self._set(self.hosts[name], f"host {name!r}", variable, setting)
 
     def set_group(self, name: str, variable: str, setting: Setting) -> None:
         """Set a variable of a group.
@@ -132,13 +132,13 @@ class Groups:
         """
         group = self.groups[name]
         if variable != "ansible_group_priority":
-            self._set(group.settings, f"the group {name!r}", variable, setting)
+            self._set(group.settings, f"group {name!r}", variable, setting)
             return
         try:
             group.priority = int(setting.value)
         except (TypeError, ValueError):
             raise InventoryError(
-                f"ansible_group_priority of the group {name!r} is no whole number", place=setting.place
+                f"ansible_group_priority of group {name!r} is not a whole number", location=setting.location
             ) from None
 
     def close(self) -> None:
@@ -195,9 +195,9 @@ class Groups:
         before = settings.get(variable)
         if before and variable in CONNECTION and str(before.value) != str(setting.value):
             raise InventoryError(
-                f"{owner} has {variable}={setting.value} here and {variable}={before.value} at {before.place}",
-                place=setting.place,
-                cause="Which of them counts decides how a host is reached",
-                hint="take one of them out",
+                f"{owner} has {variable}={setting.value} here, but {variable}={before.value} at {before.location}",
+                location=setting.location,
+                cause="the variable decides how the host is reached",
+                hint="remove one of them",
             )
         settings[variable] = setting

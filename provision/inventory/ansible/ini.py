@@ -16,7 +16,7 @@ from typing import Any
 
 from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.ansible.ranges import expand_host
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _CHILD = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
@@ -37,7 +37,7 @@ def read_ini(text: str, path: Path) -> Groups:
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         if stripped and stripped[0] not in "#;":
-            form.line(stripped, Place(path, number))
+            form.line(stripped, Location(path, number))
     form.close()
     return form.groups
 
@@ -50,24 +50,24 @@ class _IniForm:
     """
 
     def __init__(self, path: Path) -> None:
-        self.groups = Groups(Place(path))
+        self.groups = Groups(Location(path))
         self._group = "ungrouped"
         self._kind = "hosts"
-        # Groups that are named before they are declared, by parent and place. A child is ordered among the others
+        # Groups that are named before they are declared, by parent and location. A child is ordered among the others
         # when it is declared.
-        self._parents: dict[str, dict[str, Place]] = {}
-        self._variables: dict[str, Place] = {}
+        self._parents: dict[str, dict[str, Location]] = {}
+        self._variables: dict[str, Location] = {}
 
-    def line(self, text: str, place: Place) -> None:
+    def line(self, text: str, location: Location) -> None:
         """Read a line that is neither empty nor a comment."""
         if text.startswith("[") and not (self._kind == "hosts" and _is_host_line(text)):
-            self._section(text, place)
+            self._section(text, location)
         elif self._kind == "hosts":
-            self._host(text, place)
+            self._host(text, location)
         elif self._kind == "children":
-            self._child(text, place)
+            self._child(text, location)
         else:
-            self._variable(text, place)
+            self._variable(text, location)
 
     def close(self) -> None:
         """End the file, and check that every group that is named is declared.
@@ -76,92 +76,94 @@ class _IniForm:
             InventoryError: a group is not declared.
         """
         missing = [
-            (place, child, f"[{parent}:children]")
+            (location, child, f"[{parent}:children]")
             for child, parents in self._parents.items()
-            for parent, place in parents.items()
+            for parent, location in parents.items()
         ]
-        missing += [(place, name, f"[{name}:vars]") for name, place in self._variables.items()]
+        missing += [(location, name, f"[{name}:vars]") for name, location in self._variables.items()]
         if missing:
-            place, name, section = min(missing, key=lambda entry: entry[0].line)
+            location, name, section = min(missing, key=lambda entry: entry[0].line)
             raise InventoryError(
-                f"the group {name!r} is not defined, and {section} needs it",
-                place=place,
+                f"{section} requires the undefined group {name!r}",
+                location=location,
                 hint=f"add a section [{name}], or correct the name",
             )
         self.groups.close()
 
-    def _section(self, text: str, place: Place) -> None:
+    def _section(self, text: str, location: Location) -> None:
         match = _SECTION.fullmatch(text)
         if not match:
             raise InventoryError(
-                f"{text!r} is no section",
-                place=place,
-                hint="write [GROUP], [GROUP:children] or [GROUP:vars], without spaces",
+                f"{text!r} is not a section",
+                location=location,
+                hint="write [GROUP], [GROUP:children], or [GROUP:vars], without spaces",
             )
         name, kind = match[1], match[2] or "hosts"
         if kind not in ("hosts", "children", "vars"):
             raise InventoryError(
-                f"the section [{name}:{kind}] is of an unknown kind",
-                place=place,
-                hint=f"write [{name}], [{name}:children] or [{name}:vars]",
+                f"unknown kind of section [{name}:{kind}]",
+                location=location,
+                hint=f"write [{name}], [{name}:children], or [{name}:vars]",
             )
         if kind == "vars" and name not in self.groups.groups:
-            self._variables[name] = place
-        self.groups.group(name, place)
+            self._variables[name] = location
+        self.groups.group(name, location)
         if kind != "vars":
             self._variables.pop(name, None)
             for parent, named in self._parents.pop(name, {}).items():
                 self.groups.add_child(parent, name, named)
         self._group, self._kind = name, kind
 
-    def _host(self, text: str, place: Place) -> None:
+    def _host(self, text: str, location: Location) -> None:
         try:
             words = shlex.split(text, comments=True)
         except ValueError:
-            raise InventoryError("a quote is opened and not closed", place=place) from None
-        settings = [self._assignment(word, place) for word in words[1:]]
+            raise InventoryError("unbalanced quotes", location=location) from None
+        settings = [self._assignment(word, location) for word in words[1:]]
         try:
             names, port = expand_host(words[0])
         except ValueError as error:
             user, at, rest = words[0].partition("@")
             hint = f"write {rest} ansible_user={user}" if at else ""
-            raise InventoryError(str(error), place=place, hint=hint) from None
+            raise InventoryError(str(error), location=location, hint=hint) from None
         for name in names:
-            self.groups.add_host(name, self._group, place)
+            self.groups.add_host(name, self._group, location)
             if port:
-                self.groups.set_host(name, "ansible_port", Setting(port, place))
+                self.groups.set_host(name, "ansible_port", Setting(port, location))
             for variable, setting in settings:
                 self.groups.set_host(name, variable, setting)
 
-    def _assignment(self, word: str, place: Place) -> tuple[str, Setting]:
+    def _assignment(self, word: str, location: Location) -> tuple[str, Setting]:
         variable, equals, value = word.partition("=")
         if not equals:
             raise InventoryError(
-                f"{word!r} stands behind a host and is no variable=value",
-                place=place,
-                hint="write one host a line, and its variables without spaces around the =",
+                f"{word!r} after a host name is not variable=value",
+                location=location,
+                hint="write one host per line, and its variables without spaces around the =",
             )
-        return variable, Setting(literal(value), place)
+        return variable, Setting(literal(value), location)
 
-    def _child(self, text: str, place: Place) -> None:
+    def _child(self, text: str, location: Location) -> None:
         match = _CHILD.fullmatch(text)
         if not match:
-            raise InventoryError(f"{text!r} is no name of a group", place=place, hint="write one group a line")
+            raise InventoryError(
+                f"{text!r} is not a valid group name", location=location, hint="write one group per line"
+            )
         child = match[1]
         if child in self.groups.groups:
-            self.groups.add_child(self._group, child, place)
+            self.groups.add_child(self._group, child, location)
         else:
-            self._parents.setdefault(child, {}).setdefault(self._group, place)
+            self._parents.setdefault(child, {}).setdefault(self._group, location)
 
-    def _variable(self, text: str, place: Place) -> None:
+    def _variable(self, text: str, location: Location) -> None:
         variable, equals, value = text.partition("=")
         if not equals:
             raise InventoryError(
-                f"{text!r} in [{self._group}:vars] is no variable=value",
-                place=place,
-                hint=f"hosts stand below [{self._group}], variables below [{self._group}:vars]",
+                f"{text!r} in [{self._group}:vars] is not variable=value",
+                location=location,
+                hint=f"list hosts under [{self._group}], variables under [{self._group}:vars]",
             )
-        self.groups.set_group(self._group, variable.strip(), Setting(literal(value.strip()), place))
+        self.groups.set_group(self._group, variable.strip(), Setting(literal(value.strip()), location))
 
 
 def literal(text: str) -> Any:

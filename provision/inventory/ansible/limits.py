@@ -55,11 +55,11 @@ def split(limit: str) -> list[str]:
     for pattern in patterns:
         if pattern.startswith("@"):
             raise InventoryError(
-                f"The limit {pattern!r} asks for a file of names, which is not read",
-                hint="name hosts and groups, with commas between",
+                f"files are not supported in --limit: {pattern!r}",
+                hint="give hosts and groups, separated by commas",
             )
         if pattern in ("&", "!", "~", "&~", "!~"):
-            raise InventoryError(f"In the limit {limit!r}, a {pattern!r} stands without a name behind it")
+            raise InventoryError(f"{pattern!r} in --limit {limit!r} requires a name")
     return patterns
 
 
@@ -75,9 +75,7 @@ def _named(groups: Groups, pattern: str) -> list[str]:
         index = int(match[2])
         chosen = hosts[index:][:1] if -len(hosts) <= index < len(hosts) else []
     if not chosen:
-        raise InventoryError(
-            f"The limit {pattern!r} names no host: {match[1]!r} has {len(hosts)} of them, counted from 0"
-        )
+        raise InventoryError(f"--limit {pattern!r} selects no host: {match[1]!r} has {len(hosts)}, counted from 0")
     return chosen
 
 
@@ -99,30 +97,30 @@ def _expression(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(expression)
     except re.error as error:
-        raise InventoryError(f"The limit {pattern!r} is no regular expression: {error}") from None
+        raise InventoryError(f"--limit {pattern!r} is not a regular expression: {error}") from None
 
 
 def _unknown(groups: Groups, pattern: str) -> InventoryError:
     if pattern in ("localhost", "127.0.0.1", "::1"):
         return InventoryError(
-            f"The limit {pattern!r} is not in the inventory",
-            cause="This computer is only there where the inventory names it",
+            f"--limit {pattern!r} is not in the inventory",
+            cause="this computer is not in the inventory",
             hint="for workers on this computer: --provider local",
         )
     candidates = [*groups.groups, *groups.hosts]
     close = difflib.get_close_matches(pattern, candidates[:1000], n=1)
     return InventoryError(
-        f"The limit {pattern!r} names neither a group nor a host of the inventory",
+        f"--limit {pattern!r} is not a group or host of the inventory",
         hint=f"did you mean {close[0]!r}?" if close else "",
     )
 
 
 def _nothing(groups: Groups, patterns: list[str]) -> InventoryError:
     if not patterns:
-        return InventoryError("The inventory names no host")
+        return InventoryError("the inventory has no hosts")
     if len(patterns) == 1 and patterns[0] in groups.groups:
-        return InventoryError(f"The group {patterns[0]!r} has no hosts")
-    return InventoryError(f"No host is left by the limit {':'.join(patterns)!r}")
+        return InventoryError(f"group {patterns[0]!r} has no hosts")
+    return InventoryError(f"--limit {':'.join(patterns)!r} selects no host")
 
 
 def _is_address(text: str) -> bool:

@@ -42,7 +42,7 @@ def expand_host(text: str) -> tuple[list[str], int]:
     names = _expand(pattern)
     for name in names:
         if not is_host_name(name):
-            raise ValueError(f"{name!r} cannot be the name or the address of a host")
+            raise ValueError(f"{name!r} is not a valid host name or address")
     return names, port
 
 
@@ -53,7 +53,7 @@ def _expand(pattern: str) -> list[str]:
         ValueError: a range is malformed, empty, or too large; the text is a clause for the user.
     """
     if not _is_balanced(pattern):
-        raise ValueError(f"a bracket of {pattern!r} has no partner")
+        raise ValueError(f"unbalanced brackets in {pattern!r}")
     pieces = _RANGE.split(pattern)
     choices: list[list[str]] = []
     count = 1
@@ -74,9 +74,9 @@ def _split_port(text: str) -> tuple[str, int]:
         return text, 0
     pattern, _, port = text.rpartition(":")
     if _RANGE.fullmatch(pattern):
-        raise ValueError(f"{text!r} reads as an address in brackets, and {pattern[1:-1]!r} is none")
+        raise ValueError(f"{pattern[1:-1]!r} in brackets is not an address")
     if colons > 1:
-        raise ValueError(f"{text!r} is neither an address nor a name with a port")
+        raise ValueError(f"{text!r} is not an address, nor a name with a port")
     return pattern, _port(port)
 
 
@@ -92,7 +92,7 @@ def _outside(text: str) -> str:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        raise ValueError(f"{text!r} is no port: ports are numbers from 1 to 65535")
+        raise ValueError(f"invalid port {text!r}; expected a number from 1 to 65535")
     return int(text)
 
 
@@ -107,24 +107,24 @@ def _range(text: str, limit: int) -> list[str]:
         raise ValueError(f"the range [{text}] has no end")
     step = parts[2] if len(parts) == 3 else "1"
     if not (_is_number(step) and int(step) > 0):
-        raise ValueError(f"the step of the range [{text}] must be a number above 0")
+        raise ValueError(f"the step of the range [{text}] must be greater than 0")
     if begin in _LETTERS and end in _LETTERS:
         words = list(_LETTERS[_LETTERS.index(begin) : _LETTERS.index(end) + 1 : int(step)])
     elif _is_number(begin) and _is_number(end):
         words = _numbers(text, begin, end, int(step), limit)
     else:
-        raise ValueError(f"the range [{text}] must go from number to number, or from letter to letter")
+        raise ValueError(f"the range [{text}] must be between numbers or between letters")
     if not words:
         raise ValueError(f"the range [{text}] is empty: it ends before it begins")
     if len(words) > limit:
-        raise ValueError(f"the range [{text}] makes more than {HOSTS_MAX} hosts")
+        raise ValueError(f"the range [{text}] has more than {HOSTS_MAX} hosts")
     return words
 
 
 def _numbers(text: str, begin: str, end: str, step: int, limit: int) -> list[str]:
     width = len(begin) if len(begin) > 1 and begin.startswith("0") else 0
     if width and width != len(end):
-        raise ValueError(f"the range [{text}] is padded with zeros, so both its ends must have the same length")
+        raise ValueError(f"the range [{text}] is padded with zeros; both ends must have the same length")
     numbers = range(int(begin), int(end) + 1, step)
     return [str(number).zfill(width) for number in numbers[: limit + 1]]
 

@@ -16,7 +16,7 @@ from provision.inventory.ansible.files import read_text
 from provision.inventory.ansible.groups import Groups, Settings
 from provision.inventory.ansible.yaml_form import settings
 from provision.inventory.ansible.yaml_text import Table, parse_yaml
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
 _SUFFIXES = ("", ".yml", ".yaml", ".json")
 
@@ -130,13 +130,13 @@ def _is_left_out(name: str) -> bool:
 
 
 def _settings(path: Path) -> Settings:
-    data = parse_yaml(read_text(path), Place(path))
+    data = parse_yaml(read_text(path), Location(path))
     if data is None:
         return {}
     if not isinstance(data, Table):
         raise InventoryError(
-            "a file of variables must be names with values, and this is not",
-            place=Place(path),
-            hint="write one variable a line, as NAME: VALUE",
+            "a file of variables must be a mapping",
+            location=Location(path),
+            hint="write one variable per line: NAME: VALUE",
         )
     return settings(data, path)

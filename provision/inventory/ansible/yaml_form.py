@@ -9,9 +9,9 @@ from typing import Any
 from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.ansible.ranges import expand_host
 from provision.inventory.ansible.yaml_text import Table, parse_yaml
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
-_SHAPE = "a group has hosts:, children: and vars:, and below each of them one name per line, ending in a colon"
+_SHAPE = "a group has the keys hosts, children, and vars; each contains one name per line, followed by a colon"
 
 
 def read_yaml(text: str, path: Path) -> Groups:
@@ -24,23 +24,21 @@ def read_yaml(text: str, path: Path) -> Groups:
     Raises:
         InventoryError: it is malformed.
     """
-    data = parse_yaml(text, Place(path))
+    data = parse_yaml(text, Location(path))
     if not isinstance(data, Table):
-        raise InventoryError(
-            "an inventory in YAML must be groups by name, and this is not", place=Place(path), hint=_SHAPE
-        )
+        raise InventoryError("an inventory in YAML must be a mapping of groups", location=Location(path), hint=_SHAPE)
     if "plugin" in data:
         raise InventoryError(
-            f"this sets up the dynamic inventory plugin {data['plugin']!r}, which only Ansible can run",
-            place=Place(path, data.lines["plugin"]),
-            hint="write what it yields, and name that file: --inventory hosts.yml",
+            f"dynamic inventory plugins are not supported: {data['plugin']!r}",
+            location=Location(path, data.lines["plugin"]),
+            hint="export its output to a file, and use this file: --inventory hosts.yml",
             next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
         )
     if "_meta" in data:
         raise InventoryError(
-            "this is what an inventory script prints, not an inventory",
-            place=Place(path, data.lines["_meta"]),
-            hint="write it in YAML: ansible-inventory -i SCRIPT --list --yaml --output hosts.yml",
+            "the output of an inventory script is not supported",
+            location=Location(path, data.lines["_meta"]),
+            hint="convert it to YAML: ansible-inventory -i SCRIPT --list --yaml --output hosts.yml",
         )
     form = _YamlForm(path)
     for name, body in data.items():
@@ -54,23 +52,23 @@ class _YamlForm:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.groups = Groups(Place(path))
-        # A body can occur in several places as an alias, and each of these in several more.
+        self.groups = Groups(Location(path))
+        # A body can occur in several locations as an alias, and each of these in several more.
         self._read: set[tuple[str, int]] = set()
 
     def group(self, name: Any, body: Any, line: int) -> None:
         """Read the group `name` and its content."""
-        place = Place(self.path, line)
+        location = Location(self.path, line)
         if not isinstance(name, str) or not name:
-            raise InventoryError(f"{name!r} is no name of a group", place=place, hint="put quotes around it")
-        self.groups.group(name, place)
+            raise InventoryError(f"{name!r} is not a valid group name", location=location, hint="quote it")
+        self.groups.group(name, location)
         if isinstance(body, Table) and (name, id(body)) in self._read:
             return
         self._read.add((name, id(body)))
-        table = self._table(body, f"the group {name!r}", line)
+        table = self._table(body, f"group {name!r}", line)
         for section, content in table.items():
             line = table.lines[section]
-            owner = f"{section} of the group {name!r}"
+            owner = f"{section} of group {name!r}"
             if section == "vars":
                 self._group_variables(name, self._table(content, owner, line))
             elif section == "children":
@@ -79,8 +77,8 @@ class _YamlForm:
                 self._hosts(name, self._table(content, owner, line, one_name=True))
             else:
                 raise InventoryError(
-                    f"{section!r} in the group {name!r} is none of hosts, children and vars",
-                    place=Place(self.path, line),
+                    f"unknown key {section!r} in group {name!r}",
+                    location=Location(self.path, line),
                     hint=_SHAPE,
                 )
 
@@ -91,27 +89,27 @@ class _YamlForm:
     def _children(self, parent: str, table: Table) -> None:
         for child, body in table.items():
             line = table.lines[child]
-            place = Place(self.path, line)
+            location = Location(self.path, line)
             if isinstance(child, str):
-                self.groups.group(child, place)
-                self.groups.add_child(parent, child, place)
+                self.groups.group(child, location)
+                self.groups.add_child(parent, child, location)
             self.group(child, body, line)
 
     def _hosts(self, group: str, table: Table) -> None:
         for word, body in table.items():
             line = table.lines[word]
-            place = Place(self.path, line)
+            location = Location(self.path, line)
             if not isinstance(word, str):
-                raise InventoryError(f"{word!r} is no name of a host", place=place, hint="put quotes around it")
+                raise InventoryError(f"{word!r} is not a valid host name", location=location, hint="quote it")
             try:
                 names, port = expand_host(word)
             except ValueError as error:
-                raise InventoryError(str(error), place=place) from None
-            variables = settings(self._table(body, f"the host {word!r}", line), self.path)
+                raise InventoryError(str(error), location=location) from None
+            variables = settings(self._table(body, f"host {word!r}", line), self.path)
             for name in names:
-                self.groups.add_host(name, group, place)
+                self.groups.add_host(name, group, location)
                 if port:
-                    self.groups.set_host(name, "ansible_port", Setting(port, place))
+                    self.groups.set_host(name, "ansible_port", Setting(port, location))
                 for variable, setting in variables.items():
                     self.groups.set_host(name, variable, setting)
 
@@ -126,8 +124,8 @@ class _YamlForm:
         elif content is not None:
             kind = "a list" if isinstance(content, list) else "a single value"
             raise InventoryError(
-                f"{owner} must be followed by names with a colon each, and this is {kind}",
-                place=Place(self.path, line),
+                f"{owner} must be a mapping, not {kind}",
+                location=Location(self.path, line),
                 hint=_SHAPE,
             )
         return table
@@ -135,4 +133,4 @@ class _YamlForm:
 
 def settings(table: Table, path: Path) -> dict[str, Setting]:
     """Return the variables of a mapping, by name."""
-    return {str(name): Setting(value, Place(path, table.lines[name])) for name, value in table.items()}
+    return {str(name): Setting(value, Location(path, table.lines[name])) for name, value in table.items()}

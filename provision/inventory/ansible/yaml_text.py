@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from provision.inventory.errors import InventoryError, Place
+from provision.inventory.errors import InventoryError, Location
 
 if TYPE_CHECKING:
     import yaml
@@ -32,12 +32,12 @@ class Table(dict[Any, Any]):
         self.lines: dict[Any, int] = {}
 
 
-def parse_yaml(text: str, place: Place) -> Any:
+def parse_yaml(text: str, location: Location) -> Any:
     """Return the only document of a YAML or JSON file; None if it is empty.
 
     Args:
         text: Content of the file.
-        place: The file.
+        location: The file.
 
     Raises:
         InventoryError: it is malformed.
@@ -56,18 +56,16 @@ def parse_yaml(text: str, place: Place) -> Any:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         raise InventoryError(
-            f"this is not usable YAML: {error.problem}",
-            place=Place(place.path, line),
+            f"invalid YAML: {error.problem}",
+            location=Location(location.path, line),
             cause=error.context or "",
-            hint="indent with spaces, and put quotes around names with special characters",
+            hint="indent with spaces, and quote names that contain special characters",
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise InventoryError(
-            "a character that YAML does not allow stands here", place=Place(place.path, line)
-        ) from None
+        raise InventoryError("invalid character", location=Location(location.path, line)) from None
     except RecursionError:
-        raise InventoryError("this is nested too deeply, or contains itself", place=place) from None
+        raise InventoryError("nested too deeply, or recursive", location=location) from None
 
 
 @functools.cache
@@ -124,9 +122,9 @@ def _refuse_twice(loader: yaml.SafeLoader, node: yaml.MappingNode) -> None:
     for key_node, _ in node.value:
         key = _construct(loader, key_node)
         if isinstance(key, (list, dict)):
-            raise ConstructorError(None, None, "only text can stand before a colon", key_node.start_mark)
+            raise ConstructorError(None, None, "keys must be strings", key_node.start_mark)
         if key in seen and key_node.tag != _TAG + "merge":
-            problem = f"{key!r} stands twice, here and in line {seen[key]}"
+            problem = f"duplicate key {key!r}, first in line {seen[key]}"
             raise ConstructorError(None, None, problem, key_node.start_mark)
         seen[key] = key_node.start_mark.line + 1
 
@@ -139,4 +137,4 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     try:
         return loader.construct_object(node, deep=True)
     except ValueError:
-        raise ConstructorError(None, None, "this is not the value that it looks like", node.start_mark) from None
+        raise ConstructorError(None, None, "invalid value", node.start_mark) from None

@@ -11,12 +11,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar, NamedTuple
 
+from provision.directories import make_directory, remove_directory
 from provision.keys import generate_ed25519
-from provision.local import account, processes, sshd
+from provision.local import processes, sshd
+from provision.local.login import check_login
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Offer, Quote
 from provision.names import index_of
 from provision.options import DURATION, TEXT, ProviderOptions, option
-from provision.private import make_directory, remove_directory
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 
 
@@ -73,7 +74,7 @@ class ToyProvider(Provider):
             progress(name, "starting sshd")
             processes.end({toy.instance.id}, listeners_alone=True)
             directory, address = self._prepare(toy, spec), sshd.loopback_address(spec.name, index_of(name))
-            place = (str(sshd.find()), directory, toy.instance.id, address, account.check(), Event())
+            place = (str(sshd.find()), directory, toy.instance.id, address, check_login(), Event())
             pid, port = sshd.start(*place, port=toy.port)
             self._write(Toy(toy.instance, port, pid))
             progress(name, "ready")
@@ -91,7 +92,7 @@ class ToyProvider(Provider):
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_step="fleet up")
             directory, address = self._root / instance.id, sshd.loopback_address(spec.name, index_of(instance.name))
             key = " ".join((directory / "host_key.pub").read_text().split()[:2])
-            reach = (address, ports[instance.id], account.check(), key, f"toy.{instance.id}", address)
+            reach = (address, ports[instance.id], check_login(), key, f"toy.{instance.id}", address)
             hosts.append(Host(instance.name, *reach, python=spec.python, root=str(directory / "fleet")))
         return hosts
 

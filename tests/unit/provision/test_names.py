@@ -22,7 +22,9 @@ def test_names_that_it_may_not_have(name: str) -> None:
 
 
 def test_the_error_for_a_long_name_has_its_length() -> None:
-    with pytest.raises(ValueError, match="has 31 characters; 30 are allowed"):
+    with pytest.raises(
+        ValueError, match="fleet name 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' has 31 characters; at most 30 are allowed"
+    ):
         validate_fleet_name("a" * (FLEET_NAME_LENGTH_MAX + 1))
 
 
@@ -36,7 +38,7 @@ def test_index_of_inverts_instance_name(index: int) -> None:
 
 
 def test_workers_do_not_count_from_minus_1() -> None:
-    with pytest.raises(ValueError, match="no worker -1"):
+    with pytest.raises(ValueError, match="invalid worker index -1: indices start at 0"):
         instance_name(-1)
 
 
@@ -44,5 +46,5 @@ def test_workers_do_not_count_from_minus_1() -> None:
     "name", ["", "worker", "worker-", "worker-01", "worker--1", "worker-1\n", "worker-\u0661", "ps-0"]
 )
 def test_other_names_have_no_index(name: str) -> None:
-    with pytest.raises(ValueError, match="not a worker's name"):
+    with pytest.raises(ValueError, match="invalid worker name"):
         index_of(name)

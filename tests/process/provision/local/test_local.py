@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from provision.keys import generate_ed25519
-from provision.local import LocalProvider, account, processes, sshd
-from provision.local.records import Record, Records
+from provision.local import LocalProvider, login, processes, sshd
+from provision.local.instances import Record, Records
 from provision.model import FleetSpec, InstanceState
 from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
@@ -90,7 +90,7 @@ def test_sudo_is_for_those_who_are_not_root(
     (without_sshd / "apt-get").touch(0o755)
     steps = []
     me = os.geteuid()
-    monkeypatch.setattr(account, "check", lambda: "me")
+    monkeypatch.setattr(login, "check_login", lambda: "me")
     for user in (0, 1000):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         with pytest.raises(ProviderError) as error:
@@ -117,15 +117,15 @@ def test_sshd_is_found_where_the_path_does_not_lead(tmp_path: Path, monkeypatch:
 
 
 def account_with(shell: str) -> pwd.struct_passwd:
-    return pwd.struct_passwd(("somebody", "x", 1000, 1000, "", "/home/somebody", shell))
+    return pwd.struct_passwd(("alice", "x", 1000, 1000, "", "/home/alice", shell))
 
 
 @pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", "/no/such/shell"])
 def test_an_account_without_a_shell_cannot_have_a_fleet(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, shell: str
 ) -> None:
-    monkeypatch.setattr(account, "login", lambda: account_with(shell))
-    with pytest.raises(ProviderError, match=f"somebody cannot log in.*{shell}") as error:
+    monkeypatch.setattr(login, "current_user", lambda: account_with(shell))
+    with pytest.raises(ProviderError, match=f"alice cannot log in.*{shell}") as error:
         provider.check(SPEC)
     assert error.value.kind is ErrorKind.MISSING
     assert "chsh" in error.value.next_step
@@ -138,9 +138,9 @@ def test_an_account_that_is_locked_cannot_have_a_fleet(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, refused: bool
 ) -> None:
     shadow = tmp_path / "shadow"
-    shadow.write_text(f"some:!:1::::::\nsomebody:{entry}:1::::::\n")
-    monkeypatch.setattr(account, "_SHADOW", shadow)
-    monkeypatch.setattr(account, "login", lambda: account_with("/bin/sh"))
+    shadow.write_text(f"some:!:1::::::\nalice:{entry}:1::::::\n")
+    monkeypatch.setattr(login, "_SHADOW", shadow)
+    monkeypatch.setattr(login, "current_user", lambda: account_with("/bin/sh"))
     if not refused:
         provider.check(SPEC)
         return
@@ -154,14 +154,17 @@ def test_a_user_without_an_account_entry_is_refused(provider: LocalProvider, mon
         raise KeyError(number)
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ProviderError, match="no entry in this system's list of users"):
+    with pytest.raises(ProviderError, match="user ID 0 has no entry in the user database of this system"):
         provider.check(SPEC)
 
 
 def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     provider = LocalProvider(tmp_path / "file" / "local")
-    with pytest.raises(ProviderError, match="could not be made") as error:
+    with pytest.raises(
+        ProviderError,
+        match="cannot create the directory",
+    ) as error:
         provider.create(SPEC, ["worker-0"], quiet)
     assert error.value.cause
     assert error.value.hint
@@ -174,9 +177,9 @@ def test_an_sshd_that_dies_at_once_is_reported_with_its_last_words(
     provider: LocalProvider, fake_sshd: Callable[[str], None]
 ) -> None:
     fake_sshd('echo "no hostkeys available -- exiting." >&2; exit 1')
-    with pytest.raises(ProviderError, match="Could not start worker-0, worker-1") as error:
+    with pytest.raises(ProviderError, match="could not start worker-0, worker-1") as error:
         provider.create(dataclasses.replace(SPEC, workers=2), ["worker-0", "worker-1"], quiet)
-    assert "ended as soon as it was started: no hostkeys available -- exiting." in error.value.cause
+    assert "exited immediately after its start: no hostkeys available -- exiting." in error.value.cause
     assert Path(error.value.hint.removeprefix("see ")).read_text().startswith("no hostkeys")
     assert [instance.state for instance in provider.list("demo")] == [InstanceState.STARTING] * 2
 
@@ -186,9 +189,9 @@ def test_an_sshd_that_says_nothing_is_given_up_and_ended_by_delete(
 ) -> None:
     fake_sshd(f'echo $$ > "{tmp_path}/pid"; exec sleep 600')
     monkeypatch.setattr(sshd, "READY_TIMEOUT_S", 0.5)
-    with pytest.raises(ProviderError, match="Could not start worker-0") as error:
+    with pytest.raises(ProviderError, match="could not start worker-0") as error:
         provider.create(SPEC, ["worker-0"], quiet)
-    assert "No SSH answer from 127." in error.value.cause
+    assert "no SSH response from 127." in error.value.cause
     silent = psutil.Process(int((tmp_path / "pid").read_text()))
     assert silent.is_running()
     provider.delete(provider.list(), quiet)
@@ -202,7 +205,7 @@ def test_a_failed_start_does_not_stop_the_other_starts(
     monkeypatch.setattr(
         sshd, "loopback_address", lambda fleet, index: real(fleet, index) if index != 1 else "192.0.2.1"
     )
-    with pytest.raises(ProviderError, match=r"Could not start worker-1$") as error:
+    with pytest.raises(ProviderError, match="could not start worker-1") as error:
         provider.create(dataclasses.replace(SPEC, workers=3), ["worker-0", "worker-1", "worker-2"], quiet)
     assert "Cannot assign requested address" in error.value.cause
     assert {each.name: each.state.value for each in provider.list("demo")} == {
@@ -302,7 +305,7 @@ def test_a_host_without_its_own_interpreter_has_the_program_s(provider: LocalPro
 def test_a_host_whose_key_is_gone_is_an_error(provider: LocalProvider, tmp_path: Path) -> None:
     provider.create(SPEC, ["worker-0"], quiet)
     (tmp_path / "local" / "demo-worker-0" / "host_key.pub").unlink()
-    with pytest.raises(ProviderError, match="host key of worker-0 in fleet demo is gone"):
+    with pytest.raises(ProviderError, match="the host key of worker-0 in fleet demo is missing"):
         provider.hosts(SPEC, provider.list())
 
 
@@ -358,7 +361,7 @@ def test_a_host_does_not_delete_itself(provider: LocalProvider, monkeypatch: pyt
     [instance] = provider.list()
     with monkeypatch.context() as patch:
         patch.setenv("FLEET_INSTANCE", instance.id)
-        with pytest.raises(ProviderError, match="started on one of the hosts") as error:
+        with pytest.raises(ProviderError, match="this program runs on one of the hosts to delete") as error:
             provider.delete([instance], quiet)
     assert error.value.kind is ErrorKind.USAGE
     assert provider.list() == [instance]
@@ -372,7 +375,7 @@ def test_a_directory_that_cannot_be_deleted_stays_listed(
 
     provider.create(SPEC, ["worker-0"], quiet)
     with monkeypatch.context() as patch:
-        patch.setattr("provision.private.REMOVE_TIMEOUT_S", 0.1)
+        patch.setattr("provision.directories.REMOVE_TIMEOUT_S", 0.1)
         patch.setattr("shutil.rmtree", refuse)
         with pytest.raises(ProviderError, match="demo-worker-0 could not be deleted") as error:
             provider.delete(provider.list(), quiet)

@@ -13,8 +13,8 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
-from provision.ssh_config.known_hosts import Known, known_keys
-from provision.static import selection as choice
+from provision.ssh_config.known_hosts import KnownKeys, known_keys
+from provision.static import selection
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 
@@ -170,9 +170,9 @@ def test_hosts_are_unknown_until_their_keys_are_confirmed(files: Files) -> None:
     spec = files.spec("gpu1", "gpu2")
     files.create(spec)
     [unknown] = files.provider.unknown_hosts(spec)
-    assert (unknown.place, unknown.host.name, unknown.host.host_key) == ("gpu1", "worker-0", "")
+    assert (unknown.inventory_name, unknown.host.name, unknown.host.host_key) == ("gpu1", "worker-0", "")
     with pytest.raises(
-        ProviderError, match="Nothing vouches for the host key of worker-0 in fleet demo, gpu1"
+        ProviderError, match=r"the host key of worker-0 in fleet demo \(gpu1\) is not confirmed"
     ) as error:
         files.provider.hosts(spec, files.provider.list("demo"))
     assert error.value.kind is ErrorKind.UNREACHABLE
@@ -203,9 +203,9 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
     names = [str(path) for path in (tmp_path / "none", *paths)]
-    assert known_keys("gpu.lab", names) == Known((key("one"), ecdsa), authority=str(paths[0]))
-    assert known_keys("cpu.lab", names) == Known(authority=str(paths[0]))
-    assert known_keys("other", names) == Known()
+    assert known_keys("gpu.lab", names) == KnownKeys((key("one"), ecdsa), authority=str(paths[0]))
+    assert known_keys("cpu.lab", names) == KnownKeys(authority=str(paths[0]))
+    assert known_keys("other", names) == KnownKeys()
 
 
 # --- what can be wrong ------------------------------------------------------------------------------------------
@@ -214,17 +214,20 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["gpu1", "nobody"], "hosts.ini:5: nobody knows where the host 'nobody' is: nobody has no address"),
+        (["gpu1", "unknown.name"], "hosts.ini:5: cannot resolve host 'unknown.name': unknown.name has no address"),
         (
             ["gpu3", "gpu3.lab.example"],
-            "hosts.ini:5: the hosts 'gpu3' and 'gpu3.lab.example' are one: both are 10.0.0.3",
+            "hosts.ini:5: hosts 'gpu3' and 'gpu3.lab.example' are the same: both are 10.0.0.3",
         ),
-        (["gpu1", "one ansible_host=gpu1"], "hosts.ini:5: the hosts 'gpu1' and 'one' are one"),
-        (["gpu1 ansible_ssh_private_key_file=none"], "hosts.ini:4: the private key of the host 'gpu1', none, is not"),
-        (["gpu1 fleet_private_address='a b'"], "hosts.ini:4: fleet_private_address of the host 'gpu1' must be an"),
+        (["gpu1", "one ansible_host=gpu1"], "hosts.ini:5: hosts 'gpu1' and 'one' are the same"),
+        (
+            ["gpu1 ansible_ssh_private_key_file=none"],
+            "hosts.ini:4: the private key of host 'gpu1' does not exist: none",
+        ),
+        (["gpu1 fleet_private_address='a b'"], "hosts.ini:4: fleet_private_address of host 'gpu1' is not an address"),
         (
             ["gpu1 ansible_ssh_extra_args='-F /none'"],
-            "hosts.ini:4: the host 'gpu1': your SSH configuration cannot be",
+            "hosts.ini:4: host 'gpu1': your SSH configuration cannot be",
         ),
     ],
 )
@@ -248,7 +251,7 @@ def test_more_workers_than_hosts(files: Files) -> None:
 
 def test_a_user_without_any_key(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.config.write_text(f"IdentityFile {files.directory}/none\n")
-    with pytest.raises(ProviderError, match="there is no key to log in to the host 'gpu1' with") as error:
+    with pytest.raises(ProviderError, match="no key to log in to host 'gpu1'") as error:
         files.provider.check(files.spec("gpu1"))
     assert "must log in without a password" in error.value.hint
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
@@ -272,7 +275,7 @@ def test_parallel_calls_raise_the_first_error_in_order() -> None:
             raise ValueError(number)
         return number // 2
 
-    assert choice.at_once(half, [0, 2, 4]) == [0, 1, 2]
-    assert choice.at_once(half, []) == []
+    assert selection.map_parallel(half, [0, 2, 4]) == [0, 1, 2]
+    assert selection.map_parallel(half, []) == []
     with pytest.raises(ValueError, match=r"^3$"):
-        choice.at_once(half, [2, 3, 5])
+        selection.map_parallel(half, [2, 3, 5])

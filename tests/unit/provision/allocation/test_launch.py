@@ -54,7 +54,7 @@ def test_with_several_processes_per_node_the_node_of_a_rank_is_unknown() -> None
 @pytest.mark.parametrize("step", [None, "4294967290", "4294967291", ""])
 def test_a_slurm_batch_script_without_srun_is_an_error(step: str | None) -> None:
     environ = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
-    with pytest.raises(NodelistError, match="alone: job 12 of Slurm") as refusal:
+    with pytest.raises(NodelistError, match="job 12 of Slurm did not start this process on all its nodes") as refusal:
         find({**environ, "SLURM_STEP_ID": step} if step is not None else environ)
     assert refusal.value.hint == "start it with srun: srun fleet agent task.py"
 
@@ -72,7 +72,9 @@ def test_pbsdsh_gives_the_node_file_to_the_first_node_alone() -> None:
 
 def test_a_pbs_batch_script_without_pbsdsh_is_an_error() -> None:
     script = {**PBSDSH, "PBS_NODENUM": "0", "PBS_TASKNUM": "1"}
-    with pytest.raises(NodelistError, match=r"alone: job 12\[3\]\.server of PBS") as refusal:
+    with pytest.raises(
+        NodelistError, match=r"job 12\[3\]\.server of PBS did not start this process on all its nodes"
+    ) as refusal:
         find(script, "n1\nn2\n")
     assert refusal.value.hint == "start it with pbsdsh: pbsdsh -- fleet agent task.py"
     assert find(script, "n1\nn1\n").size == 1
@@ -98,15 +100,15 @@ def test_options_override_the_environment() -> None:
 @pytest.mark.parametrize(
     ("environ", "given", "why"),
     [
-        ({}, Given(), "does not know which of how many"),
-        ({}, Given(rank=1), "belong together"),
-        ({}, Given(size=2), "belong together"),
-        ({}, Given(2, 2), "Rank 2 of 2"),
-        ({}, Given(-1, 2), "Rank -1 of 2"),
-        ({}, Given(0, 10_001), "makes no sense"),
-        ({}, Given(0, 1, "a[1-"), "cannot be read"),
-        ({**SRUN, "SLURM_PROCID": "one"}, Given(), "SLURM_PROCID is 'one'"),
-        ({**SRUN, "SLURM_PROCID": "2"}, Given(), "Rank 2 of 2"),
+        ({}, Given(), "rank and size of this process are unknown"),
+        ({}, Given(rank=1), "--rank and --size must be given together"),
+        ({}, Given(size=2), "--rank and --size must be given together"),
+        ({}, Given(2, 2), "rank 2 of 2 processes is invalid"),
+        ({}, Given(-1, 2), "rank -1 of 2 processes is invalid"),
+        ({}, Given(0, 10_001), "rank 0 of 10001 processes is invalid"),
+        ({}, Given(0, 1, "a[1-"), r"invalid node list 'a\[1-': unbalanced brackets in 'a\[1-'"),
+        ({**SRUN, "SLURM_PROCID": "one"}, Given(), "SLURM_PROCID is not a number: 'one'"),
+        ({**SRUN, "SLURM_PROCID": "2"}, Given(), "rank 2 of 2 processes is invalid"),
         ({**PBSDSH, "PBS_NODENUM": "²"}, Given(), "PBS_NODENUM is"),
     ],
 )

@@ -121,7 +121,7 @@ NO_GPUS_ANYWHERE = {
 def test_a_stockout_names_what_is_missing_and_where() -> None:
     diagnosis = diagnosis_of(operation(stockout(), http=503, message="SERVICE UNAVAILABLE"), "us-central1-b")
     assert (diagnosis.kind.value, diagnosis.scope, diagnosis.zones) == ("capacity", Scope.ZONE, ())
-    assert diagnosis.message == "us-central1-b has no g2-standard-4 with nvidia-l4:1 left now"
+    assert diagnosis.message == "us-central1-b has no capacity for g2-standard-4 with nvidia-l4:1 now"
     assert diagnosis.cause.startswith(
         "A g2-standard-4 VM instance with 1 nvidia-l4 accelerator(s) is currently unavailable"
     )
@@ -148,20 +148,20 @@ def test_a_plain_stockout() -> None:
         )
     )
     assert (diagnosis.kind.value, diagnosis.scope) == ("capacity", Scope.ZONE)
-    assert diagnosis.message == "us-central1-a has no capacity left to make 2 instances"
+    assert diagnosis.message == "us-central1-a has no capacity to make 2 instances"
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("RESOURCE_POOL_EXHAUSTED", "no capacity left"),
-        ("UNSUPPORTED_OPERATION", "taken back while they were being made"),
+        ("RESOURCE_POOL_EXHAUSTED", "no capacity"),
+        ("UNSUPPORTED_OPERATION", "preempted during their creation"),
         ("RESOURCE_NOT_READY", "still being stopped or deleted"),
-        ("RESOURCE_OPERATION_RATE_EXCEEDED", "no more changes"),
-        ("RESOURCE_NOT_FOUND", "is not there"),
+        ("RESOURCE_OPERATION_RATE_EXCEEDED", "the rate of changes is limited"),
+        ("RESOURCE_NOT_FOUND", "a required resource does not exist"),
         ("IP_SPACE_EXHAUSTED", "no internal addresses left"),
         ("CONDITION_NOT_MET", "a condition of Compute Engine"),
-        ("VM_MIN_COUNT_NOT_REACHED", "fewer were made than asked for"),
+        ("VM_MIN_COUNT_NOT_REACHED", "only some could be created"),
     ],
 )
 def test_operation_errors_that_mean_another_zone(code: str, words: str) -> None:
@@ -187,7 +187,7 @@ def test_a_place_that_is_not_found_or_not_allowed() -> None:
 
 def test_the_most_specific_failure_determines_the_diagnosis() -> None:
     several = operation(MIN_COUNT, {"code": "SOMETHING_NEW", "message": "New."}, stockout("us-central1-f"), http=409)
-    assert diagnosis_of(several).message == "us-central1-a has no g2-standard-4 with nvidia-l4:1 left now"
+    assert diagnosis_of(several).message == "us-central1-a has no capacity for g2-standard-4 with nvidia-l4:1 now"
     assert diagnosis_of([*several, *operation(NO_GPUS_ANYWHERE)]).scope is Scope.EVERYTHING
     regional = {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 24.0 in region us-central1."}
     assert diagnosis_of([*several, *operation(regional)]).scope is Scope.REGION
@@ -277,7 +277,7 @@ def test_an_api_that_is_not_enabled() -> None:
     ):
         diagnosis = diagnosis_of(failures)
         assert (diagnosis.kind.value, diagnosis.scope) == ("missing", Scope.EVERYTHING)
-        assert diagnosis.message == "The API compute.googleapis.com is not enabled in project proj-1"
+        assert diagnosis.message == "the API compute.googleapis.com is not enabled in project proj-1"
         assert diagnosis.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
 
 
@@ -421,7 +421,7 @@ def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
 def test_a_project_that_is_not_there(failures: list[Failure]) -> None:
     diagnosis = diagnosis_of(failures)
     assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
-    assert diagnosis.message == "There is no project 'proj-1', or these credentials do not see it"
+    assert diagnosis.message == "project 'proj-1' does not exist, or these credentials cannot access it"
     assert "gcloud projects list" in advice(diagnosis)
 
 
@@ -477,14 +477,14 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
     [
         (
             "The resource 'projects/proj-1/global/networks/default' was not found",
-            "Project proj-1 has no network default",
+            "project proj-1 has no network default",
             Scope.EVERYTHING,
             "--network",
         ),
         (
             "Invalid value for field 'resource.networkInterfaces[0].network': 'global/networks/nope'. The referenced "
             "network resource cannot be found.",
-            "Project proj-1 has no network nope",
+            "project proj-1 has no network nope",
             Scope.EVERYTHING,
             "gcloud compute networks list --project proj-1",
         ),
@@ -522,7 +522,7 @@ def test_policies(constraint: str, scope: Scope, words: str) -> None:
         ),
         (
             "The resource 'projects/deeplearning-platform-release/global/images/family/tf2-latest-gpu' was not found",
-            "There is no boot image tf2-latest-gpu, or these credentials do not see it",
+            "boot image tf2-latest-gpu does not exist, or these credentials cannot access it",
             Scope.EVERYTHING,
             "--image",
         ),
@@ -558,7 +558,7 @@ def test_something_of_that_name_is_there() -> None:
     ):
         diagnosis = diagnosis_of(failures)
         assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
-        assert "already there" in diagnosis.message
+        assert "already exists" in diagnosis.message
         assert diagnosis.cause == message
 
 
@@ -579,7 +579,7 @@ def test_something_of_that_name_is_there() -> None:
             "--subnet",
         ),
         ("[n1-standard-4, nvidia-l4] features are not compatible for creating instance.", "--machine-type"),
-        ("Invalid value for field 'resource.name': 'A'. Must be a match of regex", "as the message says"),
+        ("Invalid value for field 'resource.name': 'A'. Must be a match of regex", "as the cause describes"),
     ],
 )
 def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
@@ -614,13 +614,13 @@ def test_what_compute_engine_does_not_accept(message: str, words: str) -> None:
 def test_what_is_worth_another_try_at_the_same_place(failures: list[Failure]) -> None:
     diagnosis = diagnosis_of(failures)
     assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.RETRY)
-    assert "repeat it" in advice(diagnosis)
+    assert "repeat the command" in advice(diagnosis)
 
 
 def test_no_answer() -> None:
     diagnosis = diagnosis_of([Failure(code="UNREACHABLE", message="connection refused")], "")
     assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.EVERYTHING)
-    assert diagnosis.message == "Could not make 2 instances: Compute Engine does not answer"
+    assert diagnosis.message == "could not make 2 instances: Compute Engine does not respond"
 
 
 def test_an_operation_that_takes_too_long() -> None:
@@ -628,7 +628,7 @@ def test_an_operation_that_takes_too_long() -> None:
         [Failure(code="DEADLINE", message="making instances is not done after 600 s (operation o)")]
     )
     assert (diagnosis.kind.value, diagnosis.scope) == ("unreachable", Scope.ZONE)
-    assert "takes too long" in diagnosis.message
+    assert "timed out" in diagnosis.message
 
 
 def test_fewer_than_asked_for() -> None:
@@ -640,7 +640,7 @@ def test_fewer_than_asked_for() -> None:
     )
 
 
-# --- what nobody knows --------------------------------------------------------------------------------------------
+# --- unknown failures --------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_error_keeps_its_message() -> None:
@@ -657,7 +657,7 @@ def test_an_unknown_error_keeps_its_message() -> None:
 def test_errors_without_a_message(failures: list[Failure], label: str) -> None:
     diagnosis = diagnosis_of(failures)
     assert label in diagnosis.message
-    assert diagnosis.cause == "without saying why"
+    assert diagnosis.cause == "no reason given"
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

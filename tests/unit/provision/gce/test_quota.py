@@ -52,7 +52,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     [problem] = problems_of(GceOptions(gpu="t4"), 2, PLENTY, {"GPUS_ALL_REGIONS": (0.0, 0.0)})
     assert (problem.kind.value, problem.scope) == ("quota", Scope.EVERYTHING)
     assert problem.message == (
-        "the quota GPUS_ALL_REGIONS of project proj-1 allows none in all regions together; 2 more needed"
+        "the quota GPUS_ALL_REGIONS of project proj-1 is 0 in all regions together; 2 more needed"
     )
     assert problem.hint == (
         "request more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1"
@@ -133,7 +133,7 @@ def test_both_gpu_quotas_are_reported_if_both_are_too_small() -> None:
     quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 1.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (0.0, 0.0)}
     [problem] = problems_of(GceOptions(gpu="t4", max_duration_s=DAY_S), 2, quotas, PROJECT)
     assert "the quota NVIDIA_T4_GPUS of" in problem.message
-    assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS has no room either (0 allowed)"
+    assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS is too small as well (limit 0)"
     [problem] = problems_of(GceOptions(gpu="t4", spot=True), 2, quotas, PROJECT)
     assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of" in problem.message
 

@@ -21,7 +21,7 @@ from typing import Any
 FILES = Path(__file__).parent / "files"
 INVENTORIES = sorted(
     path
-    for pattern in ("*", "beside*/hosts.ini", "beside*/inventory.yml", "limits/hosts.ini")
+    for pattern in ("*", "next_to*/hosts.ini", "next_to*/inventory.yml", "limits/hosts.ini")
     for path in FILES.glob(pattern)
     if path.is_file() and not path.name.endswith(".expected.json")
 )

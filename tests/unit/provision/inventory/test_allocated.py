@@ -9,10 +9,10 @@ import pytest
 from provision.allocation.provider import AllocationProvider
 from provision.inventory.allocation import here, is_allocation, read_allocation
 from provision.inventory.ansible.entries import Entry
-from provision.inventory.errors import Place
+from provision.inventory.errors import Location
 from provision.provider import ErrorKind, ProviderError
-from provision.ssh_config.routes import way
-from provision.static.selection import Chosen, selected
+from provision.ssh_config.routes import resolve_route
+from provision.static.selection import SelectedHost, read_selection
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "gpu[01-03,7],login1"}
 
@@ -50,7 +50,7 @@ def test_the_hint_outside_an_allocation_has_the_command(batch: str, command: str
 
 
 def test_another_allocation_is_not_taken_for_this_one() -> None:
-    with pytest.raises(ProviderError, match="not inside job 11 of Slurm"):
+    with pytest.raises(ProviderError, match="not inside the Slurm allocation 11"):
         read_allocation("slurm:11", SLURM)
 
 
@@ -67,7 +67,7 @@ def test_a_node_list_that_cannot_be_read_is_refused(environ: dict[str, str]) -> 
 def test_a_node_file_that_cannot_be_read_is_refused(given: str, why: str) -> None:
     with pytest.raises(ProviderError, match=why) as refusal:
         read_allocation("pbs:1", {"PBS_JOBID": "1", "PBS_NODEFILE": given})
-    assert "first of its nodes" in refusal.value.hint
+    assert "first node of the job" in refusal.value.hint
 
 
 def test_paths_of_files_are_no_allocations() -> None:
@@ -78,24 +78,27 @@ def test_paths_of_files_are_no_allocations() -> None:
 
 def test_a_limit_selects_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     inside(monkeypatch, SLURM)
-    assert [entry.name for entry in selected("slurm:12", "gpu0*")[1]] == ["gpu01", "gpu02", "gpu03"]
+    assert [entry.name for entry in read_selection("slurm:12", "gpu0*")[1]] == ["gpu01", "gpu02", "gpu03"]
 
 
 def test_variable_files_of_the_working_directory_are_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "group_vars").mkdir()
-    (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: somebody\n")
+    (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: alice\n")
     monkeypatch.chdir(tmp_path)
     inside(monkeypatch, SLURM)
-    assert {entry.user for entry in selected("slurm:12", "")[1]} == {""}
+    assert {entry.user for entry in read_selection("slurm:12", "")[1]} == {""}
 
 
 def test_a_hosts_id_names_its_allocation() -> None:
     """The same node of two allocations is two instances; an id is part of a known_hosts file."""
-    route = way("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
-    place = Place(Path("nodes"), 1)
-    ids = [Chosen(Entry("n1", "n1"), place, (), route, "", job).id for job in ("", "slurm:12", "pbs:12[3].server")]
+    route = resolve_route("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
+    location = Location(Path("nodes"), 1)
+    ids = [
+        SelectedHost(Entry("n1", "n1"), location, (), route, "", job).id
+        for job in ("", "slurm:12", "pbs:12[3].server")
+    ]
     assert ids == [ids[0], f"slurm-12-{ids[0]}", f"pbs-12-3-.server-{ids[0]}"]
 
 

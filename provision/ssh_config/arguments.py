@@ -120,7 +120,7 @@ class SshOptions:
         try:
             words = shlex.split(text)
         except ValueError:
-            raise ValueError("a quote is opened and not closed") from None
+            raise ValueError("unbalanced quotes") from None
         for letter, value in _options(words):
             if letter == "o":
                 self.give(*_named(value))
@@ -131,7 +131,7 @@ class SshOptions:
             elif letter in _LETTERS:
                 self.give(_LETTERS[letter], value)
             elif letter not in _TUNING_FLAGS | _TUNING_WITH_VALUE:
-                raise ValueError(f"the option -{letter} of ssh cannot be honoured")
+                raise ValueError(f"the option -{letter} of ssh is not supported")
 
     def give(self, name: str, value: str) -> None:
         """Add one option of ssh_config, ``name`` in lower case.
@@ -152,7 +152,7 @@ class SshOptions:
         elif name in _READ:
             self.values.setdefault(name, _READ[name](value))
         elif not _is_tuning(name, value):
-            raise ValueError(f"the option {name}={value} of ssh cannot be honoured")
+            raise ValueError(f"the option {name}={value} of ssh is not supported")
 
     def args(self) -> SshArgs:
         """Return the options other than address, port, user and first key."""
@@ -174,7 +174,7 @@ class SshOptions:
 
     def _jump(self, value: str) -> None:
         if "proxyjump" in self.values or "proxycommand" in self.values:
-            raise ValueError("ssh takes -J once, and not behind another proxy")
+            raise ValueError("-J can be given once, and not after another proxy")
         self._proxy_jump(value)
 
     def _proxy_jump(self, value: str) -> None:
@@ -182,7 +182,7 @@ class SshOptions:
         if value.lower() == "none":
             value = "none"
         elif not all(_JUMP.fullmatch(hop) for hop in value.split(",")):
-            raise ValueError(f"{value!r} names no jump hosts: it must read [USER@]HOST[:PORT], with commas between")
+            raise ValueError(f"invalid jump hosts {value!r}; expected [USER@]HOST[:PORT], separated by commas")
         if "proxycommand" not in self.values:
             self.values.setdefault("proxyjump", value)
 
@@ -196,7 +196,7 @@ def ssh_path(text: str) -> str:
     if not text:
         raise ValueError("the path of a file is empty")
     if "%" in text.replace("%%", ""):
-        raise ValueError(f"the path {text!r} holds a token of ssh, which cannot be honoured")
+        raise ValueError(f"tokens of ssh are not supported: {text!r}")
     return text.replace("%%", "%")
 
 
@@ -211,7 +211,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or len(word) < 2:
-            raise ValueError(f"{word!r} is no option of ssh")
+            raise ValueError(f"{word!r} is not an option of ssh")
         letters = word[1:]
         while letters[0] in _FLAGS:
             yield letters[0], ""
@@ -229,7 +229,7 @@ def _named(text: str) -> tuple[str, str]:
     """Return the name and the value of an ``-o`` option: ``Name=value`` or ``Name value``."""
     match = re.fullmatch(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)\s*", text, re.DOTALL)
     if not match:
-        raise ValueError(f"-o {text!r} is no NAME=VALUE")
+        raise ValueError(f"-o {text!r} is not NAME=VALUE")
     return match[1].lower(), match[2]
 
 
@@ -240,19 +240,19 @@ def _unquoted(value: str) -> str:
     except ValueError:
         words = []
     if len(words) != 1:
-        raise ValueError(f"{value!r} must be one word; put double quotes around one with spaces")
+        raise ValueError(f"{value!r} must be one word; quote a word that contains spaces")
     return words[0]
 
 
 def _checking(value: str) -> str:
     if value.lower() not in _CHECKING:
-        raise ValueError(f"StrictHostKeyChecking={value} is none of yes, ask, accept-new and no")
+        raise ValueError(f"invalid StrictHostKeyChecking={value}; expected yes, ask, accept-new, or no")
     return _CHECKING[value.lower()]
 
 
 def _yes_or_no(value: str) -> str:
     if value.lower() not in ("yes", "no"):
-        raise ValueError(f"{value!r} is neither yes nor no")
+        raise ValueError(f"{value!r} is not yes or no")
     return value.lower()
 
 

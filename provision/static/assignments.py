@@ -1,4 +1,4 @@
-"""Records of the hosts of each fleet, on disk: ``ROOT/FLEET.json``, replaced atomically."""
+"""Assignments of the hosts of each fleet, on disk: ``ROOT/FLEET.json``, replaced atomically."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provision.private import make_directory
+from provision.directories import make_directory
 
 
 @dataclass(frozen=True)
-class Record:
+class Assignment:
     """A host that is in a fleet.
 
     Attributes:
         name: Name within the fleet, ``worker-0``.
         id: Unique identifier of the host; empty if the record cannot be read.
-        place: Its name in the inventory.
+        inventory_name: Its name in the inventory.
         target: Host argument of ssh.
         options: Other arguments of ssh.
         python: Interpreter for the user's script; empty: detected on the host.
@@ -31,7 +31,7 @@ class Record:
 
     name: str
     id: str
-    place: str = ""
+    inventory_name: str = ""
     target: str = ""
     options: tuple[str, ...] = ()
     python: str = ""
@@ -41,23 +41,23 @@ class Record:
     created_at: float = 0.0
 
 
-class Records:
-    """The records in the directory `root`, which is created with the first record."""
+class Assignments:
+    """The assignments in the directory `root`, which is created with the first record."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def read(self, fleet: str) -> list[Record]:
+    def read(self, fleet: str) -> list[Assignment]:
         """Return the hosts of a fleet, in their order; a damaged file gives one record without an id."""
         try:
             content = json.loads(self._path(fleet).read_bytes())
-            return [Record(**{**entry, "options": tuple(entry["options"])}) for entry in content["hosts"]]
+            return [Assignment(**{**entry, "options": tuple(entry["options"])}) for entry in content["hosts"]]
         except FileNotFoundError:
             return []
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return [Record("worker-0", "")]
+            return [Assignment("worker-0", "")]
 
-    def write(self, fleet: str, records: Sequence[Record]) -> None:
+    def write(self, fleet: str, records: Sequence[Assignment]) -> None:
         """Replace the records of a fleet; delete the file if `records` is empty."""
         if not records:
             self.forget(fleet)

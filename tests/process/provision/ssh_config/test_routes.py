@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.ssh_config.routes import Way, WayError, agent_socket, parse, way
+from provision.ssh_config.routes import Route, SshConfigError, agent_socket, parse, resolve_route
 
 DIRECTORY = Path(__file__).parent / "ssh"
 FILES = sorted(DIRECTORY.glob("*.conf"))
@@ -38,7 +38,7 @@ def head(path: Path) -> dict[str, str]:
     return {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
 
 
-def field_text(route: Way, field: str) -> str:
+def field_text(route: Route, field: str) -> str:
     """Return a field of a route as the files write it."""
     value = getattr(route, field)
     if isinstance(value, bool):
@@ -57,14 +57,14 @@ def test_the_route_is_that_of_openssh(directory: Path, name: str) -> None:
     path = directory / name
     wanted = head(path)
     options = ["-F", str(path), *shlex.split(wanted.pop("options", ""))]
-    route = way(wanted.pop("host"), options=options)
+    route = resolve_route(wanted.pop("host"), options=options)
     texts = {key: text.replace("@FILE@", str(path)).replace("@SHELL@", "/bin/sh") for key, text in wanted.items()}
     assert {key: field_text(route, key) for key in wanted} == texts
 
 
 def test_every_field_is_checked() -> None:
     named = {key for path in FILES for key in head(path)}
-    assert named >= {field.name for field in dataclasses.fields(Way)}
+    assert named >= {field.name for field in dataclasses.fields(Route)}
 
 
 # --- errors -----------------------------------------------------------------------------------------------------
@@ -82,38 +82,38 @@ def test_every_field_is_checked() -> None:
 def test_the_error_for_a_malformed_file_has_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
-    with pytest.raises(WayError) as error:
-        way("a", options=["-F", str(path)])
+    with pytest.raises(SshConfigError) as error:
+        resolve_route("a", options=["-F", str(path)])
     assert error.value.message.startswith("your SSH configuration cannot be read")
     assert message in error.value.message + error.value.cause
     assert str(path) in error.value.message + error.value.cause + error.value.next_step
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WayError, match="cannot be read"):
-        way("a", options=["-F", str(tmp_path / "none")])
+    with pytest.raises(SshConfigError, match="cannot be read"):
+        resolve_route("a", options=["-F", str(tmp_path / "none")])
 
 
 def test_without_openssh_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(WayError, match="ssh is not installed") as error:
-        way("a")
+    with pytest.raises(SshConfigError, match="ssh is not installed") as error:
+        resolve_route("a")
     assert "OpenSSH client" in error.value.hint
 
 
-def answering(text: str) -> Way:
+def answering(text: str) -> Route:
     """Return the route for a response of OpenSSH."""
-    return way("a", run=lambda _: f"hostname a\nport 22\n{text}")
+    return resolve_route("a", run=lambda _: f"hostname a\nport 22\n{text}")
 
 
 def test_a_proxy_that_hands_over_a_connection_is_refused() -> None:
-    with pytest.raises(WayError, match="hands over a connection"):
+    with pytest.raises(SshConfigError, match="ProxyUseFdpass is not supported for a"):
         answering("user me\nproxycommand p %h\nproxyusefdpass yes\n")
 
 
 @pytest.mark.parametrize("user", ["$(reboot)", "a;b", "a b", "a'b", "a\\b"])
 def test_nothing_that_a_shell_would_run_gets_into_a_proxy_command(user: str) -> None:
-    with pytest.raises(WayError, match="cannot be put into the ProxyCommand"):
+    with pytest.raises(SshConfigError, match="cannot be inserted into the ProxyCommand"):
         answering(f"user {user}\nproxycommand nc %h %p %r\n")
     assert answering(f"user {user}\nproxycommand nc %h %p\n").proxy[-1] == "exec nc a 22"
 

@@ -11,7 +11,7 @@ from provision.provider import ErrorKind, ProviderError
 _SHADOW = Path("/etc/shadow")
 
 
-def login() -> pwd.struct_passwd:
+def current_user() -> pwd.struct_passwd:
     """Return the account that runs this program.
 
     Raises:
@@ -22,31 +22,31 @@ def login() -> pwd.struct_passwd:
     except KeyError:
         raise ProviderError(
             ErrorKind.MISSING,
-            f"User number {os.geteuid()}, who runs this program, has no entry in this system's list of users",
-            cause="sshd lets only known users log in",
+            f"user ID {os.geteuid()} has no entry in the user database of this system",
+            cause="sshd requires a user with a login name",
             hint="run fleet as a user with a login name",
         ) from None
 
 
-def check() -> str:
+def check_login() -> str:
     """Return the name of the account that runs this program, if it can log in.
 
     Raises:
         ProviderError: sshd would reject the login.
     """
-    entry = login()
+    entry = current_user()
     shell = entry.pw_shell or "/bin/sh"
     if Path(shell).name in ("nologin", "false") or not os.access(shell, os.X_OK):
         raise ProviderError(
             ErrorKind.MISSING,
-            f"User {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
+            f"user {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
             hint="run fleet as another user, or change the shell",
             next_step=f"chsh -s /bin/sh {entry.pw_name}",
         )
     if _locked(entry.pw_name):
         raise ProviderError(
             ErrorKind.MISSING,
-            f"User {entry.pw_name} cannot log in on this computer: the account is locked",
+            f"user {entry.pw_name} cannot log in on this computer: the account is locked",
             hint="run fleet as an ordinary user, or unlock this one",
             next_step=f"usermod -p '*' {entry.pw_name}",
         )

@@ -49,7 +49,7 @@ def remove_directory(directory: Path) -> None:
                     ErrorKind.UNREACHABLE,
                     f"{directory} could not be deleted",
                     cause=str(error),
-                    hint="delete it by hand, then repeat the command",
+                    hint="delete it manually, then repeat the command",
                 ) from error
             for inner, _, _ in os.walk(directory):
                 with contextlib.suppress(OSError):
