@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,22 @@ def fused(fuse: Fuse, patch: pytest.MonkeyPatch) -> Iterator[None]:
             lambda session, request, **options: fuse.send(original, session, request, **options),
         )
         yield
+
+
+def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
+    """Play the histories of these seeds; a violation names the seed and what was done."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fleet.commands.fleets.up.reach", reached)
+        patch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
+        patch.setattr("fleet.commands.fleets.down.survey", store_nothing)
+        patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
+        for seed in seeds:
+            emulator.reset()
+            history = History(seed, emulator, directory / str(seed), patch)
+            try:
+                history.play()
+            except Exception as error:
+                raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
 
 
 class History:

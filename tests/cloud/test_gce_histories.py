@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud.histories import History, reached, store_nothing
+from tests.cloud.histories import play_histories
 from tests.emulator import Emulator
 
 SHARES = 4
-HISTORIES = 80
+HISTORIES = 80  # ./scripts/soak cloud plays any number
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,5 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_no_resource_is_left_after_any_history(
-    share: int, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
-    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.commands.fleets.down.survey", store_nothing)
-    monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
-    for seed in range(share, HISTORIES, SHARES):
-        emulator.reset()
-        History(seed, emulator, tmp_path / str(seed), monkeypatch).play()
+def test_no_resource_is_left_after_any_history(share: int, emulator: Emulator, tmp_path: Path) -> None:
+    play_histories(range(share, HISTORIES, SHARES), emulator, tmp_path)

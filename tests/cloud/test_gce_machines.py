@@ -80,7 +80,7 @@ def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | 
     [
         ({"gpu": "p100"}, "open kernel modules", {"--gpu": "t4"}),
         ({"gpu": "v100:2"}, "open kernel modules", {"--gpu": "t4"}),
-        ({"gpu": "h100"}, "a3-highgpu-1g is not sold on demand", {"--spot": True}),
+        ({"gpu": "h100"}, "a3-highgpu-1g is available only as a Spot VM", {"--spot": True}),
         ({"machine_type": "ct6e-standard-1t"}, "TPUs", None),
     ],
 )

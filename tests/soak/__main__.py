@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.soak import faults, fuzz
+from tests.soak import cloud, faults, fuzz
 
 
 def main() -> int:
@@ -35,12 +35,23 @@ def main() -> int:
     )
     other.add_argument("--seed", type=int, default=None, help="seed of the first pass [default: random]")
     other.add_argument("--minutes", type=float, default=30.0, help="length [default: 30]")
+    emulated = campaigns.add_parser(
+        "cloud",
+        help="random histories of faults on a fleet on the emulator of Compute Engine",
+        description="Create and delete fleets under faults, kills, and interruptions; check that nothing is left.",
+    )
+    emulated.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
+    emulated.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     if options.campaign == "fuzz":
         passes = fuzz.run(seed, options.minutes, lambda line: print(line, flush=True))
         print(f"{passes} passes from seed {seed}: nothing found")
         return 0
+    if options.campaign == "cloud":
+        violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
+        print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
+        return 1 if violations else 0
     keep = options.keep or Path(tempfile.mkdtemp(prefix="fleet-soak-"))
     campaign = faults.Campaign(seed, options.histories, options.minutes, options.lanes, keep)
     return 1 if campaign.run() else 0

@@ -104,7 +104,7 @@ def test_unknown_host_keys_are_refused_without_a_terminal(program: Program, home
     for machine in machines(home):
         assert fingerprint(machine.key) in up.err
         assert machine.files_in_home() == []
-    assert "the host keys of gpu1, gpu2 are not confirmed" in up.err
+    assert "the host keys of gpu1, gpu2 are unknown, and confirmation requires a terminal" in up.err
     assert "--accept-new" in up.err
     assert not list((program.state / "fleets").glob("*/"))
     assert not list((program.state / "static").iterdir())

@@ -187,7 +187,7 @@ def _fabric_connection(
         connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and treats 0 as no timeout
         connect_kwargs={
             **({"auth_strategy": keys} if keys else {"pkey": _own_key(key_path), "allow_agent": False}),
-            "fetch_keys": False,
+            "look_for_keys": False,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
             "channel_timeout": timeout_s,

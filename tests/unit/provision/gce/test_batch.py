@@ -93,7 +93,10 @@ def test_a_response_that_is_not_json_keeps_its_text() -> None:
         ("multipart/mixed; boundary=x", b"", "answered with"),
         (*answer([part(1, "200 OK", "{}")]), "lacks some of its calls"),
         (*answer(["Content-Type: application/http\r\n\r\nHTTP/1.1 200 OK\r\n\r\n{}"]), "which call"),
-        (*answer(["Content-ID: <response-0>\r\n\r\nhello"]), "no HTTP response"),
+        (
+            *answer(["Content-ID: <response-0>\r\n\r\nhello"]),
+            "a part of the answer to a batch is not an HTTP response",
+        ),
     ],
 )
 def test_a_response_that_is_not_a_batch_is_refused(content_type: str, body: bytes, words: str) -> None:
