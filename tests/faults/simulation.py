@@ -50,9 +50,10 @@ from train.agent.gang.reconciler import (
     Spawn,
     TaskActivity,
     TaskInspected,
+    Work,
 )
 from train.agent.gang.scheduling import Terms
-from train.agent.gang.states import DesiredState, Source
+from train.agent.gang.states import DesiredState, SlotStatus, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy, Reason, ReasonKind
 
 LINK_TIMEOUT_S = 10.0
@@ -146,7 +147,7 @@ class World:
         self.ports_taken = 0.03  # how often a task finds that another program has its port
         self.attempts: dict[int, dict[str, Snapshot | None]] = {}
         for host in self.hosts.values():
-            slot = Slot(host.name, attempt=1, port=2222, restored=True, facts=HEALTHY)
+            slot = Slot(SlotStatus(host.name, 1, 2222, facts=HEALTHY), work=Work(restored=True))
             self.at(self.random.random() * 0.2, self._birth(host, slot))
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -316,7 +317,7 @@ class World:
         def again() -> None:
             if host.life != life or not host.up or last is None:
                 return
-            fresh = Slot(host.name, facts=HEALTHY, attempt=slot.attempt)
+            fresh = Slot(SlotStatus(host.name, slot.attempt, facts=HEALTHY))
             reason = Reason(f"the agent of {host.name} was killed", ReasonKind.AGENT_KILLED)
             node, actions = election.resume(self.terms, host.name, fresh, last, reason, self.now)
             self._turn(host, node, actions)
@@ -372,7 +373,7 @@ class World:
         host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
         host.frozen, host.dialling, host.task = False, "", None
         host.node = host.held_snapshot = host.live = host.last_order = host.result = None
-        node, actions = election.join(self.terms, host.name, Slot(host.name, facts=HEALTHY), self.now)
+        node, actions = election.join(self.terms, host.name, Slot(SlotStatus(host.name, facts=HEALTHY)), self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
 

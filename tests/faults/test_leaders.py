@@ -36,7 +36,7 @@ def reports(actions: list[PeerAction], to: str) -> list[SlotStatus]:
 
 def test_a_slot_reports_to_a_new_leader_what_it_reported_before_the_election() -> None:
     """Peers notice the loss of a leader at different times, and a peer that does not lead yet ignores reports."""
-    node, _ = election.begin(TERMS, "worker-2", Slot("worker-2"), 0.0)
+    node, _ = election.begin(TERMS, "worker-2", Slot(SlotStatus("worker-2")), 0.0)
     for event in (PeerConnected("worker-0"), MessageReceived("worker-0", order(1, "worker-0", Stage.GO))):
         node, _ = election.step(node, event, 1.0)
     node, _ = election.step(node, PeerLost("worker-0", "silent"), 2.0)
@@ -51,7 +51,7 @@ def test_a_slot_reports_to_a_new_leader_what_it_reported_before_the_election() -
 
 def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> None:
     """Both may connect to each other at once: messages on two connections may be read in a different order."""
-    other, _ = election.begin(TERMS, "worker-1", Slot("worker-1"), 0.0)
+    other, _ = election.begin(TERMS, "worker-1", Slot(SlotStatus("worker-1")), 0.0)
     for event in (
         PeerConnected("worker-0"),
         MessageReceived("worker-0", order(1, "worker-0", Stage.GO)),
@@ -65,7 +65,7 @@ def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> Non
         if isinstance(action, SendMessage) and isinstance(action.message, DesiredState)
     ]
     assert (other.mode, len(reports(actions, "worker-0")), len(orders)) == (Mode.LEADING, 1, 1)
-    joined, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 1.0)
+    joined, _ = election.join(TERMS, "worker-0", Slot(SlotStatus("worker-0")), 1.0)
     joined, _ = election.step(joined, PeerConnected("worker-1"), 1.0)
     late: list[Message] = [*orders, *reports(actions, "worker-0")]
     for message in late:
@@ -76,7 +76,7 @@ def test_what_a_leader_reported_before_it_led_does_not_count_against_it() -> Non
 def test_a_peer_leads_if_its_leader_follows_it() -> None:
     nodes = {}
     for me, leader, term in (("worker-0", "worker-1", 2), ("worker-1", "worker-0", 3)):
-        node, _ = election.join(TERMS, me, Slot(me), 0.0)
+        node, _ = election.join(TERMS, me, Slot(SlotStatus(me)), 0.0)
         for event in (PeerConnected(leader), MessageReceived(leader, order(term, leader, Stage.WAIT))):
             node, actions = election.step(node, event, 1.0)
         nodes[me] = node, reports(actions, leader)[-1]
@@ -88,7 +88,7 @@ def test_a_peer_leads_if_its_leader_follows_it() -> None:
 
 def test_a_new_peer_without_connections_does_not_report_how_the_job_ended() -> None:
     """Its host replaced a lost one, and the others ended without it: only they can report the outcome."""
-    node, _ = election.join(TERMS, "worker-0", Slot("worker-0"), 0.0)
+    node, _ = election.join(TERMS, "worker-0", Slot(SlotStatus("worker-0")), 0.0)
     results = []
     events: tuple[PeerEvent, ...] = (
         PeerLost("worker-1", "refused"),

@@ -134,7 +134,7 @@ def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
 
 def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: Reason, now: float) -> Step:
     """Return the state of a supervisor that replaces a killed one whose processes were all ended."""
-    slot = slot._replace(desired=last, attempt=last.attempt, reason=reason, closed=True)
+    slot = reconciler.update_status(slot._replace(desired=last), attempt=last.attempt, reason=reason, closed=True)
     peer = Peer(terms, local_slot, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
     if last.stage is Stage.RESULT:
         return _step_slot(peer, last)
@@ -235,7 +235,7 @@ def _messages_first(actions: List[PeerAction]) -> List[PeerAction]:
 def _synchronize(peer: Peer, now: float) -> Step:
     actions: List[PeerAction] = []
     while peer.gang is not None:
-        gang = scheduling.receive_status(peer.gang, reconciler.build_status(peer.slot), now)
+        gang = scheduling.receive_status(peer.gang, peer.slot.status, now)
         wanted = scheduling.desired_state(gang)
         peer = peer._replace(gang=gang, job_deadline=gang.job_deadline)
         if peer.slot.desired == wanted or peer.slot.finished:
@@ -267,7 +267,7 @@ def _message_for(peer: Peer, slot: str) -> Optional[Message]:
     follows = peer.mode is Mode.FOLLOWING and slot == peer.leader
     seeks = peer.mode is Mode.SEEKING and slot == peer.candidate and not peer.newcomer
     if follows or seeks:
-        return reconciler.build_status(peer.slot)._replace(term=peer.term)
+        return peer.slot.status._replace(term=peer.term)
     return _claim(peer) if peer.mode is Mode.FOLLOWING and peer.joined else LeaderClaim(peer.term, "")
 
 
@@ -294,7 +294,7 @@ def _leader_lost(peer: Peer, clause: str, now: float) -> Step:
     message = f"{_describe_slot(peer, peer.leader)} was lost: {clause}"
     lost = {**peer.lost, peer.leader: message}
     peer = peer._replace(lost=lost, joined=False)
-    if peer.slot.stop_grace_s is not None:
+    if peer.slot.status.stop_grace_s is not None:
         return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)
     reason = Reason(message, ReasonKind.HOST_LOST)
     if not _can_continue(peer):
@@ -522,7 +522,7 @@ def _leader_timed_out(peer: Peer, now: float) -> Step:
 def _stop_requested(peer: Peer, grace_s: float, now: float) -> Step:
     if peer.mode is Mode.LEADING and peer.gang is not None:
         return peer._replace(gang=scheduling.request_stop(peer.gang, grace_s, now)), []
-    peer = peer._replace(slot=peer.slot._replace(stop_grace_s=grace_s))
+    peer = peer._replace(slot=reconciler.update_status(peer.slot, stop_grace_s=grace_s))
     if peer.joined:
         return peer, []
     return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)

@@ -3,10 +3,9 @@
 A slot starts an attempt only after all processes of the previous attempt have ended.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
-from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
 
@@ -186,41 +185,40 @@ SlotAction = Union[
 ]
 
 
-class Slot(NamedTuple):
-    """The state of a slot; all fields but name, facts, address, ports, and checkpoints belong to `attempt`."""
+class Work(NamedTuple):
+    """The work on one attempt: actions that were performed, and their results that the leader does not need."""
 
-    name: str
-    desired: Optional[DesiredState] = None
-    attempt: int = 0
-    port: int = 0
-    restored: bool = False
-    checkpoint: Optional[str] = None
-    held: bool = False
-    probe_results: Optional[Dict[str, str]] = None
-    exit: Optional[Exit] = None
-    reason: Reason = NO_REASON
-    closed: bool = True
     reserving: bool = False
     restoring: bool = False
+    restored: bool = False
+    checkpoint: Optional[str] = None  # see TaskState
     spawned: bool = False
     probing: bool = False
     released: bool = False
+    inspecting: int = 0  # number of the latest inspection that was requested
+    notices_sent: int = 0
     ending_grace_s: Optional[float] = None  # grace period with which the task is being ended
     end_reported: bool = False
-    finished: bool = False
-    notices_sent: int = 0
-    inspecting: int = 0
-    activity: Optional[TaskActivity] = None
-    inspected: int = 0
-    hang: Optional[HangInspection] = None
-    facts: Optional[Facts] = None
-    address: str = ""
-    link_port: int = 0
-    snapshot: Optional[Snapshot] = None
-    source: Optional[Source] = None
+
+
+class Slot(NamedTuple):
+    """The state of a slot."""
+
+    status: SlotStatus  # as it is reported to the leader
+    desired: Optional[DesiredState] = None
+    work: Work = Work()
     fetching: Optional[Snapshot] = None
-    stop_grace_s: Optional[float] = None
-    preempted: bool = False
+    finished: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name of the slot."""
+        return self.status.slot
+
+    @property
+    def attempt(self) -> int:
+        """Return the attempt that the slot works on."""
+        return self.status.attempt
 
 
 Step = Tuple[Slot, List[SlotAction]]
@@ -234,44 +232,26 @@ def step(slot: Slot, event: SlotEvent) -> Step:
     if isinstance(event, DesiredState):
         slot = _accept_desired_state(slot, event)
     elif isinstance(event, CheckpointHeld):
-        slot = slot._replace(snapshot=event.snapshot, source=event.source)
+        slot = update_status(slot, snapshot=event.snapshot, source=event.source)
     elif isinstance(event, Preempted):
-        slot = slot._replace(preempted=True)
+        slot = update_status(slot, preempted=True)
     elif event.attempt == slot.attempt:
-        slot = _apply_event(slot, event)
+        slot = _TRANSITIONS[type(event)](slot, event)
     return _reconcile(slot)
 
 
-def build_status(slot: Slot) -> SlotStatus:
-    """Return the status to report to the leader."""
-    activity = slot.activity or TaskActivity(slot.attempt, 0.0, 0.0, False)
-    return SlotStatus(
-        slot=slot.name,
-        attempt=slot.attempt,
-        port=slot.port,
-        held=slot.held,
-        probe_results=slot.probe_results,
-        exit=slot.exit,
-        reason=slot.reason,
-        closed=slot.closed,
-        facts=slot.facts,
-        address=slot.address,
-        link_port=slot.link_port,
-        snapshot=slot.snapshot,
-        source=slot.source,
-        stop_grace_s=slot.stop_grace_s,
-        quiet_s=activity.quiet_s,
-        idle_s=activity.idle_s,
-        stepped=activity.stepped,
-        inspected=slot.inspected,
-        hang=slot.hang,
-        preempted=slot.preempted,
-    )
+def update_status(slot: Slot, **changes: Any) -> Slot:
+    """Return the slot with other values in its status."""
+    return slot._replace(status=slot.status._replace(**changes))
 
 
 def is_alive(slot: Slot) -> bool:
     """Return True if processes of the task may still exist."""
-    return slot.spawned and not slot.closed
+    return slot.work.spawned and not slot.status.closed
+
+
+def _update_work(slot: Slot, **changes: Any) -> Slot:
+    return slot._replace(work=slot.work._replace(**changes))
 
 
 def _accept_desired_state(slot: Slot, desired: DesiredState) -> Slot:
@@ -282,50 +262,49 @@ def _accept_desired_state(slot: Slot, desired: DesiredState) -> Slot:
 def _begin_attempt(slot: Slot, attempt: int) -> Slot:
     if attempt <= slot.attempt:
         return slot
-    return Slot(
-        slot.name,
-        slot.desired,
+    before = slot.status
+    status = SlotStatus(
+        before.slot,
         attempt,
-        facts=slot.facts,
-        address=slot.address,
-        link_port=slot.link_port,
-        snapshot=slot.snapshot,
-        source=slot.source,
-        fetching=slot.fetching,
-        stop_grace_s=slot.stop_grace_s,
-        preempted=slot.preempted,
+        facts=before.facts,
+        address=before.address,
+        link_port=before.link_port,
+        snapshot=before.snapshot,
+        source=before.source,
+        stop_grace_s=before.stop_grace_s,
+        preempted=before.preempted,
     )
+    return slot._replace(status=status, work=Work())
 
 
-def _apply_event(slot: Slot, event: SlotEvent) -> Slot:
-    if isinstance(event, Reserved):
-        slot = slot._replace(port=event.port, reserving=False)
-    elif isinstance(event, Restored):
-        slot = slot._replace(restored=not event.problem, restoring=False, reason=slot.reason or event.problem)
-        slot = slot._replace(checkpoint=event.checkpoint)
-    elif isinstance(event, Failed):
-        slot = slot._replace(reason=slot.reason or event.reason, reserving=False, restoring=False)
-    elif isinstance(event, HeldAtGate):
-        slot = slot._replace(held=True)
-    else:
-        slot = _apply_event2(slot, event)
-    return slot
+def _fail(slot: Slot, reason: Reason) -> Slot:
+    """Return the slot with the reason of a failure; the first one counts."""
+    return update_status(slot, reason=slot.status.reason or reason)
 
 
-def _apply_event2(slot: Slot, event: SlotEvent) -> Slot:
-    if isinstance(event, PortsProbed):
-        slot = slot._replace(probe_results=event.errors)
-    elif isinstance(event, Exited):
-        slot = slot._replace(exit=event.exit, reason=slot.reason or event.reason)
-    elif isinstance(event, Closed):
-        slot = slot._replace(closed=True)
-        if slot.desired is not None:
-            slot = _begin_attempt(slot, slot.desired.attempt)
-    elif isinstance(event, TaskActivity):
-        slot = slot._replace(activity=event, hang=None)
-    elif isinstance(event, TaskInspected):
-        slot = slot._replace(inspected=event.inspection, hang=event.hang)
-    return slot
+def _apply_restored(slot: Slot, event: Restored) -> Slot:
+    slot = _update_work(slot, restored=not event.problem, restoring=False, checkpoint=event.checkpoint)
+    return _fail(slot, event.problem)
+
+
+def _apply_closed(slot: Slot, _: Closed) -> Slot:
+    slot = update_status(slot, closed=True)
+    return slot if slot.desired is None else _begin_attempt(slot, slot.desired.attempt)
+
+
+_TRANSITIONS: Dict[type, Callable[[Slot, Any], Slot]] = {
+    Reserved: lambda slot, event: update_status(_update_work(slot, reserving=False), port=event.port),
+    Restored: _apply_restored,
+    Failed: lambda slot, event: _fail(_update_work(slot, reserving=False, restoring=False), event.reason),
+    HeldAtGate: lambda slot, _: update_status(slot, held=True),
+    PortsProbed: lambda slot, event: update_status(slot, probe_results=event.errors),
+    Exited: lambda slot, event: _fail(update_status(slot, exit=event.exit), event.reason),
+    Closed: _apply_closed,
+    TaskActivity: lambda slot, event: update_status(
+        slot, quiet_s=event.quiet_s, idle_s=event.idle_s, stepped=event.stepped, hang=None
+    ),
+    TaskInspected: lambda slot, event: update_status(slot, inspected=event.inspection, hang=event.hang),
+}
 
 
 def _reconcile(slot: Slot) -> Step:
@@ -341,7 +320,7 @@ def _reconcile(slot: Slot) -> Step:
         return slot, [*more, *actions]
     return (
         _prepare_task(slot, desired)
-        if desired.task_of(slot.name) and not slot.reason
+        if desired.task_of(slot.name) and not slot.status.reason
         else _copy_checkpoint(slot, desired)
     )
 
@@ -349,51 +328,51 @@ def _reconcile(slot: Slot) -> Step:
 def _stop_task(slot: Slot, desired: DesiredState) -> Step:
     same = desired.attempt == slot.attempt
     grace_s = desired.grace_s if same else 0.0
-    if slot.exit is not None or (slot.ending_grace_s is not None and grace_s >= slot.ending_grace_s):
+    if slot.status.exit is not None or (slot.work.ending_grace_s is not None and grace_s >= slot.work.ending_grace_s):
         return slot, []
     reason = desired.reason.text if same else f"attempt {desired.attempt} begins"
-    return slot._replace(ending_grace_s=grace_s), [EndTask(slot.attempt, reason, grace_s)]
+    return _update_work(slot, ending_grace_s=grace_s), [EndTask(slot.attempt, reason, grace_s)]
 
 
 def _report_end(slot: Slot, desired: DesiredState) -> Step:
     if desired.stage is Stage.RESULT and desired.result is not None:
         return slot._replace(finished=True), [Finish(desired.result)]
-    if desired.stage is not Stage.WAIT or desired.attempt != slot.attempt or slot.end_reported:
+    if desired.stage is not Stage.WAIT or desired.attempt != slot.attempt or slot.work.end_reported:
         return slot, []
     exits = {desired.display_name(name): ended for name, ended in desired.exits.items()}
     first = desired.display_name(desired.first_failed_slot)
     text, kind = desired.reason
     ended = AttemptEnded(slot.name, desired.attempt, 0.0, first, text, exits, desired.retry_s, reason_kind=kind)
     ended = ended._replace(preempted=desired.preempted, first_failed_slot=desired.first_failed_slot)
-    return slot._replace(end_reported=True), [ReportAttemptEnd(ended)] if desired.task_of(slot.name) else []
+    return _update_work(slot, end_reported=True), [ReportAttemptEnd(ended)] if desired.task_of(slot.name) else []
 
 
 def _prepare_task(slot: Slot, desired: DesiredState) -> Step:
     if desired.stage is Stage.RESERVE:
-        if slot.port or slot.reserving:
+        if slot.status.port or slot.work.reserving:
             return slot, []
-        return slot._replace(reserving=True), [Reserve(slot.attempt)]
-    if slot.spawned or slot.restoring:
+        return _update_work(slot, reserving=True), [Reserve(slot.attempt)]
+    if slot.work.spawned or slot.work.restoring:
         return slot, []
-    if not slot.port:  # it replaces a slot whose loss the leader has not noticed yet
+    if not slot.status.port:  # it replaces a slot whose loss the leader has not noticed yet
         return _copy_checkpoint(slot, desired)
-    if not slot.restored:
-        return slot._replace(restoring=True), [Restore(slot.attempt, desired.snapshot, tuple(desired.sources))]
-    spawn = Spawn(slot.attempt, desired.task_of(slot.name), tuple(desired.members), slot.checkpoint)
-    return slot._replace(spawned=True, closed=False), [spawn]
+    if not slot.work.restored:
+        return _update_work(slot, restoring=True), [Restore(slot.attempt, desired.snapshot, tuple(desired.sources))]
+    spawn = Spawn(slot.attempt, desired.task_of(slot.name), tuple(desired.members), slot.work.checkpoint)
+    return update_status(_update_work(slot, spawned=True), closed=False), [spawn]
 
 
 def _advance_task(slot: Slot, desired: DesiredState) -> Step:
     actions: List[SlotAction] = []
-    if desired.stage is Stage.CHECK and slot.held and not slot.probing:
-        slot = slot._replace(probing=True)
+    if desired.stage is Stage.CHECK and slot.status.held and not slot.work.probing:
+        slot = _update_work(slot, probing=True)
         others = tuple(member for member in desired.members if member.slot != slot.name)
         actions.append(ProbePorts(slot.attempt, others))
-    if desired.stage is Stage.GO and slot.held and not slot.released:
-        slot = slot._replace(released=True)
+    if desired.stage is Stage.GO and slot.status.held and not slot.work.released:
+        slot = _update_work(slot, released=True)
         actions.append(OpenGate(slot.attempt))
-    if desired.stage is Stage.GO and desired.inspection > slot.inspecting:
-        slot = slot._replace(inspecting=desired.inspection)
+    if desired.stage is Stage.GO and desired.inspection > slot.work.inspecting:
+        slot = _update_work(slot, inspecting=desired.inspection)
         actions.append(InspectTask(slot.attempt, desired.inspection))
     slot, more = _forward_notices(slot, desired)
     return slot, [*actions, *more]
@@ -401,17 +380,16 @@ def _advance_task(slot: Slot, desired: DesiredState) -> Step:
 
 def _forward_notices(slot: Slot, desired: DesiredState) -> Step:
     """Forward new notices of this attempt to the user, and copy checkpoints."""
-    new_notices = desired.notices[slot.notices_sent :] if desired.attempt == slot.attempt else []
-    slot, more = _copy_checkpoint(
-        slot._replace(notices_sent=max(slot.notices_sent, len(desired.notices) if new_notices else 0)), desired
-    )
+    new_notices = desired.notices[slot.work.notices_sent :] if desired.attempt == slot.attempt else []
+    slot = _update_work(slot, notices_sent=slot.work.notices_sent + len(new_notices))
+    slot, more = _copy_checkpoint(slot, desired)
     return slot, [*(Notify(slot.attempt, text) for text in new_notices), *more]
 
 
 def _copy_checkpoint(slot: Slot, desired: DesiredState) -> Step:
     """Copy the newest checkpoint while an attempt runs or ends."""
     wanted = desired.snapshot
-    newest_known = newest(slot.snapshot, slot.fetching)
+    newest_known = newest(slot.status.snapshot, slot.fetching)
     if (
         desired.stage not in _COPYING
         or wanted is None

@@ -48,6 +48,7 @@ from train.agent.gang.reconciler import (
     Slot,
     SlotEvent,
     Spawn,
+    Work,
 )
 from train.agent.gang.scheduling import Terms
 from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, from_wire, to_wire
@@ -268,17 +269,16 @@ class Supervisor:
         else:
             if any(member.slot == commit.slot and member.task for member in commit.members):
                 self._attempt = self._new_attempt(commit.attempt)
-            slot = self._new_slot(commit.attempt)._replace(port=start.port.port, restored=True)
+            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(work=Work(restored=True))
             peer, actions = election.begin(terms, commit.slot, slot, now)
         self._apply(peer, actions)
         self._has_begun = True
         self._serve()
 
-    def _new_slot(self, attempt: int) -> Slot:
+    def _new_slot(self, attempt: int, port: int = 0) -> Slot:
         link_port = self._start.listener.getsockname()[1]
-        return Slot(
-            self._commit.slot, attempt=attempt, facts=self._start.facts, address=self._address, link_port=link_port
-        )
+        status = SlotStatus(self._commit.slot, attempt, port, facts=self._start.facts)
+        return Slot(status._replace(address=self._address, link_port=link_port))
 
     def _record_lost_task(self, resumed: Resumed) -> None:
         """Record the end of the task that ran when the previous supervisor was killed."""

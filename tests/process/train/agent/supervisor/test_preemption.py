@@ -15,9 +15,9 @@ from fleet.jobs.policy import preemption_notices
 from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot
+from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot, Work
 from train.agent.gang.scheduling import PREEMPTION_GRACE_S
-from train.agent.gang.states import DesiredState, Source, Stage
+from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
     Exit,
@@ -228,21 +228,21 @@ def order(stage: Stage, **more: object) -> DesiredState:
 
 
 def running() -> Slot:
-    slot, _ = reconciler.step(Slot("worker-1", attempt=1, spawned=True, closed=False, held=True), order(Stage.GO))
-    return slot
+    slot = Slot(SlotStatus("worker-1", 1, closed=False, held=True), work=Work(spawned=True))
+    return reconciler.step(slot, order(Stage.GO))[0]
 
 
 def test_a_slot_reports_that_its_host_is_being_taken_in_whatever_attempt() -> None:
     taken, _ = reconciler.step(running(), Preempted())
-    assert reconciler.build_status(taken).preempted
-    ended = taken._replace(closed=True)
+    assert taken.status.preempted
+    ended = reconciler.update_status(taken, closed=True)
     later, _ = reconciler.step(ended, order(Stage.RESERVE)._replace(attempt=2))
     assert later.attempt == 2
-    assert reconciler.build_status(later).preempted
+    assert later.status.preempted
 
 
 def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
-    slot = running()._replace(snapshot=OLD)
+    slot = reconciler.update_status(running(), snapshot=OLD)
     sources = [Source("10.0.0.2", 5000)]
     significant_lines = order(
         Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason=Reason("taken")
@@ -251,7 +251,7 @@ def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_
     assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
     _, actions = reconciler.step(slot, significant_lines)
     assert actions == []
-    closed = slot._replace(closed=True, snapshot=OLD, fetching=None)
+    closed = reconciler.update_status(slot, closed=True, snapshot=OLD)._replace(fetching=None)
     _, actions = reconciler.step(
         closed, significant_lines._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
     )

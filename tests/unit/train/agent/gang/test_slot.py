@@ -28,8 +28,9 @@ from train.agent.gang.reconciler import (
     SlotAction,
     SlotEvent,
     Spawn,
+    Work,
 )
-from train.agent.gang.states import DesiredState, Source, Stage
+from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Reason
 
 MEMBERS = [
@@ -53,7 +54,7 @@ def play(slot: Slot, *events: SlotEvent) -> tuple[Slot, list[SlotAction]]:
 
 
 def begun() -> Slot:
-    slot, actions = play(Slot("worker-1", attempt=1, port=2223, restored=True), order(Stage.LAUNCH))
+    slot, actions = play(Slot(SlotStatus("worker-1", 1, 2223), work=Work(restored=True)), order(Stage.LAUNCH))
     assert actions == [Spawn(1, "worker-1", tuple(MEMBERS))]
     return slot
 
@@ -99,16 +100,16 @@ def test_the_end_of_an_attempt_is_reported_once_by_the_slots_that_took_part() ->
     slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
     slot, actions = play(slot, waits, waits)
     assert [type(action) for action in actions] == [ReportAttemptEnd]
-    spare = Slot("worker-2", attempt=1, restored=True)
+    spare = Slot(SlotStatus("worker-2", 1), work=Work(restored=True))
     assert play(spare, waits)[1] == []
 
 
 def test_a_host_that_cannot_take_part_says_so_and_does_nothing_else() -> None:
     reason = Reason("no port is free")
-    slot, actions = play(Slot("worker-1", attempt=1), order(Stage.RESERVE, 2), Failed(2, reason))
+    slot, actions = play(Slot(SlotStatus("worker-1", 1)), order(Stage.RESERVE, 2), Failed(2, reason))
     assert actions == [Reserve(2)]
-    assert reconciler.build_status(slot)[:2] == ("worker-1", 2)
-    assert (reconciler.build_status(slot).reason, reconciler.build_status(slot).closed) == (reason, True)
+    assert slot.status[:2] == ("worker-1", 2)
+    assert (slot.status.reason, slot.status.closed) == (reason, True)
     assert play(slot, order(Stage.LAUNCH, 2))[1] == []
 
 
@@ -121,7 +122,7 @@ def test_newer_checkpoints_are_fetched_while_all_train_and_older_ones_never() ->
         slot, CheckpointHeld(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources)
     )
     assert actions == []
-    _, actions = play(Slot("worker-2", attempt=1, restored=True), goes)
+    _, actions = play(Slot(SlotStatus("worker-2", 1), work=Work(restored=True)), goes)
     assert actions == [Fetch(NEWEST, tuple(sources))]
 
 
@@ -141,7 +142,7 @@ EVENTS: st.SearchStrategy[SlotEvent] = st.one_of(
 @given(st.lists(EVENTS, max_size=40))
 @settings(max_examples=500, deadline=None)
 def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SlotEvent]) -> None:
-    slot = Slot("worker-1", attempt=1, port=2223, restored=True)
+    slot = Slot(SlotStatus("worker-1", 1, 2223), work=Work(restored=True))
     alive, highest = 0, 0
     for event in events:
         if isinstance(event, Closed) and event.attempt == alive:
