@@ -392,7 +392,7 @@ def test_a_node_that_does_not_join_is_named_as_in_slurm(cluster: Slurm) -> None:
 
 def test_an_agent_in_an_allocation_without_srun_is_refused(cluster: Slurm) -> None:
     ran = cluster.run("salloc", "-N2", "fleet", "agent", "task.py", code=2)
-    assert "has not started it on its nodes" in ran.err
+    assert "did not start this process on all its nodes" in ran.err
     assert "srun fleet agent task.py" in ran.err
 
 
