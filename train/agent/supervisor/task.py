@@ -245,7 +245,8 @@ class TaskProcess:
         self._drain()
         self._loop.cancel("arrive")
         if self.exit.signal == signal.SIGKILL and not self.killed and self._oom is not None:
-            self.reason = Reason(self._oom.verdict(self.pid), ReasonKind.OUT_OF_MEMORY)
+            verdict = self._oom.verdict(self.pid)
+            self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
         if self._oom is not None:
             self._oom.close()
         if self._stack_requests:
