@@ -30,9 +30,9 @@ def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
     alive = {host for host, report in reports.items() if report.alive and report.result is None}
     if not alive:
         return "", []
-    giver = min(alive)
-    missing = [member.slot for member in reports[giver].members if member.slot not in alive]
-    return (giver, missing) if missing else ("", [])
+    source = min(alive)
+    missing = [member.slot for member in reports[source].members if member.slot not in alive]
+    return (source, missing) if missing else ("", [])
 
 
 def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
@@ -47,33 +47,33 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
             reports = newest_reports(list(channels.values()), started=record.last_job).by_host
         except FleetError:
             return []
-        giver, missing = missing_slots(reports)
-        return [name for name in missing if name in channels and _join(name, giver, reports, channels, record, sink)]
+        source, missing = missing_slots(reports)
+        return [name for name in missing if name in channels and _join(name, source, reports, channels, record, sink)]
 
 
 def _join(
     name: str,
-    giver: str,
+    source: str,
     reports: Mapping[str, JobReport],
     channels: Mapping[str, AgentClient],
     record: FleetRecord,
     sink: Sink,
 ) -> bool:
 
-    job = reports[giver].job
+    job = reports[source].job
     try:
-        invitation, python = channels[giver].invite(GetJoinInfo(job, giver)), ""
-        wanted = invitation.commit
-        if wanted.requirements:
+        join_info, python = channels[source].get_join_info(GetJoinInfo(job, source)), ""
+        commit = join_info.commit
+        if commit.requirements:
             (installed,) = install(
-                [channels[name]], wanted.requirements, sink, constraints=wanted.constraints, on_top=True
+                [channels[name]], commit.requirements, sink, constraints=commit.constraints, on_top=True
             )
             python = installed.python
         channels[name].join(
-            invitation,
+            join_info,
             name,
-            channels[giver],
-            lambda prepared, env: moved_share(env, prepared.gpus, (giver, name), record.tasks_per_host),
+            channels[source],
+            lambda prepared, env: moved_share(env, prepared.gpus, (source, name), record.tasks_per_host),
             python,
         )
     except FleetError as error:

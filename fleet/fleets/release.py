@@ -35,7 +35,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     with opened(hosts, key) as outcomes:
         failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
         channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        for outcome in ask_each(channels, lambda channel: channel.leave(Release())):
+        for outcome in ask_each(channels, lambda channel: channel.release(Release())):
             if outcome.error is None:
                 sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
             else:

@@ -63,7 +63,7 @@ STEP_S = 120.0
 STOP_MARGIN_S = 20.0
 """Longest time to stop a job, in addition to the grace period, in seconds."""
 
-_LEAVE_MARGIN_S = 60.0
+_RELEASE_MARGIN_S = 60.0
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Pattern of the names of jobs and tasks."""
@@ -239,56 +239,56 @@ class AgentClient:
         """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
         return self._ask(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
 
-    def invite(self, request: GetJoinInfo) -> JoinInfo:
+    def get_join_info(self, request: GetJoinInfo) -> JoinInfo:
         """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""
         return self._ask(request, JoinInfo, ANSWER_S, "describing the job")
 
     def join(
         self,
-        invitation: JoinInfo,
+        join_info: JoinInfo,
         name: str,
-        giver: AgentClient,
+        source: AgentClient,
         variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
         python: str = "",
     ) -> Committed:
-        """Take over the slot `name` in a running job; contents that the host lacks come from the store of `giver`.
+        """Take over the slot `name` in a running job; contents that the host lacks come from the store of `source`.
 
         Args:
-            invitation: The description of the job from `giver`.
+            join_info: The description of the job from `source`.
             name: The slot.
-            giver: Agent of a host where the job runs.
-            variables: Returns the variables of the task, given those of the task on `giver`.
+            source: Agent of a host where the job runs.
+            variables: Returns the variables of the task, given those of the task on `source`.
             python: The host's interpreter; empty: the one in its settings.
         """
-        invited = invitation.commit
+        commit = join_info.commit
         preparation = Prepare(
-            job=invited.job,
-            fleet=invitation.fleet,
+            job=commit.job,
+            fleet=join_info.fleet,
             slot=name,
-            entries=invitation.entries,
+            entries=join_info.entries,
             address=self.host.private_address,
             python=python or self.host.python,
             join=True,
         )
-        answer = self._prepare(preparation, lambda want: self._pass_contents(want, giver))
+        answer = self._prepare(preparation, lambda want: self._pass_contents(want, source))
         members = [
-            answer.member._replace(task=member.task) if member.slot == name else member for member in invited.members
+            answer.member._replace(task=member.task) if member.slot == name else member for member in commit.members
         ]
-        command = list(invited.command)
-        if invitation.python and command[0] == invitation.python:
+        command = list(commit.command)
+        if join_info.python and command[0] == join_info.python:
             command[0] = answer.python
-        env = variables(answer, invited.env)
-        return self.commit(invited._replace(slot=name, members=members, env=env, command=command))
+        env = variables(answer, commit.env)
+        return self.commit(commit._replace(slot=name, members=members, env=env, command=command))
 
-    def _pass_contents(self, want: Want, giver: AgentClient) -> None:
+    def _pass_contents(self, want: Want, source: AgentClient) -> None:
         if not want.objects:
             return
         doing = "sending the job's files"
-        giver.transport.send(FetchContents(want.objects), doing=doing)
+        source.transport.send(FetchContents(want.objects), doing=doing)
         chunk = Chunk(1)
         while chunk.payload:
-            record, data = giver.transport.receive(ANSWER_S, doing)
-            chunk = giver._checked(record, Chunk)
+            record, data = source.transport.receive(ANSWER_S, doing)
+            chunk = source._checked(record, Chunk)
             self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
 
     def follow(self, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
@@ -331,9 +331,9 @@ class AgentClient:
 
     # --- the host -------------------------------------------------------------------------------------------------
 
-    def leave(self, request: Release) -> Released:
+    def release(self, request: Release) -> Released:
         """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
-        return self._ask(request, Released, request.grace_s + _LEAVE_MARGIN_S, "removing the fleet's files")
+        return self._ask(request, Released, request.grace_s + _RELEASE_MARGIN_S, "removing the fleet's files")
 
     def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
         """Install missing packages on a host, and check whether its GPUs can be used.
@@ -346,7 +346,7 @@ class AgentClient:
         """
         return self._step_by_step(request, Bootstrapped, on_step, "getting ready")
 
-    def try_alone(self, request: SmokeTest, on_step: Callable[[BootstrapStep], None]) -> SmokeTestResult:
+    def smoke_test(self, request: SmokeTest, on_step: Callable[[BootstrapStep], None]) -> SmokeTestResult:
         """Run the prepared script alone until its first step; the host keeps no results.
 
         Closing the connection stops the script.

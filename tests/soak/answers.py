@@ -143,9 +143,9 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], objec
         (lambda agent: agent.prepare(request), damaged(mangler, prepared)),
         (lambda agent: agent.commit(commit), damaged(mangler, committed)),
         (lambda agent: agent.stop(records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
-        (lambda agent: agent.leave(records.Release()), damaged(mangler, records.Released(True))),
+        (lambda agent: agent.release(records.Release()), damaged(mangler, records.Released(True))),
         (
-            lambda agent: agent.invite(records.GetJoinInfo(JOB, "worker-1")),
+            lambda agent: agent.get_join_info(records.GetJoinInfo(JOB, "worker-1")),
             damaged(mangler, _first(records.JoinInfo)),
         ),
         (

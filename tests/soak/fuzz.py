@@ -217,13 +217,13 @@ def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
     """Send damaged lines to the listener on a task's port; check that a valid probe is answered afterwards."""
     site = Site()
     try:
-        port = site.door()
+        port = site.listen()
         question = port_question("job", 1, "worker-0", b"n" * 16)
         for _ in range(rounds):
             with _say(mangler, port, question):
                 site.loop.after("test", 0.002, lambda: None)
                 site.loop.turn()
-        assert site.visit(port) == {"worker-1": ""}
+        assert site.probe(port) == {"worker-1": ""}
     finally:
         for close in site.closing:
             close()

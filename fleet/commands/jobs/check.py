@@ -233,7 +233,9 @@ class _Check:
         command = program.entry.command(prepared.python, self._request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self._request.env}
-        return channel.try_alone(SmokeTest(command, env, self._request.secrets, self._request.local_first_s), stepped)
+        return channel.smoke_test(
+            SmokeTest(command, env, self._request.secrets, self._request.local_first_s), stepped
+        )
 
 
 def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:

@@ -163,8 +163,8 @@ class _OutgoingConnection:
 
     Args:
         loop: Event loop that serves it.
-        bond: What we have in common.
-        me: Local slot, as in the greeting.
+        credentials: Authenticate the agents of the job.
+        local_slot: Local slot, as in the greeting.
         other: The slot to connect to.
         on_up: Called when the other has proven itself.
         on_message: Called with its messages.
@@ -292,8 +292,8 @@ class PeerConnections:
     Args:
         loop: Event loop that serves it.
         listener: Where the others connect.
-        bond: What we have in common.
-        me: Local slot.
+        credentials: Authenticate the agents of the job.
+        local_slot: Local slot.
         others: The other slots.
         events: What to call when something happens.
     """

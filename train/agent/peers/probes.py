@@ -57,10 +57,10 @@ class ProbeListener:
 
     Args:
         loop: Event loop that serves it.
-        listener: Listens on the port; stays open when the door is closed.
-        bond: What the agents of the job have in common.
+        listener: Listens on the port; stays open when this is closed.
+        credentials: Authenticate the agents of the job.
         slot: Local slot.
-        visitors: How many are expected.
+        expected: Number of agents that send probes.
     """
 
     def __init__(
@@ -141,15 +141,15 @@ class _PortProbe:
 class PortProbes:
     """Probe the ports of other tasks, many at once.
 
-    A loaded host may lose or refuse a connection that the next one gets. A visit that fails is therefore repeated:
-    for the whole VISITS_DEADLINE_S, or for VISIT_DEADLINE_S if only the network or the address can be wrong. A task
-    that was not visited twice in that time gets no verdict at all: then it is this host that is too slow.
+    A loaded host may lose or refuse a connection that the next one gets. A failed probe is therefore repeated:
+    for up to PROBES_DEADLINE_S, or up to PORT_DEADLINE_S if only the network or the address can be wrong. A task
+    that was not probed twice in that time gets no verdict at all: then it is this host that is too slow.
 
     Args:
         loop: Event loop that serves it.
-        bond: What the agents of the job have in common.
+        credentials: Authenticate the agents of the job.
         slot: Local slot.
-        others: The tasks to visit.
+        others: The tasks to probe.
         on_done: Called once with why each of them cannot be reached; empty for those that can.
     """
 
@@ -175,16 +175,16 @@ class PortProbes:
     def begin(self) -> None:
         """Start the probes; without other tasks, finish at once."""
         self._deadline = time.monotonic() + PROBES_DEADLINE_S
-        self._loop.after("visits", PROBES_DEADLINE_S, self._give_up)
+        self._loop.after("port probes", PROBES_DEADLINE_S, self._give_up)
         self._start_probes()
 
     def close(self) -> None:
         """End all probes without a result."""
         self._done = True
-        self._loop.cancel("visits")
+        self._loop.cancel("port probes")
         self._waiting.clear()
         for slot in list(self._pausing):
-            self._loop.cancel(f"visit {slot}")
+            self._loop.cancel(f"port probe {slot}")
         self._pausing.clear()
         for probe in list(self._active.values()):
             self._disconnect(probe)
@@ -203,7 +203,9 @@ class PortProbes:
         probe.nonce = os.urandom(NONCE_BYTES)
         probe.answer.clear()
         # A host that is too slow for one deadline may meet the next, longer one.
-        self._loop.after(f"visit {member.slot}", PORT_DEADLINE_S * 2**probe.failures, lambda: self._timed_out(probe))
+        self._loop.after(
+            f"port probe {member.slot}", PORT_DEADLINE_S * 2**probe.failures, lambda: self._timed_out(probe)
+        )
         try:
             family, _, _, _, where = socket.getaddrinfo(member.address, member.port, type=socket.SOCK_STREAM)[0]
             probe.connection = socket.socket(family, socket.SOCK_STREAM)
@@ -299,7 +301,7 @@ class PortProbes:
             self._results[slot] = clause
             return
         self._pausing[slot] = probe
-        self._loop.after(f"visit {slot}", pause_s, lambda: self._repeat(probe))
+        self._loop.after(f"port probe {slot}", pause_s, lambda: self._repeat(probe))
 
     def _repeat(self, probe: _PortProbe) -> None:
         del self._pausing[probe.member.slot]
@@ -309,7 +311,7 @@ class PortProbes:
     def _disconnect(self, probe: _PortProbe) -> None:
         slot = probe.member.slot
         self._active.pop(slot, None)
-        self._loop.cancel(f"visit {slot}")
+        self._loop.cancel(f"port probe {slot}")
         if probe.connection is not None:
             self._loop.unwatch(probe.connection.fileno())
             _reset(probe.connection)

@@ -55,7 +55,7 @@ def prepared(python: str) -> Prepared:
     return Prepared(NEW, python, {}, [], 1, 1, "h", "/w")
 
 
-def invitation(command: list[str], **fields: object) -> JoinInfo:
+def join_info(command: list[str], **fields: object) -> JoinInfo:
     commit = Commit("j", "worker-0", MEMBERS, "00", command, {}, {}, **fields)  # type: ignore[arg-type]
     return JoinInfo("demo", [], commit, "/their/python")
 
@@ -69,9 +69,9 @@ def invitation(command: list[str], **fields: object) -> JoinInfo:
     ],
 )
 def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted: list[str]) -> None:
-    taker, sent = client("worker-1", prepared("/found/python"), Committed(7))
-    giver, _ = client("worker-0")
-    taker.join(invitation(command), "worker-1", giver, lambda _, env: {**env, "A": "1"})
+    joining, sent = client("worker-1", prepared("/found/python"), Committed(7))
+    source, _ = client("worker-0")
+    joining.join(join_info(command), "worker-1", source, lambda _, env: {**env, "A": "1"})
     prepare, commit = sent
     assert isinstance(prepare, Prepare)
     assert isinstance(commit, Commit)
@@ -80,20 +80,20 @@ def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted:
 
 
 def test_packages_are_installed_before_it_joins() -> None:
-    terms = invitation(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
-    taker, sent = client(
+    terms = join_info(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
+    joining, sent = client(
         "worker-1",
         Bootstrapped("/venv/python", {}, [], 0, True, 1.0),
         prepared("/venv/python"),
         Committed(7),
     )
-    giver, _ = client("worker-0", terms)
-    record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (taker.host,))
+    source, _ = client("worker-0", terms)
+    record = FleetRecord(FleetSpec("demo", "local", 2), 0.0, (joining.host,))
     reports = {
         "worker-0": JobReport("j", "demo", "worker-0", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
     }
     sink: Any = SimpleNamespace(emit=lambda _: None)
-    channels = {"worker-0": giver, "worker-1": taker}
+    channels = {"worker-0": source, "worker-1": joining}
     assert fix._join("worker-1", "worker-0", reports, channels, record, sink)
     install, prepare, commit = sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)

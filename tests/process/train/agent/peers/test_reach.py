@@ -12,14 +12,14 @@ import pytest
 from train.agent.gang import readiness
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import reserve_task_port
-from train.agent.peers import probes as reach
+from train.agent.peers import probes as probing
 from train.agent.peers.connections import JobCredentials
 from train.agent.peers.probes import PortProbes, ProbeListener
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import LinkError, port_answer, port_owner, port_question
 
 SECRET = b"s" * 32
-BOND = JobCredentials("job", SECRET, 1.0, 1)
+CREDENTIALS = JobCredentials("job", SECRET, 1.0, 1)
 NONCE = b"n" * 16
 
 
@@ -72,9 +72,9 @@ class Site:
         self.closing: list[Callable[[], None]] = []
         self.results: list[dict[str, str]] = []
 
-    def door(self, task: str = "worker-1", bond: JobCredentials = BOND) -> int:
+    def listen(self, task: str = "worker-1", credentials: JobCredentials = CREDENTIALS) -> int:
         port = reserve_task_port(30000)
-        self.closing += [ProbeListener(self.loop, port.listener, bond, task, 4).close, port.release]
+        self.closing += [ProbeListener(self.loop, port.listener, credentials, task, 4).close, port.release]
         return port.port
 
     def stranger(self) -> socket.socket:
@@ -82,11 +82,11 @@ class Site:
         self.closing.append(listener.close)
         return listener
 
-    def visit(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
+    def probe(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
         others = [Member(f"worker-{n + 1}", f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
-        visits = PortProbes(self.loop, BOND, "worker-0", others, self.results.append)
-        self.closing.append(visits.close)
-        visits.begin()
+        probes = PortProbes(self.loop, CREDENTIALS, "worker-0", others, self.results.append)
+        self.closing.append(probes.close)
+        probes.begin()
         end = time.monotonic() + 10
         while not self.results:
             assert time.monotonic() < end
@@ -105,14 +105,14 @@ def site() -> Iterator[Site]:
 
 
 def remove_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PORT_DEADLINE_S", 0.2)
-    monkeypatch.setattr(reach, "PROBES_DEADLINE_S", 1.0)
+    monkeypatch.setattr(probing, "PORT_DEADLINE_S", 0.2)
+    monkeypatch.setattr(probing, "PROBES_DEADLINE_S", 1.0)
 
 
 def test_ports_of_the_job_are_reached_and_no_port_is_soon_done(site: Site) -> None:
-    ports = [site.door(f"worker-{n + 1}") for n in range(3)]
-    assert site.visit(*ports) == {"worker-1": "", "worker-2": "", "worker-3": ""}
-    assert site.visit() == {}
+    ports = [site.listen(f"worker-{n + 1}") for n in range(3)]
+    assert site.probe(*ports) == {"worker-1": "", "worker-2": "", "worker-3": ""}
+    assert site.probe() == {}
 
 
 def test_over_ipv6_too(site: Site) -> None:
@@ -120,13 +120,13 @@ def test_over_ipv6_too(site: Site) -> None:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error.strerror}")
-    assert site.visit(site.door(), address="::1") == {"worker-1": ""}
+    assert site.probe(site.listen(), address="::1") == {"worker-1": ""}
 
 
-def test_more_hosts_than_are_visited_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_AT_ONCE", 2)
-    ports = [site.door(f"worker-{n + 1}") for n in range(7)]
-    assert set(site.visit(*ports).values()) == {""}
+def test_more_hosts_than_are_probed_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_AT_ONCE", 2)
+    ports = [site.listen(f"worker-{n + 1}") for n in range(7)]
+    assert set(site.probe(*ports).values()) == {""}
 
 
 def test_a_closed_port_is_reported_as_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,24 +134,24 @@ def test_a_closed_port_is_reported_as_refused(site: Site, monkeypatch: pytest.Mo
     listener = site.stranger()
     port = listener.getsockname()[1]
     listener.close()
-    assert site.visit(port) == {"worker-1": readiness.REFUSED}
+    assert site.probe(port) == {"worker-1": readiness.REFUSED}
 
 
 def test_the_agent_of_another_task_is_reported_by_name(site: Site) -> None:
-    assert site.visit(site.door("worker-5")) == {"worker-1": "worker-5 answers there"}
+    assert site.probe(site.listen("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
-@pytest.mark.parametrize("bond", [JobCredentials("other", SECRET, 1.0, 1), BOND._replace(attempt=2)])
+@pytest.mark.parametrize("credentials", [JobCredentials("other", SECRET, 1.0, 1), CREDENTIALS._replace(attempt=2)])
 def test_another_job_or_attempt_is_a_stranger(
-    site: Site, bond: JobCredentials, monkeypatch: pytest.MonkeyPatch
+    site: Site, credentials: JobCredentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove_limit(monkeypatch)
-    assert site.visit(site.door(bond=bond)) == {"worker-1": readiness.STRANGER}
+    assert site.probe(site.listen(credentials=credentials)) == {"worker-1": readiness.STRANGER}
 
 
 def test_a_server_that_accepts_the_connection_and_is_silent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
-    assert site.visit(site.stranger().getsockname()[1]) == {"worker-1": readiness.SILENT}
+    assert site.probe(site.stranger().getsockname()[1]) == {"worker-1": readiness.SILENT}
 
 
 def test_a_host_that_drops_packets_is_reported_as_timed_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,24 +166,24 @@ def test_a_host_that_drops_packets_is_reported_as_timed_out(site: Site, monkeypa
         filler.setblocking(False)
         filler.connect_ex(where)
         site.closing.append(filler.close)
-    assert site.visit(where[1]) == {"worker-1": readiness.TIMED_OUT}
+    assert site.probe(where[1]) == {"worker-1": readiness.TIMED_OUT}
 
 
-def test_a_task_that_was_not_visited_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PROBES_DEADLINE_S", 0.3)
-    monkeypatch.setattr(reach, "_AT_ONCE", 1)
+def test_a_task_that_was_not_probed_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "PROBES_DEADLINE_S", 0.3)
+    monkeypatch.setattr(probing, "_AT_ONCE", 1)
     silent = site.stranger().getsockname()[1]
-    assert site.visit(silent, site.door("worker-2")) == {}
+    assert site.probe(silent, site.listen("worker-2")) == {}
 
 
 class Busy:
     """A proxy for a task's port that closes the first connections, as a loaded host does."""
 
-    def __init__(self, site: Site, port: int, closes: int, how: Callable[[socket.socket], None]) -> None:
+    def __init__(self, site: Site, port: int, closes: int, close: Callable[[socket.socket], None]) -> None:
         self.left = closes
         self._site = site
         self._port = port
-        self._how = how
+        self._close = close
         self._loop = site.loop
         self._listener = site.stranger()
         self._listener.setblocking(False)
@@ -192,15 +192,15 @@ class Busy:
         self._loop.watch(self._listener.fileno(), READ, lambda _: self._accept())
 
     def _accept(self) -> None:
-        guest, _ = self._listener.accept()
+        incoming, _ = self._listener.accept()
         if self.left:
             self.left -= 1
-            self._how(guest)
-            self._site.closing.append(guest.close)
+            self._close(incoming)
+            self._site.closing.append(incoming.close)
             return
-        door = socket.create_connection(("127.0.0.1", self._port))
-        self._site.closing += [guest.close, door.close]
-        for source, other in ((guest, door), (door, guest)):
+        outgoing = socket.create_connection(("127.0.0.1", self._port))
+        self._site.closing += [incoming.close, outgoing.close]
+        for source, other in ((incoming, outgoing), (outgoing, incoming)):
             self._loop.watch(source.fileno(), READ, lambda _, source=source, other=other: self._pass(source, other))  # type: ignore[misc]
 
     def _pass(self, source: socket.socket, other: socket.socket) -> None:
@@ -220,34 +220,34 @@ def reset(connection: socket.socket) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("how", [socket.socket.close, reset], ids=["closes", "resets"])
+@pytest.mark.parametrize("close", [socket.socket.close, reset], ids=["closes", "resets"])
 def test_a_host_that_loses_the_first_connections_is_not_blamed(
-    site: Site, how: Callable[[socket.socket], None]
+    site: Site, close: Callable[[socket.socket], None]
 ) -> None:
-    busy = Busy(site, site.door(), 5, how)
-    assert site.visit(busy.front) == {"worker-1": ""}
+    busy = Busy(site, site.listen(), 5, close)
+    assert site.probe(busy.front) == {"worker-1": ""}
     assert busy.left == 0
 
 
 def test_a_host_that_is_silent_at_first_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PORT_DEADLINE_S", 0.2)
-    busy = Busy(site, site.door(), 2, lambda _: None)
-    assert site.visit(busy.front) == {"worker-1": ""}
+    monkeypatch.setattr(probing, "PORT_DEADLINE_S", 0.2)
+    busy = Busy(site, site.listen(), 2, lambda _: None)
+    assert site.probe(busy.front) == {"worker-1": ""}
 
 
 def test_strangers_at_the_port_disturb_no_peer(site: Site) -> None:
-    port = site.door()
+    port = site.listen()
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     for stranger, data in zip(strangers, (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"\n"), strict=False):
         stranger.sendall(data)
-    assert site.visit(port) == {"worker-1": ""}
+    assert site.probe(port) == {"worker-1": ""}
     for stranger in strangers:
         stranger.close()
 
 
 def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site: Site) -> None:
-    port = site.door()
-    assert site.visit(port) == {"worker-1": ""}
+    port = site.listen()
+    assert site.probe(port) == {"worker-1": ""}
     site.closing.pop(0)()
     site.closing.pop(0)()
     with socket.socket() as after:  # without SO_REUSEADDR: even a connection in TIME_WAIT would block it

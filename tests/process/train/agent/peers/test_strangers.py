@@ -110,7 +110,7 @@ def test_a_stranger_that_answers_a_call_does_not_end_the_agent(net: Net, answer:
 
 @pytest.mark.parametrize("line", PORT_LINES.values(), ids=PORT_LINES)
 def test_a_stranger_at_a_task_port_loses_only_its_own_connection(site: Site, line: bytes) -> None:
-    port = site.door()
+    port = site.listen()
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(line)
 
@@ -120,7 +120,7 @@ def test_a_stranger_at_a_task_port_loses_only_its_own_connection(site: Site, lin
             return is_closed(stranger)
 
         wait_for("the end of the connection", closed)
-    assert site.visit(port) == {"worker-1": ""}
+    assert site.probe(port) == {"worker-1": ""}
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
     assert net.downs() == []
 
 
-def test_idle_strangers_do_not_keep_visitors_from_a_task_port(site: Site) -> None:
-    port = site.door()
+def test_idle_strangers_do_not_keep_probes_from_a_task_port(site: Site) -> None:
+    port = site.listen()
     with crowd(port, 200):
-        assert site.visit(port) == {"worker-1": ""}
+        assert site.probe(port) == {"worker-1": ""}
 
 
 def test_idle_strangers_do_not_keep_hosts_from_a_checkpoint(tmp_path: Path) -> None:

@@ -78,6 +78,20 @@ class Job:
     def wait_for_step(self, step: int, slot: int = 0, attempt: int = 1) -> None:
         wait_for(f"step {step}", lambda: f"step {step}\n" in self.log(slot, attempt))
 
+    def wait_for_copy(self, step: int, slots: list[int]) -> None:
+        """Wait until each of the slots holds a complete copy of the checkpoint of a step, or of a later one."""
+        for slot in slots:
+            wait_for(f"a copy of step {step} in slot {slot}", lambda slot=slot: self.copied_step(slot) >= step)  # type: ignore[misc]
+
+    def copied_step(self, slot: int) -> int:
+        """Return the step of the checkpoint that a slot holds; 0: none."""
+        copies = self.directory(slot) / "replica"
+        try:
+            directories = [manifest.parent for manifest in copies.glob("*-*-*/manifest")]
+            return max((json.loads((directory / "0").read_text()) for directory in directories), default=0)
+        except FileNotFoundError:  # a newer copy replaced it
+            return 0
+
     def pid(self, slot: int, kind: str) -> int:
         """Of the ``task`` or the ``watchdog`` of a slot."""
         processes = json.loads((self.directory(slot) / "processes").read_text())
@@ -185,9 +199,9 @@ def test_without_restarts_a_killed_supervisor_fails_the_job_and_is_named(connect
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, slot: int) -> None:
     job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=2.0)
-    job.wait_for_step(39)
-    job.lose_host(slot)
     left = [other for other in range(3) if other != slot]
+    job.wait_for_copy(30, left)
+    job.lose_host(slot)
     results = [job.result(other) for other in left]
     assert {(result.outcome, result.attempt) for result in results} == {(Outcome.SUCCEEDED, 2)}
     configs = [job.begins(other, 2)[1] for other in left]
@@ -210,7 +224,7 @@ def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, slot: int) -> None:
     job = Job(connect, 3, AGAIN, link_timeout_s=2.0, spares=["worker-2"])
-    job.wait_for_step(39)
+    job.wait_for_copy(30, [1 - slot, 2])
     assert not (job.directory(2) / "attempt-1").exists()
     job.lose_host(slot)
     story = job.story(2)
@@ -227,7 +241,7 @@ def test_a_spare_takes_over_the_place_of_a_lost_host(connect: Connect, slot: int
 def test_a_new_host_joins_under_the_name_of_a_lost_one(connect: Connect, slot: int) -> None:
     policy = AGAIN._replace(host_timeout_s=30.0)
     job = Job(connect, 2, policy, link_timeout_s=2.0, secret_env={"KEY": "s3cr3t"})
-    job.wait_for_step(39)
+    job.wait_for_copy(30, [1 - slot])
     job.lose_host(slot)
     survivor, name = job.agents[1 - slot], job.names[slot]
     survivor.send(GetJoinInfo("job", job.names[1 - slot]))
