@@ -35,6 +35,7 @@ from train.agent.protocol.records import (
     Phase,
     Prepared,
     Progress,
+    ReasonKind,
     Refusal,
     Refused,
     Stop,
@@ -173,6 +174,8 @@ def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect
         assert story.result.reason == "worker-1 was killed by SIGKILL"
     assert stories[0].phases == ["waiting", "running", "stopping", "exited"]
     assert stories[0].exit == Exit(signal=signal.SIGKILL)
+    exited = [record for record in stories[1].records if isinstance(record, TaskState) and record.exit is not None]
+    assert [(record.reason, record.reason_kind) for record in exited] == [("", ReasonKind.OTHER)]
 
 
 def test_a_task_that_fails_names_its_exit_code(connect: Connect) -> None:
