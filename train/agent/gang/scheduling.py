@@ -84,6 +84,22 @@ class End(NamedTuple):
     host_lost: bool = False  # the host of `first_failed_slot` is gone or being preempted
 
 
+class HangWatch(NamedTuple):
+    """The state of the hang detection in an attempt."""
+
+    inspection: int = 0  # number of inspections requested
+    deadline: Optional[float] = None  # of the current inspection
+    reported: bool = False  # until there is progress again
+
+
+class Evaluation(NamedTuple):
+    """The state of the evaluation after training."""
+
+    trained_at: Optional[float] = None  # when the decisive slots succeeded
+    last_checkpoint_at: Optional[float] = None  # when evaluators received the last checkpoint
+    dropped: FrozenSet[str] = frozenset()  # failed evaluators
+
+
 class Gang(NamedTuple):
     """The state of a job at its leader; points in time are seconds of a monotonic clock."""
 
@@ -100,20 +116,14 @@ class Gang(NamedTuple):
     statuses: Dict[str, SlotStatus] = {}  # noqa: RUF012 - never changed
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
     started: bool = False  # True if user code ever ran
-    gate_opened_at: float = 0.0
     job_deadline: Optional[float] = None
     end: Optional[End] = None
     grace_s: float = 0.0
-    retry_s: float = 0.0
     fenced_until: float = 0.0  # lost slots have noticed the loss and ended their tasks by then
     snapshot: Optional[Snapshot] = None
     notices: Tuple[str, ...] = ()
-    inspection: int = 0
-    inspection_deadline: Optional[float] = None
-    hang_reported: bool = False
-    trained_at: Optional[float] = None  # when the decisive slots succeeded
-    last_checkpoint_at: Optional[float] = None  # when evaluators received the last checkpoint
-    dropped_evaluators: FrozenSet[str] = frozenset()  # failed evaluators
+    hang: HangWatch = HangWatch()
+    evaluation: Evaluation = Evaluation()
     last_lost_at: float = 0.0  # when a connected host was last lost
     isolated: bool = False
     result: Optional[JobResult] = None
@@ -215,16 +225,11 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     elif gang.stage is Stage.CHECK:
         due.append(gang.began_at + CHECK_TIMEOUT_S)
     elif gang.stage is Stage.GO:
-        due += [gang.inspection_deadline, *_evaluation_deadlines(gang)]
+        due += [gang.hang.deadline, *_evaluation_deadlines(gang)]
     elif gang.stage is Stage.STOP:
         due.append(_stop_deadline(gang))
     else:
-        waits = [
-            _retry_time(gang),
-            _presence_deadline(gang),
-            gang.began_at + _PREEMPTION_TIMEOUT_S,
-            _give_up_time(gang),
-        ]
+        waits = (0.0, _presence_deadline(gang), gang.began_at + _PREEMPTION_TIMEOUT_S, _give_up_time(gang))
         due += [max(_retry_time(gang), point) for point in waits]
     return min((point for point in due if point is not None and point > now), default=None)
 
@@ -253,11 +258,11 @@ def desired_state(gang: Gang) -> DesiredState:
         preempted=_is_tolerated_preemption(gang),
         grace_s=gang.grace_s,
         exits=_exits(gang) if gang.stage is Stage.WAIT else {},
-        retry_s=gang.retry_s,
+        retry_s=_retry_s(gang) if gang.stage is Stage.WAIT else 0.0,
         notices=list(gang.notices),
-        inspection=gang.inspection,
+        inspection=gang.hang.inspection,
         result=gang.result,
-        trained=gang.trained_at is not None,
+        trained=gang.evaluation.trained_at is not None,
     )
 
 
@@ -451,7 +456,7 @@ def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
     late = gang.job_deadline is not None and now >= gang.job_deadline
     if not late or gang.stage in (Stage.STOP, Stage.RESULT):
         return gang
-    if gang.trained_at is not None:
+    if gang.evaluation.trained_at is not None:
         return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
     text = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
     return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.TIMEOUT), final=True), now)
@@ -472,7 +477,7 @@ def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = No
         hopeless = end.outcome is Outcome.FAILED and not end.final
         longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first_failed_slot) else FAILURE_GRACE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
-    return _enter(gang._replace(end=end, grace_s=grace_s, inspection_deadline=None), Stage.STOP, now)
+    return _enter(gang._replace(end=end, grace_s=grace_s), Stage.STOP, now)
 
 
 def _advance_reserve(gang: Gang, now: float) -> Gang:
@@ -552,21 +557,19 @@ def _advance_check(gang: Gang, now: float) -> Gang:
         return _end_attempt(gang, end, now)
     timeout_s = gang.terms.policy.timeout_s
     job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline
-    gang = gang._replace(
-        started=True, gate_opened_at=now, job_deadline=job_deadline, notices=(*gang.notices, *verdict.warnings)
-    )
+    gang = gang._replace(started=True, job_deadline=job_deadline, notices=(*gang.notices, *verdict.warnings))
     return _enter(gang, Stage.GO, now)
 
 
 def _advance_go(gang: Gang, now: float) -> Gang:
     gang = _drop_failed_evaluators(gang)
-    if gang.trained_at is None:
+    if gang.evaluation.trained_at is None:
         failure = _find_failure(gang)
         if failure is not None:
             return _end_attempt(gang, failure, now)
         if not _has_succeeded(gang):
             return _watch_for_hang(gang, now)
-        gang = gang._replace(trained_at=now)
+        gang = gang._replace(evaluation=gang.evaluation._replace(trained_at=now))
     return _advance_evaluation(gang, now)
 
 
@@ -584,23 +587,24 @@ def _drop_failed_evaluators(gang: Gang) -> Gang:
     for slot in _evaluator_slots(gang):
         failed = _task_failure(gang, slot)
         reason = failed.reason.text if failed is not None else gang.lost.get(slot, "")
-        if reason and slot not in gang.dropped_evaluators:
+        if reason and slot not in gang.evaluation.dropped:
             notice = f"{reason}; training continues without it"
-            gang = gang._replace(dropped_evaluators=gang.dropped_evaluators | {slot}, notices=(*gang.notices, notice))
+            evaluation = gang.evaluation._replace(dropped=gang.evaluation.dropped | {slot})
+            gang = gang._replace(evaluation=evaluation, notices=(*gang.notices, notice))
     return gang
 
 
 def _advance_evaluation(gang: Gang, now: float) -> Gang:
     """Let evaluators evaluate the last checkpoint after training has ended."""
     unfinished = [
-        slot for slot in _evaluator_slots(gang) if not _has_ended(gang, slot) and slot not in gang.dropped_evaluators
+        slot for slot in _evaluator_slots(gang) if not _has_ended(gang, slot) and slot not in gang.evaluation.dropped
     ]
     statuses = [_status_of(gang, slot) for slot in unfinished]
-    if gang.last_checkpoint_at is None and _has_last_checkpoint(gang, statuses):
-        gang = gang._replace(last_checkpoint_at=now)
-    _, idle_at = _evaluation_deadlines(gang)
+    if gang.evaluation.last_checkpoint_at is None and _has_last_checkpoint(gang, statuses):
+        gang = gang._replace(evaluation=gang.evaluation._replace(last_checkpoint_at=now))
+    late_at, idle_at = _evaluation_deadlines(gang)
     idle = all(min(status.quiet_s, status.idle_s) >= EVALUATION_IDLE_S for status in statuses)
-    late = gang.trained_at is not None and now >= gang.trained_at + EVALUATION_S
+    late = late_at is not None and now >= late_at
     if not statuses or late or (idle and idle_at is not None and now >= idle_at):
         return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
     return gang
@@ -615,8 +619,9 @@ def _has_last_checkpoint(gang: Gang, statuses: List[SlotStatus]) -> bool:
 
 def _evaluation_deadlines(gang: Gang) -> Tuple[Optional[float], Optional[float]]:
     """Return when evaluators are stopped at the latest, and when they are stopped if they are idle."""
-    latest = gang.trained_at + EVALUATION_S if gang.trained_at is not None else None
-    idle = gang.last_checkpoint_at + EVALUATION_IDLE_S if gang.last_checkpoint_at is not None else None
+    trained_at, last_checkpoint_at, _ = gang.evaluation
+    latest = trained_at + EVALUATION_S if trained_at is not None else None
+    idle = last_checkpoint_at + EVALUATION_IDLE_S if last_checkpoint_at is not None else None
     return latest, idle
 
 
@@ -628,7 +633,7 @@ def _advance_stop(gang: Gang, now: float) -> Gang:
         return gang
     unheard = {slot: f"{_describe_slot(gang, slot)} did not answer" for slot in unfinished}
     gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
-    return _enter_wait(gang, now) if _should_restart(gang) else _finish(gang, now)
+    return _enter(gang, Stage.WAIT, now) if _should_restart(gang) else _finish(gang, now)
 
 
 def _stop_deadline(gang: Gang) -> float:
@@ -673,13 +678,12 @@ def _should_restart(gang: Gang) -> bool:
     return not (permanent and policy.restart is RestartPolicy.EXIT_CODE)
 
 
-def _enter_wait(gang: Gang, now: float) -> Gang:
-    retry_s = min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
-    return _enter(gang._replace(retry_s=retry_s), Stage.WAIT, now)
+def _retry_s(gang: Gang) -> float:
+    return min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
 
 
 def _retry_time(gang: Gang) -> float:
-    return max(gang.began_at + gang.retry_s, gang.fenced_until)
+    return max(gang.began_at + _retry_s(gang), gang.fenced_until)
 
 
 def _advance_wait(gang: Gang, now: float) -> Gang:
@@ -744,12 +748,8 @@ def _begin_attempt(gang: Gang, assignments: Sequence[Assignment], now: float) ->
         lost={},
         end=None,
         grace_s=0.0,
-        retry_s=0.0,
-        inspection=0,
-        hang_reported=False,
-        trained_at=None,
-        last_checkpoint_at=None,
-        dropped_evaluators=frozenset(),
+        hang=HangWatch(),
+        evaluation=Evaluation(),
         notices=(f"attempt {attempt}: {changes}",) if changes else (),
     )
     return _enter(gang, Stage.RESERVE, now)
@@ -790,14 +790,15 @@ def _advance_result(gang: Gang, now: float) -> Gang:
 
 
 def _watch_for_hang(gang: Gang, now: float) -> Gang:
-    if gang.inspection_deadline is not None:
-        return _evaluate_inspection(gang, now)
+    hang = gang.hang
+    if hang.deadline is not None:
+        return _evaluate_inspection(gang, hang.deadline, now)
     if not _is_hung(gang, now):
-        progress = gang.hang_reported and not _is_quiet(gang, gang.terms.policy.hang_timeout_s)
-        return gang._replace(hang_reported=False) if progress else gang
-    if gang.hang_reported:
+        progress = hang.reported and not _is_quiet(gang, gang.terms.policy.hang_timeout_s)
+        return gang._replace(hang=hang._replace(reported=False)) if progress else gang
+    if hang.reported:
         return gang
-    return gang._replace(inspection=gang.inspection + 1, inspection_deadline=now + _INSPECTION_TIMEOUT_S)
+    return gang._replace(hang=HangWatch(hang.inspection + 1, now + _INSPECTION_TIMEOUT_S))
 
 
 def _running_statuses(gang: Gang, slots: List[str]) -> List[SlotStatus]:
@@ -819,7 +820,7 @@ def _is_start_overdue(gang: Gang, now: float) -> bool:
     limit_s = gang.terms.policy.start_timeout_s
     if (
         limit_s <= 0
-        or now < gang.gate_opened_at + limit_s
+        or now < gang.began_at + limit_s
         or any(_status_of(gang, slot).stepped for slot in _training_slots(gang))
     ):
         return False
@@ -831,25 +832,19 @@ def _is_hung(gang: Gang, now: float) -> bool:
     return (limit_s > 0 and _is_quiet(gang, limit_s)) or _is_start_overdue(gang, now)
 
 
-def _evaluate_inspection(gang: Gang, now: float) -> Gang:
+def _evaluate_inspection(gang: Gang, latest: float, now: float) -> Gang:
     inspected_slots = [slot for slot in _assigned_slots(gang) if slot not in _evaluator_slots(gang)]
     running = _running_statuses(gang, inspected_slots)
-    inspected = [report for report in running if report.inspected == gang.inspection]
-    if len(inspected) < len(running) and gang.inspection_deadline is not None and now < gang.inspection_deadline:
+    inspected = [report for report in running if report.inspected == gang.hang.inspection]
+    if len(inspected) < len(running) and now < latest:
         return gang
     policy = gang.terms.policy
-    gang = gang._replace(inspection_deadline=None, hang_reported=True)
-    hangs = {report.slot: report.hang for report in inspected if report.hang is not None}
-    ended = [slot for slot in inspected_slots if _has_ended(gang, slot)]
-    hangs.update(
-        {slot: HangInspection(slot, _display_name(gang, slot), gang.attempt, 0.0, "", "", []) for slot in ended}
-    )
-    hangs_by_name = {_display_name(gang, slot): report for slot, report in hangs.items()}
+    gang = gang._replace(hang=gang.hang._replace(deadline=None, reported=True))
     members = [member for member in gang.members if member.slot in inspected_slots]
-    message, first_failed_slot = (
-        describe_hang(hangs_by_name, members),
-        _find_slot(gang, blocking_task(hangs_by_name, members)),
-    )
+    hangs = {_display_name(gang, report.slot): report.hang for report in inspected if report.hang is not None}
+    for slot, task in ((member.slot, member.task) for member in members if _has_ended(gang, member.slot)):
+        hangs[task] = HangInspection(slot, task, gang.attempt, 0.0, "", "", [])
+    message, first_failed_slot = describe_hang(hangs, members), _find_slot(gang, blocking_task(hangs, members))
     if _is_start_overdue(gang, now):
         reason = Reason(f"no first step within {policy.start_timeout_s:g} s: {message}", ReasonKind.HANG)
         return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)

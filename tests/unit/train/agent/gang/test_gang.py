@@ -291,7 +291,7 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
     for wait_s in (1.0, 2.0):
         play.exit("worker-0", KILLED)
         play.close()
-        assert (play.gang.stage, play.gang.retry_s) == (Stage.WAIT, wait_s)
+        assert (play.gang.stage, scheduling.desired_state(play.gang).retry_s) == (Stage.WAIT, wait_s)
         play.wait(wait_s)
         play.start()
     play.exit("worker-0", KILLED)
