@@ -78,16 +78,12 @@ class Again:
 NextStep = Step | Shell | Again
 
 
-def step_of(words: Sequence[str]) -> Step | Shell:
-    """Return the step for a command of any program, given as its words."""
-    return Step(*words[1:]) if words[0] == "fleet" else Shell(shlex.join(words))
+def step_of(command: Sequence[str]) -> Step | Shell:
+    """Return the step for a command of any program.
 
-
-def read_steps(lines: str) -> tuple[Step | Shell, ...]:
-    """Return the steps of command lines, one per line, that come from a provider or from a host."""
-    return tuple(_read_step(line) for line in lines.split("\n") if line)
-
-
-def _read_step(line: str) -> Step | Shell:
-    program, *words = shlex.split(line)
-    return Step(*words) if program == "fleet" else Shell(line)
+    Args:
+        command: Its words, unquoted; or a command line as a string, which is shown unchanged.
+    """
+    if isinstance(command, str):
+        return Shell(command)
+    return Step(*command[1:]) if command[0] == "fleet" else Shell(shlex.join(command))

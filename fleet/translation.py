@@ -15,7 +15,7 @@ from fleet.errors import (
     UnreachableError,
     UsageError,
 )
-from fleet.steps import Again, read_steps, step_of
+from fleet.steps import Again, step_of
 from provision.provider import ErrorKind, ProviderError
 from train.errors import ScriptError, TrainError
 
@@ -35,12 +35,11 @@ def translate(error: ProviderError | TrainError) -> FleetError:
     """Return the error of the program for an error of a provider or of the training side."""
     if isinstance(error, ProviderError):
         kind, command = _PROVIDER[error.kind], "up"
-        steps = read_steps(error.next_step)
     else:
         kind, command = UsageError if isinstance(error, ScriptError) else NotReadyError, ""
-        steps = tuple(map(step_of, error.next_steps))
     again = () if error.again is None else (Again(error.again, command),)
-    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=(*again, *steps))
+    steps = (*again, *map(step_of, error.next_steps))
+    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=steps)
 
 
 class _Translating:

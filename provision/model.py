@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Network
@@ -236,6 +237,10 @@ class Orphan:
     price_usd_h: float = 0.0
 
 
+Command = tuple[str, ...] | str
+"""A command to recommend: its words, unquoted; or a command line, if only a shell can run it."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Result of the check of one prerequisite of a provider.
@@ -244,12 +249,12 @@ class Finding:
         subject: Name of the prerequisite, ``credentials``.
         ok: The prerequisite is met.
         message: Result of the check.
-        next_step: Commands that repair it, one a line.
         hint: Change to make, one sentence.
+        next_steps: Commands that repair it.
     """
 
     subject: str
     ok: bool
     message: str
-    next_step: str = ""
     hint: str = ""
+    next_steps: Sequence[Command] = ()

@@ -6,18 +6,20 @@ import os
 import shutil
 from typing import Literal
 
+from provision.model import Command
+
 _COMMANDS = {
-    "apt-get": ("apt-get install", {"server": "openssh-server", "client": "openssh-client"}),
-    "dnf": ("dnf install", {"server": "openssh-server", "client": "openssh-clients"}),
-    "zypper": ("zypper install", {"server": "openssh-server", "client": "openssh-clients"}),
-    "pacman": ("pacman -S", {"server": "openssh", "client": "openssh"}),
-    "apk": ("apk add", {"server": "openssh-server", "client": "openssh-client"}),
+    "apt-get": ("install", {"server": "openssh-server", "client": "openssh-client"}),
+    "dnf": ("install", {"server": "openssh-server", "client": "openssh-clients"}),
+    "zypper": ("install", {"server": "openssh-server", "client": "openssh-clients"}),
+    "pacman": ("-S", {"server": "openssh", "client": "openssh"}),
+    "apk": ("add", {"server": "openssh-server", "client": "openssh-client"}),
 }
 
 
-def install_openssh(part: Literal["server", "client"]) -> str:
-    """Return the command that installs a part of OpenSSH; empty if no package manager is known here."""
-    for tool, (command, packages) in _COMMANDS.items():
+def install_openssh(part: Literal["server", "client"]) -> list[Command]:
+    """Return the command that installs a part of OpenSSH; none if no package manager is known here."""
+    for tool, (verb, packages) in _COMMANDS.items():
         if shutil.which(tool):
-            return f"{'' if os.geteuid() == 0 else 'sudo '}{command} {packages[part]}"
-    return ""
+            return [(*(() if os.geteuid() == 0 else ("sudo",)), tool, verb, packages[part])]
+    return []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess, UnknownHost
+from provision.model import Command, Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess, UnknownHost
 from provision.names import validate_fleet_name
 
 Progress = Callable[[str, str], None]
@@ -55,6 +55,7 @@ class ErrorKind(Enum):
     UNREACHABLE = "unreachable"
 
 
+@dataclass(eq=False)
 class ProviderError(Exception):
     """A provider could not do what was requested.
 
@@ -63,28 +64,26 @@ class ProviderError(Exception):
         message: Description of the error, for the user.
         cause: Cause of the error, if known.
         hint: Change to make, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
+        next_steps: Commands to run next.
         again: Options of ``fleet up`` to change before it is repeated (the value None removes an option); None: a
             repetition does not help.
     """
 
-    def __init__(
-        self,
-        kind: ErrorKind,
-        message: str,
-        *,
-        cause: str = "",
-        hint: str = "",
-        next_step: str = "",
-        again: Mapping[str, str | bool | None] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.cause = cause
-        self.hint = hint
-        self.next_step = next_step
-        self.again = again
+    kind: ErrorKind
+    message: str
+    _: KW_ONLY
+    cause: str = ""
+    hint: str = ""
+    next_steps: Sequence[Command] = ()
+    again: Mapping[str, str | bool | None] | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def finding(self, subject: str) -> Finding:
+        """Return the finding that the check of a prerequisite failed with this error."""
+        message = f"{self.message}: {self.cause}" if self.cause else self.message
+        return Finding(subject, False, message, self.hint, self.next_steps)
 
 
 class Provider(ABC):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.inventory.nodelist import NodelistError
+from provision.inventory.errors import InventoryError
 from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist
 
@@ -70,11 +70,11 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
         read: Reads the node file of PBS.
 
     Raises:
-        NodelistError: the rank is unknown or invalid.
+        InventoryError: the rank is unknown or invalid.
     """
     launch = _explicit(given, environ) or _mpi(environ) or _slurm(environ) or _pbs(environ, read)
     if launch is None:
-        raise NodelistError(
+        raise InventoryError(
             "rank and size of this process are unknown",
             cause="no environment of Slurm, PBS, or MPI found",
             hint="start it with srun, pbsdsh, or mpiexec, or give --rank, --size, and --rendezvous",
@@ -84,7 +84,7 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
             launch.rank, launch.size, expand_nodelist(given.nodes), launch.job, launch.directory, launch.shared
         )
     if launch.size and not 0 <= launch.rank < launch.size <= RANKS_MAX:
-        raise NodelistError(f"rank {launch.rank} of {launch.size} processes is invalid", cause="ranks start at 0")
+        raise InventoryError(f"rank {launch.rank} of {launch.size} processes is invalid", cause="ranks start at 0")
     return launch
 
 
@@ -92,7 +92,7 @@ def _explicit(given: Given, environ: Mapping[str, str]) -> Launch | None:
     if given.rank is None and given.size is None:
         return None
     if given.rank is None or given.size is None:
-        raise NodelistError("--rank and --size must be given together", hint="for example --rank 0 --size 2")
+        raise InventoryError("--rank and --size must be given together", hint="for example --rank 0 --size 2")
     return Launch(given.rank, given.size, job=_allocation(environ))
 
 
@@ -113,7 +113,7 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
         return None
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdigit() or int(step) >= _SPECIAL_STEPS:
-        raise NodelistError(
+        raise InventoryError(
             f"job {environ['SLURM_JOB_ID']} of Slurm did not start this process on all its nodes",
             cause="only srun starts a process on each node",
             hint="start it with srun: srun fleet agent task.py",
@@ -133,7 +133,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
     if "PBS_JOBID" not in environ:
         return None
     if "PBS_NODENUM" not in environ:
-        raise NodelistError(
+        raise InventoryError(
             "PBS did not set the index of this node (PBS_NODENUM)",
             hint="start it with pbsdsh or mpiexec, or give --rank and --size",
         )
@@ -144,12 +144,12 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
         nodes = tuple(node.name for node in parse_nodefile(read(path), path))
     except (OSError, UnicodeDecodeError):
         if rank == 0:
-            raise NodelistError(
+            raise InventoryError(
                 "the node file of PBS cannot be read (PBS_NODEFILE)",
                 hint="start it with pbsdsh or mpiexec, or give --rank and --size",
             ) from None
     if rank == 0 and len(nodes) > 1 and environ.get("PBS_TASKNUM") == "1":
-        raise NodelistError(
+        raise InventoryError(
             f"job {environ['PBS_JOBID']} of PBS did not start this process on all its nodes",
             cause="only pbsdsh starts a process on each node",
             hint="start it with pbsdsh: pbsdsh -- fleet agent task.py",
@@ -161,7 +161,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise NodelistError(f"{name} is not a number: {text[:60]!r}")
+        raise InventoryError(f"{name} is not a number: {text[:60]!r}")
     return int(text)
 
 

@@ -7,13 +7,13 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from provision.gce.diagnosis import Diagnosis, Failure, diagnose
+from provision.gce.diagnosis import Failure, diagnose, from_operation
 from provision.gce.rest import batch
-from provision.gce.rest.api import Api, ApiError, Json, RefusedError, answer_failures
+from provision.gce.rest.api import Api, ApiError, Json, answer_failures
 from provision.gce.rest.resources import our_name, owned
-from provision.provider import Journal, ProviderError
+from provision.provider import Journal
 
 INSERT = "insert"
 INSERTED = "inserted"
@@ -105,8 +105,6 @@ class Account:
         Raises:
             ApiError: they take too long; `activity` names them in the message.
         """
-        from provision.gce.diagnosis import from_operation
-
         names = {operation["name"] for operation in operations}
         kinds = {operation.get("operationType", "") for operation in operations}
         deadline = time.monotonic() + self.api.timing.operation_s
@@ -147,18 +145,4 @@ class Account:
         try:
             yield
         except ApiError as error:
-            raise_diagnosis(diagnose(error.failures, project=self.api.project, place=place, doing=doing), error)
-        except RefusedError as error:
-            raise_diagnosis(error.diagnosis, error)
-
-
-def raise_diagnosis(diagnosis: Diagnosis, error: Exception | None = None) -> NoReturn:
-    """Raise `diagnosis` as ProviderError."""
-    raise ProviderError(
-        diagnosis.kind,
-        diagnosis.message,
-        cause=diagnosis.cause,
-        hint=diagnosis.hint,
-        again=diagnosis.again,
-        next_step=diagnosis.next_step,
-    ) from error
+            raise diagnose(error.failures, project=self.api.project, place=place, doing=doing) from error

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from provision.gce.account import Account, raise_diagnosis
+from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import subnetwork_of
@@ -152,7 +152,7 @@ def _insert(
         progress(attempt.place, diagnosis.message.removeprefix(f"{attempt.place} "))
         reasons[str(attempt)] = diagnosis.message
         if diagnosis.scope is Scope.EVERYTHING:
-            raise_diagnosis(diagnosis)
+            raise diagnosis
         if diagnosis.scope is Scope.RETRY and retries < _RETRIES:
             retries += 1
             time.sleep(account.api.timing.longest_poll_s)
@@ -165,7 +165,7 @@ def _insert(
         else:
             search = search.skip(region, scope, diagnosis.zones)
     if diagnosis is not None and len(reasons) == 1:
-        raise_diagnosis(diagnosis)
+        raise diagnosis
     raise nowhere(len(names), cloud, reasons)
 
 
@@ -306,10 +306,10 @@ def _until(account: Account, over: Callable[[], bool], resources: Sequence[Json]
     late = [resource for resource in resources if str(resource["id"]) not in account.keys]
     names = ", ".join(our_name(resource) for resource in late)
     first = late[0]
+    serial_port = ("gcloud", "compute", "instances", "get-serial-port-output", str(first["name"]))
     raise ProviderError(
         ErrorKind.UNREACHABLE,
         f"{names} did not publish a host key within {timing.boot_s:g} s",
         cause="the image may have no guest agent, or its boot failed",
-        next_step=f"gcloud compute instances get-serial-port-output {first['name']} --zone {zone_of(first)} "
-        f"--project {account.api.project}",
+        next_steps=[(*serial_port, "--zone", zone_of(first), "--project", account.api.project)],
     )

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from provision.gce.catalog.locations import is_zone, region_of
-from provision.provider import ErrorKind
+from provision.provider import ErrorKind, ProviderError
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,16 @@ class Scope(Enum):
     EVERYTHING = "everything"
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Explanation of a failure.
+@dataclass(eq=False, kw_only=True)
+class Diagnosis(ProviderError):  # noqa: N818 - it also decides where to try again
+    """Explanation of a failure; its cause is in the words of Compute Engine if it reports one.
 
     Attributes:
-        kind: Kind of the ProviderError.
         scope: Where another attempt would fail as well.
-        message: Description of the failure, for the user.
-        cause: Cause, in the words of Compute Engine if it reports one.
-        hint: Change to make, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-        again: Options of ``fleet up`` to change before it is repeated; None: a repetition does not help.
         zones: Zones that have the requested resources, according to Compute Engine.
     """
 
-    kind: ErrorKind
     scope: Scope
-    message: str
-    cause: str = ""
-    hint: str = ""
-    next_step: str = ""
-    again: Mapping[str, str | bool | None] | None = None
     zones: tuple[str, ...] = ()
 
 
@@ -234,22 +222,23 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
 
 # --- credentials and permissions ----------------------------------------------------------------------------------
 
-_LOGIN = "gcloud auth application-default login"
+_LOGIN = ("gcloud", "auth", "application-default", "login")
 
 
-def _gcloud(*words: str) -> str:
-    """Return a gcloud command line with quoted words, because names may come from Compute Engine."""
-    return shlex.join(["gcloud", *words])
+def grant_role(project: str, role: str) -> str:
+    """Return the command line that gives the user a role; the shell inserts the account that gcloud uses."""
+    words = shlex.join(["gcloud", "projects", "add-iam-policy-binding", project, "--role", role])
+    return f'{words} --member="user:$(gcloud config get account)"'
 
 
 def no_credentials(reason: str = "") -> Diagnosis:
     """Return the diagnosis that there are no Application Default Credentials."""
     return Diagnosis(
         ErrorKind.CREDENTIALS,
-        Scope.EVERYTHING,
         "no Google Cloud credentials found",
+        scope=Scope.EVERYTHING,
         cause=_message(reason) or "GOOGLE_APPLICATION_CREDENTIALS is not set, and gcloud is not logged in",
-        next_step=_LOGIN,
+        next_steps=[_LOGIN],
     )
 
 
@@ -257,10 +246,10 @@ def expired_credentials(reason: str = "") -> Diagnosis:
     """Return the diagnosis that Google does not accept the credentials any more."""
     return Diagnosis(
         ErrorKind.CREDENTIALS,
-        Scope.EVERYTHING,
         "Google Cloud rejected the credentials of this computer",
+        scope=Scope.EVERYTHING,
         cause=_message(reason) or "they have expired or were revoked",
-        next_step=_LOGIN,
+        next_steps=[_LOGIN],
     )
 
 
@@ -268,11 +257,11 @@ def no_project() -> Diagnosis:
     """Return the diagnosis that neither the options nor the credentials name a project."""
     return Diagnosis(
         ErrorKind.USAGE,
-        Scope.EVERYTHING,
         "no Google Cloud project set",
+        scope=Scope.EVERYTHING,
         cause="neither --project nor the credentials name a project",
         hint="set the project: --project ID",
-        next_step="gcloud projects list",
+        next_steps=[("gcloud", "projects", "list")],
     )
 
 
@@ -280,11 +269,11 @@ def wrong_project(project: str, reason: str = "") -> Diagnosis:
     """Return the diagnosis that the project does not exist, or that the caller may not see it."""
     return Diagnosis(
         ErrorKind.USAGE,
-        Scope.EVERYTHING,
         f"project {project!r} does not exist, or these credentials cannot access it",
+        scope=Scope.EVERYTHING,
         cause=_message(reason),
         hint="select one of your projects: --project ID",
-        next_step="gcloud projects list",
+        next_steps=[("gcloud", "projects", "list")],
     )
 
 
@@ -310,11 +299,11 @@ def _billing(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.MISSING,
-        Scope.EVERYTHING,
         f"project {case.project} has no billing account, which Compute Engine requires",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint=f"link one of your billing accounts: gcloud billing projects link {case.project} --billing-account ID",
-        next_step="gcloud billing accounts list",
+        next_steps=[("gcloud", "billing", "accounts", "list")],
     )
 
 
@@ -325,11 +314,11 @@ def _disabled(case: _Case) -> Diagnosis | None:
     service = case.metadata("service") or (named[1] if named else "compute.googleapis.com")
     return Diagnosis(
         ErrorKind.MISSING,
-        Scope.EVERYTHING,
         f"the API {service} is not enabled in project {case.project}",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="it takes effect after a few minutes",
-        next_step=_gcloud("services", "enable", service, "--project", case.project),
+        next_steps=[("gcloud", "services", "enable", service, "--project", case.project)],
     )
 
 
@@ -394,12 +383,11 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
     """
     return Diagnosis(
         ErrorKind.CREDENTIALS,
-        Scope.EVERYTHING,
         f"could not {doing}: these credentials lack the permission {permission} in project {project}",
+        scope=Scope.EVERYTHING,
         cause=cause,
         hint="ask an administrator of the project for it, or add it if you have the right",
-        next_step=_gcloud("projects", "add-iam-policy-binding", project, "--role", role_for(permission))
-        + ' --member="user:$(gcloud config get account)"',
+        next_steps=[grant_role(project, role_for(permission))],
     )
 
 
@@ -412,12 +400,12 @@ def _token_scopes(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.CREDENTIALS,
-        Scope.EVERYTHING,
         f"could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
         "'gcloud compute instances set-service-account', or log in as yourself",
-        next_step=_LOGIN,
+        next_steps=[_LOGIN],
     )
 
 
@@ -434,11 +422,11 @@ def _service_account(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.USAGE,
-        Scope.EVERYTHING,
         f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="select an existing account with --service-account, or remove --scopes to use none",
-        next_step=_gcloud("iam", "service-accounts", "list", "--project", case.project),
+        next_steps=[("gcloud", "iam", "service-accounts", "list", "--project", case.project)],
     )
 
 
@@ -457,11 +445,11 @@ def _permission(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.CREDENTIALS,
-        Scope.EVERYTHING,
         f"could not {case.doing}: project {case.project} does not allow this for these credentials",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="fleet doctor lists the missing permissions",
-        next_step=f"fleet doctor --provider gce --project {shlex.quote(case.project)}",
+        next_steps=[("fleet", "doctor", "--provider", "gce", "--project", case.project)],
     )
 
 
@@ -481,13 +469,13 @@ def _policy(case: _Case) -> Diagnosis | None:
     names = {"constraint": match[1], "project": case.project}
     return Diagnosis(
         ErrorKind.USAGE,
-        scope,
         f"{case.could_not}: {message.format(**names)}",
+        scope=scope,
         cause=case.text,
         hint=advice.format(**names),
-        next_step=""
+        next_steps=[]
         if legacy in _CONSTRAINTS
-        else _gcloud("org-policies", "describe", match[1], "--project", case.project, "--effective"),
+        else [("gcloud", "org-policies", "describe", match[1], "--project", case.project, "--effective")],
         again={"--iap": True} if legacy == "compute.vmExternalIpAccess" else None,
     )
 
@@ -499,11 +487,11 @@ def _unnamed_policy(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.USAGE,
-        Scope.EVERYTHING,
         f"{case.could_not}: a policy of the organization forbids it in project {case.project}",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="ask an administrator of the organization for an exception",
-        next_step=_gcloud("org-policies", "list", "--project", case.project),
+        next_steps=[("gcloud", "org-policies", "list", "--project", case.project)],
     )
 
 
@@ -584,8 +572,8 @@ def _quota(case: _Case) -> Diagnosis | None:
     where = " in all regions together" if everywhere else f" in {_region_name(case.place)}" if case.place else ""
     return Diagnosis(
         ErrorKind.QUOTA,
-        Scope.EVERYTHING if everywhere else Scope.REGION,
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
+        scope=Scope.EVERYTHING if everywhere else Scope.REGION,
         cause=case.text,
         hint=quota_hint(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
         + ("" if everywhere else ", or select another region: --zone REGION"),
@@ -632,11 +620,11 @@ def _not_found(case: _Case) -> Diagnosis | None:
         if part in subject:
             return Diagnosis(
                 ErrorKind.USAGE,
-                scope,
                 message.format(**words),
+                scope=scope,
                 cause=case.text,
                 hint=advice,
-                next_step=_gcloud("compute", *listing.split(), "list", "--project", case.project),
+                next_steps=[("gcloud", "compute", *listing.split(), "list", "--project", case.project)],
             )
     return None
 
@@ -722,8 +710,8 @@ def _stockout(case: _Case) -> Diagnosis | None:
     wanted = " with ".join(filter(None, (machine, gpus)))
     return Diagnosis(
         ErrorKind.CAPACITY,
-        Scope.ZONE,
         f"{case.here} has no capacity for {wanted} now" if wanted else f"{case.here} has no capacity to {case.doing}",
+        scope=Scope.ZONE,
         cause=case.localized,
         hint=_WAIT,
         again=_RETRY,
@@ -751,8 +739,8 @@ def _zone_trouble(case: _Case) -> Diagnosis | None:
     full = "select a subnetwork with free addresses, --subnet NAME, or another region, --zone REGION"
     return Diagnosis(
         ErrorKind.CAPACITY,
-        Scope.ZONE,
         f"{case.could_not}: {why}",
+        scope=Scope.ZONE,
         cause=case.text,
         hint=full if code.startswith("IP_SPACE") else _WAIT,
         again=None if code.startswith("IP_SPACE") else _RETRY,
@@ -764,10 +752,10 @@ def _gone(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.MISSING,
-        Scope.EVERYTHING,
         f"{case.could_not}: the resource does not exist",
+        scope=Scope.EVERYTHING,
         cause=case.text,
-        next_step="fleet status",
+        next_steps=[("fleet", "status")],
     )
 
 
@@ -783,8 +771,8 @@ def _rate(case: _Case) -> Diagnosis | None:
 def _rate_of(case: _Case) -> Diagnosis:
     return Diagnosis(
         ErrorKind.UNREACHABLE,
-        Scope.RETRY,
         f"{case.could_not}: project {case.project} exceeds the rate of calls to Compute Engine",
+        scope=Scope.RETRY,
         cause=case.text,
         hint="repeat the command in a minute",
     )
@@ -801,8 +789,8 @@ def _internal(case: _Case) -> Diagnosis | None:
     status = f" (HTTP {case.status})" if case.status else ""
     return Diagnosis(
         ErrorKind.UNREACHABLE,
-        Scope.RETRY,
         f"{case.could_not}: internal error of Compute Engine{status}",
+        scope=Scope.RETRY,
         cause=case.text,
         hint="repeat the command in a minute; see https://status.cloud.google.com for outages",
     )
@@ -816,7 +804,11 @@ def _changed_meanwhile(case: _Case) -> Diagnosis | None:
     else:
         return None
     return Diagnosis(
-        ErrorKind.UNREACHABLE, Scope.RETRY, f"{case.could_not}: {why}", cause=case.text, hint="repeat the command"
+        ErrorKind.UNREACHABLE,
+        f"{case.could_not}: {why}",
+        scope=Scope.RETRY,
+        cause=case.text,
+        hint="repeat the command",
     )
 
 
@@ -824,18 +816,18 @@ def _unreachable(case: _Case) -> Diagnosis | None:
     if case.code == "UNREACHABLE":
         return Diagnosis(
             ErrorKind.UNREACHABLE,
-            Scope.EVERYTHING,
             f"{case.could_not}: Compute Engine does not respond",
+            scope=Scope.EVERYTHING,
             cause=case.text,
             hint="check the connection to the Internet, then repeat the command",
         )
     if case.code == "DEADLINE":
         return Diagnosis(
             ErrorKind.UNREACHABLE,
-            Scope.ZONE,
             f"{case.could_not}: timed out",
+            scope=Scope.ZONE,
             cause=case.text,
-            next_step=_gcloud("compute", "operations", "list", "--project", case.project),
+            next_steps=[("gcloud", "compute", "operations", "list", "--project", case.project)],
         )
     return None
 
@@ -845,11 +837,11 @@ def _exists(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.USAGE,
-        Scope.EVERYTHING,
         f"{case.could_not}: a resource of this name already exists",
+        scope=Scope.EVERYTHING,
         cause=case.text,
         hint="fleet up adopts the resources of the fleet, fleet down deletes them",
-        next_step="fleet up\nfleet down",
+        next_steps=[("fleet", "up"), ("fleet", "down")],
     )
 
 
@@ -882,7 +874,7 @@ def _unusable(case: _Case) -> Diagnosis | None:
     else:
         hint = "change the request as the cause describes"
     message = f"{case.could_not}: Compute Engine rejected the request"
-    return Diagnosis(ErrorKind.USAGE, Scope.EVERYTHING, message, cause=case.text, hint=hint, again=again)
+    return Diagnosis(ErrorKind.USAGE, message, scope=Scope.EVERYTHING, cause=case.text, hint=hint, again=again)
 
 
 # --- unspecific failures ------------------------------------------------------------------------------------------
@@ -899,8 +891,8 @@ def _too_few(case: _Case) -> Diagnosis | None:
         return None
     return Diagnosis(
         ErrorKind.CAPACITY,
-        Scope.ZONE,
         f"{case.could_not}: only some could be created, and these were deleted",
+        scope=Scope.ZONE,
         cause=case.text,
         hint=_WAIT,
         again=_RETRY,
@@ -913,10 +905,10 @@ def _unknown(case: _Case) -> Diagnosis:
     label = case.code or (f"HTTP {case.status}" if case.status else "")
     return Diagnosis(
         ErrorKind.MISSING,
-        Scope.EVERYTHING,
         f"{case.could_not}: Compute Engine rejected the request ({label or 'unknown error'})",
+        scope=Scope.EVERYTHING,
         cause=cause,
-        next_step=_gcloud("compute", "operations", "list", "--project", case.project),
+        next_steps=[("gcloud", "compute", "operations", "list", "--project", case.project)],
     )
 
 

@@ -7,16 +7,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from provision.gce.account import Account, raise_diagnosis
+from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import network_of
 from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
-from provision.gce.diagnosis import Diagnosis, diagnose
+from provision.gce.diagnosis import Diagnosis, diagnose, grant_role
 from provision.gce.firewall import ssh_sources
 from provision.gce.options import GceOptions
 from provision.gce.quota import problems
-from provision.gce.rest.api import ApiError, Json, RefusedError
+from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region, candidates, region_of
 from provision.model import Finding, FleetSpec, Offer, Quote
@@ -84,8 +84,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
 
     Raises:
         ApiError: a call failed; for example, the project, network, or image does not exist.
-        RefusedError: there are no credentials.
-        ProviderError: no zone is left.
+        ProviderError: there are no credentials, or no zone is left.
     """
     count, api = len(names), account.api
     looks: list[Callable[[], Any]] = [
@@ -105,7 +104,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         raise nowhere(count, cloud, {})
     left, short = _within_quota(cloud, count, regions, _Quotas(api.project, project, region_resources))
     if not left:
-        raise_diagnosis(short[0])
+        raise short[0]
     offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
     return Quote(
         count,
@@ -194,22 +193,19 @@ def _finding(account: Account, subject: str, check: Callable[[], str]) -> Findin
     """Return the result of `check` as a finding, or the reason why the check failed."""
     try:
         return Finding(subject, True, check())
-    except RefusedError as error:
-        return _missing(subject, error.diagnosis)
     except ApiError as error:
         diagnosis = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
         # If nothing answers, the credentials are not to blame but the connection.
-        return _missing("connection" if subject == "credentials" and not error.status else subject, diagnosis)
+        return diagnosis.finding("connection" if subject == "credentials" and not error.status else subject)
     except ProviderError as error:
-        message = f"{error.message}: {error.cause}" if error.cause else error.message
-        return Finding(subject, False, message, error.next_step, error.hint)
+        return error.finding(subject)
 
 
 def _project(account: Account) -> str:
     """Return the project, or a placeholder if it is unknown."""
     try:
         return account.api.project
-    except (ApiError, RefusedError):
+    except (ApiError, ProviderError):
         return "(unknown)"
 
 
@@ -239,18 +235,13 @@ def _regional(account: Account, cloud: GceOptions) -> str:
     names = [str(region["name"]) for region in regions]
     room = [name for name in names if not quotas.problems(cloud, 1, name)]
     if not room and names:
-        raise_diagnosis(quotas.problems(cloud, 1, names[0])[0])
+        raise quotas.problems(cloud, 1, names[0])[0]
     return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
 def _address(account: Account, cloud: GceOptions) -> str:
     sources = ssh_sources(account, cloud)
     return f"SSH would be open to {', '.join(sources)}" if sources else "not required: no firewall rule uses it"
-
-
-def _missing(subject: str, diagnosis: Diagnosis) -> Finding:
-    message = f"{diagnosis.message}: {diagnosis.cause}" if diagnosis.cause else diagnosis.message
-    return Finding(subject, False, message, diagnosis.next_step, diagnosis.hint)
 
 
 def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
@@ -261,11 +252,8 @@ def _permissions(account: Account, cloud: GceOptions) -> list[Finding]:
         return [Finding("permissions", True, f"not checked: {error}")]
     if not missing:
         return [Finding("permissions", True, f"all {len(needed)} required permissions")]
-    add = (
-        f"gcloud projects add-iam-policy-binding {account.api.project} "
-        f'--member="user:$(gcloud config get account)" --role={ROLE}'
-    )
-    return [Finding("permissions", False, f"missing: {', '.join(missing)}", add)]
+    add = grant_role(account.api.project, ROLE)
+    return [Finding("permissions", False, f"missing: {', '.join(missing)}", next_steps=[add])]
 
 
 def _gpus(account: Account, project: Json) -> Finding:

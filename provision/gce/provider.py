@@ -91,15 +91,13 @@ class GceProvider(Provider):
         try:
             cloud = resolved(GceOptions.of(spec.options))
         except ValueError as error:
-            raise ProviderError(ErrorKind.USAGE, str(error), next_step="fleet up --help") from error
+            raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[("fleet", "up", "--help")]) from error
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
                 ErrorKind.USAGE, f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested"
             )
         if (refused := refusal(cloud)) is not None:
-            raise ProviderError(
-                ErrorKind.USAGE, refused.message, hint=refused.hint, next_step=refused.next_step, again=refused.again
-            )
+            raise refused
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
             raise ProviderError(
@@ -353,5 +351,5 @@ def _not_running(worker: Instance) -> ProviderError:
     return ProviderError(
         ErrorKind.UNREACHABLE,
         f"{worker.name} in fleet {worker.fleet} is not running: it is {state}",
-        next_step="fleet up",
+        next_steps=[("fleet", "up")],
     )

@@ -122,8 +122,8 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
     also = [other for other in listed if other != metric]
     return Diagnosis(
         ErrorKind.QUOTA,
-        Scope.EVERYTHING if need.everywhere else Scope.REGION,
         f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
+        scope=Scope.EVERYTHING if need.everywhere else Scope.REGION,
         cause="".join(f"{other} is too small as well (limit {quotas[other][0]:g})" for other in also),
         hint=quota_hint(metric, project, "" if need.everywhere else region),
     )

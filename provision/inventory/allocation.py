@@ -70,7 +70,7 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
             f"not inside the {_CALLED[batch]} allocation {job}",
             cause=f"this is allocation {environ[_JOBS[batch]]}",
             hint="delete the fleet and create it again here, or use another name: --fleet NAME",
-            next_step="fleet down",
+            next_steps=[("fleet", "down")],
         )
     path, nodes = _slurm(environ) if batch == "slurm" else _pbs(environ)
     return Inventory(path, "plain", read_plain("\n".join(node.name for node in nodes), path))

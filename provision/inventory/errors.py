@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from provision.provider import ErrorKind, ProviderError
@@ -25,34 +24,17 @@ class Location:
         return f"{self.path}:{self.line}" if self.line else str(self.path)
 
 
+@dataclass(eq=False, kw_only=True)
 class InventoryError(ProviderError):
-    """An inventory is malformed, or has content that is not supported; nothing was started.
+    """An inventory or a list of nodes is malformed, or has content that is not supported; nothing was started.
 
     Args:
-        message: What is wrong, for the user.
         location: Location of the error; it begins the message.
-        cause: Cause, if known.
-        hint: What to change, one sentence.
-        next_step: Commands that can be pasted into a shell, one a line.
-        again: Options of ``fleet up`` to change before it is repeated.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        location: Location | None = None,
-        cause: str = "",
-        hint: str = "",
-        next_step: str = "",
-        again: Mapping[str, str | bool | None] | None = None,
-    ) -> None:
-        super().__init__(
-            ErrorKind.USAGE,
-            message if location is None else f"{location}: {message}",
-            cause=cause,
-            hint=hint,
-            next_step=next_step,
-            again=again,
-        )
-        self.location = location
+    kind: ErrorKind = field(default=ErrorKind.USAGE, init=False)
+    location: InitVar[Location | None] = None
+
+    def __post_init__(self, location: Location | None) -> None:
+        if location is not None:
+            self.message = f"{location}: {self.message}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from provision.inventory.nodelist import NODES_MAX, Node, NodelistError, is_node_name
+from provision.inventory.errors import InventoryError
+from provision.inventory.nodelist import NODES_MAX, Node, is_node_name
 
 
 def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
@@ -16,7 +17,7 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
         path: The file, for messages.
 
     Raises:
-        NodelistError: it names no node, or a line is not a node name.
+        InventoryError: it names no node, or a line is not a node name.
     """
     lines = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
     slots: Counter[str] = Counter()
@@ -24,15 +25,15 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
         if not name:
             continue
         if not is_node_name(name):
-            raise NodelistError(
+            raise InventoryError(
                 f"{path}:{number}: {name!r} is not a valid node name",
                 hint="PBS_NODEFILE must be the file that PBS wrote",
             )
         slots[name] += 1
         if len(slots) > NODES_MAX:
-            raise NodelistError(f"{path}:{number}: more than {NODES_MAX} nodes")
+            raise InventoryError(f"{path}:{number}: more than {NODES_MAX} nodes")
     if not slots:
-        raise NodelistError(
+        raise InventoryError(
             f"{path} does not list a node",
             cause="PBS writes it when the job starts",
             hint="run fleet inside a job of PBS",

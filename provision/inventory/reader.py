@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -92,14 +91,14 @@ def read_inventory(path: Path) -> Inventory:
         raise InventoryError(
             f"{path} is a directory; an inventory must be a file",
             hint="export it to one file, and use this file: --inventory hosts.yml",
-            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
         )
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
         raise InventoryError(
             f"{path} is executable; dynamic inventories are not supported",
             hint="export its output to a file, and use this file: --inventory hosts.yml",
-            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
         )
     kind = _kind(text, path)
     if kind == "yaml":
@@ -116,7 +115,7 @@ def _kind(text: str, path: Path) -> Kind:
         raise InventoryError(
             f"{path}: inventories in TOML are not supported",
             hint="convert it to YAML, and use this file: --inventory hosts.yml",
-            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
         )
     if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
         return "yaml"

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from itertools import product
 
-from provision.inventory.nodelist import NODES_MAX, Node, NodelistError, is_node_name
+from provision.inventory.errors import InventoryError
+from provision.inventory.nodelist import NODES_MAX, Node, is_node_name
 from provision.quantities import counted
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*(?:/\s*(\d+)\s*)?)?", re.ASCII)
@@ -28,10 +29,10 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
         expression: ``gpu[01-03,7],login1``; brackets may follow each other, with words between and after them.
 
     Raises:
-        NodelistError: it is malformed, or names no node.
+        InventoryError: it is malformed, or names no node.
     """
     if not expression.strip():
-        raise NodelistError(
+        raise InventoryError(
             "the node list is empty",
             cause="Slurm sets SLURM_JOB_NODELIST in the job",
             hint="run fleet inside an allocation of salloc or sbatch",
@@ -55,13 +56,13 @@ def parse_tasks_per_node(text: str, nodes: int) -> tuple[int, ...]:
         nodes: Number of nodes.
 
     Raises:
-        NodelistError: it is malformed, or has another number of nodes.
+        InventoryError: it is malformed, or has another number of nodes.
     """
     counts: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match is None or int(match[1]) == 0 or match[2] == "0":
-            raise NodelistError(
+            raise InventoryError(
                 f"invalid SLURM_TASKS_PER_NODE {_short(text)}: {part.strip()!r} is not a count such as 2 or 2(x3)"
             )
         repeat = int(match[2] or "1")
@@ -81,7 +82,7 @@ def nodes_of(expression: str, tasks_per_node: str = "") -> tuple[Node, ...]:
         tasks_per_node: SLURM_TASKS_PER_NODE; empty: one task on each node.
 
     Raises:
-        NodelistError: an argument is malformed, or they contradict each other.
+        InventoryError: an argument is malformed, or they contradict each other.
     """
     names = expand_nodelist(expression)
     if not tasks_per_node:
@@ -151,12 +152,12 @@ def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
     return numbers
 
 
-def _malformed(expression: str, why: str, hint: str = "") -> NodelistError:
-    return NodelistError(f"invalid node list {_short(expression)}: {why}", hint=hint)
+def _malformed(expression: str, why: str, hint: str = "") -> InventoryError:
+    return InventoryError(f"invalid node list {_short(expression)}: {why}", hint=hint)
 
 
-def _other_number(text: str, nodes: int) -> NodelistError:
-    return NodelistError(
+def _other_number(text: str, nodes: int) -> InventoryError:
+    return InventoryError(
         f"SLURM_TASKS_PER_NODE {_short(text)} does not match the {counted(nodes, 'node')} of SLURM_JOB_NODELIST",
         cause="the variables belong to different allocations",
     )

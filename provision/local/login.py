@@ -41,14 +41,14 @@ def check_login() -> str:
             ErrorKind.MISSING,
             f"user {entry.pw_name} cannot log in on this computer: the login shell is {shell}",
             hint="run fleet as another user, or change the shell",
-            next_step=f"chsh -s /bin/sh {entry.pw_name}",
+            next_steps=[("chsh", "-s", "/bin/sh", entry.pw_name)],
         )
     if _locked(entry.pw_name):
         raise ProviderError(
             ErrorKind.MISSING,
             f"user {entry.pw_name} cannot log in on this computer: the account is locked",
             hint="run fleet as an ordinary user, or unlock this one",
-            next_step=f"usermod -p '*' {entry.pw_name}",
+            next_steps=[("usermod", "-p", "*", entry.pw_name)],
         )
     return entry.pw_name
 

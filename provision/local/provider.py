@@ -148,7 +148,7 @@ class LocalProvider(Provider):
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
                 f"the sshd of {instance.name} in fleet {instance.fleet} is not running",
-                next_step="fleet up",
+                next_steps=[("fleet", "up")],
             )
         directory = self._records.directory(record.fleet, record.name)
         try:
@@ -158,7 +158,7 @@ class LocalProvider(Provider):
                 ErrorKind.UNREACHABLE,
                 f"the host key of {instance.name} in fleet {instance.fleet} is missing",
                 cause=str(error),
-                next_step="fleet down\nfleet up",
+                next_steps=[("fleet", "down"), ("fleet", "up")],
             ) from error
         return Host(
             name=record.name,
@@ -223,7 +223,10 @@ def _sshd_finding() -> Finding:
     program = sshd.find()
     if program is None:
         return Finding(
-            "sshd", False, "the OpenSSH server is not installed on this computer", install_openssh("server")
+            "sshd",
+            False,
+            "the OpenSSH server is not installed on this computer",
+            next_steps=install_openssh("server"),
         )
     return Finding("sshd", True, f"the OpenSSH server is {program}")
 
@@ -232,7 +235,7 @@ def _login_finding() -> Finding:
     try:
         user = login.check_login()
     except ProviderError as error:
-        return Finding("login", False, error.message, error.next_step, error.hint)
+        return error.finding("login")
     return Finding("login", True, f"{user} can log in")
 
 
@@ -244,7 +247,7 @@ def _tensorflow_finding() -> Finding:
             "tensorflow",
             False,
             f"{sys.executable}, which runs the scripts, has no TensorFlow",
-            f"{sys.executable} -m pip install 'tensorflow<2.22' 'tf-keras<2.22'",
+            next_steps=[(sys.executable, "-m", "pip", "install", "tensorflow<2.22", "tf-keras<2.22")],
         )
     return Finding("tensorflow", True, f"{sys.executable}, which runs the scripts, has TensorFlow")
 
@@ -265,7 +268,7 @@ def _find_sshd() -> str:
             "the OpenSSH server (sshd) is not installed on this computer",
             cause="a local fleet consists of one OpenSSH server per worker",
             hint="install it with the package manager of your system",
-            next_step=install_openssh("server"),
+            next_steps=install_openssh("server"),
         )
     return program
 
@@ -369,6 +372,7 @@ def _raise(failures: dict[str, BaseException]) -> None:
     first = next(iter(failures.values()))
     message = f"could not start {', '.join(failures)}"
     if isinstance(first, ProviderError):
-        cause = f"{first.message}: {first.cause}" if first.cause else first.message
-        raise ProviderError(first.kind, message, cause=cause, hint=first.hint, next_step=first.next_step) from first
+        first.cause = f"{first.message}: {first.cause}" if first.cause else first.message
+        first.message = message
+        raise first
     raise ProviderError(ErrorKind.CAPACITY, message, cause=str(first), again={}) from first

@@ -75,12 +75,12 @@ def _printed(name: str, file: str) -> str:
         )
     except FileNotFoundError:
         raise SshConfigError(
+            ErrorKind.MISSING,
             "ssh-keygen is not installed on this computer",
-            kind=ErrorKind.MISSING,
             hint="install the OpenSSH client",
-            next_step=install_openssh("client"),
+            next_steps=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
         message = f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s"
-        raise SshConfigError(message, kind=ErrorKind.MISSING) from None
+        raise SshConfigError(ErrorKind.MISSING, message) from None
     return done.stdout

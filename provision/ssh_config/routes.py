@@ -33,17 +33,6 @@ Ask = Callable[[Sequence[str]], str]
 class SshConfigError(ProviderError):
     """The OpenSSH configuration does not give a supported route to a host."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: ErrorKind = ErrorKind.USAGE,
-        cause: str = "",
-        hint: str = "",
-        next_step: str = "",
-    ) -> None:
-        super().__init__(kind, message, cause=cause, hint=hint, next_step=next_step)
-
 
 @dataclass(frozen=True)
 class Route:
@@ -92,23 +81,26 @@ def ask(command: Sequence[str]) -> str:
         )
     except FileNotFoundError:
         raise SshConfigError(
+            ErrorKind.USAGE,
             f"{command[0]} is not installed on this computer",
             cause="OpenSSH reads your SSH configuration",
             hint="install the OpenSSH client",
-            next_step=install_openssh("client"),
+            next_steps=install_openssh("client"),
         ) from None
     except subprocess.TimeoutExpired:
         raise SshConfigError(
+            ErrorKind.USAGE,
             f"{shlex.join(command)} did not answer within {ASK_TIMEOUT_S:g} s",
             cause="a `Match exec` of your SSH configuration may be blocked",
-            next_step=shlex.join(command),
+            next_steps=[tuple(command)],
         ) from None
     if done.returncode:
         words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise SshConfigError(
+            ErrorKind.USAGE,
             f"your SSH configuration cannot be read: {words[0] if words else 'ssh -G failed'}",
             cause="; ".join(words[1:]),
-            next_step=shlex.join(command),
+            next_steps=[tuple(command)],
         )
     return done.stdout
 
@@ -269,6 +261,7 @@ def _proxy(
         return ()
     if _one(settings, "proxyusefdpass", "no") == "yes":
         raise SshConfigError(
+            ErrorKind.USAGE,
             f"ProxyUseFdpass is not supported for {tokens['n']}",
             cause="your SSH configuration sets ProxyUseFdpass yes",
             hint="remove it, and let the ProxyCommand carry the connection",
@@ -290,6 +283,7 @@ def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
     for letter in "hnrk":
         if f"%{letter}" in command and not _PLAIN.fullmatch(tokens[letter]):
             raise SshConfigError(
+                ErrorKind.USAGE,
                 f"{tokens[letter]!r} cannot be inserted into the ProxyCommand of {tokens['n']}",
                 cause="it contains special characters of the shell",
                 hint=f"write it into the command in quotes, instead of %{letter}",

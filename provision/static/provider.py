@@ -104,7 +104,7 @@ class StaticProvider(Provider):
                     ErrorKind.UNREACHABLE,
                     f"the host key of {host.name} in fleet {spec.name} ({assignment.inventory_name}) "
                     "is not confirmed",
-                    next_step="fleet up",
+                    next_steps=[("fleet", "up")],
                 )
         _refuse_one_machine(assignments, hosts)
         return hosts
@@ -172,7 +172,7 @@ class StaticProvider(Provider):
         raise ProviderError(
             ErrorKind.UNREACHABLE,
             f"{instance.name} in fleet {instance.fleet} is not in the state directory any more",
-            next_step="fleet up",
+            next_steps=[("fleet", "up")],
         )
 
 
@@ -256,5 +256,5 @@ def _refuse_one_machine(assignments: Sequence[Assignment], hosts: Sequence[Host]
 def _program(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
-        return Finding(name, False, f"{name} is not installed on this computer", install_openssh("client"))
+        return Finding(name, False, f"{name} is not installed on this computer", next_steps=install_openssh("client"))
     return Finding(name, True, f"{name} is {path}")

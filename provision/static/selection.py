@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -124,20 +123,15 @@ def _resolve(entry: Entry, location: Location) -> SelectedHost:
     try:
         route = resolve_route(entry.address, options=words)
     except SshConfigError as error:
-        raise InventoryError(
-            f"host {entry.name!r}: {error.message}",
-            location=location,
-            cause=error.cause,
-            hint=error.hint,
-            next_step=error.next_step,
-        ) from error
+        error.message = f"{location}: host {entry.name!r}: {error.message}"
+        raise
     if not (route.identities or agent_socket(route.agent)):
         raise InventoryError(
             f"no key to log in to host {entry.name!r}",
             location=location,
             cause="no private key file for it exists, and no SSH agent is available",
             hint="this command must log in without a password",
-            next_step=shlex.join(["ssh", *words, entry.address]),
+            next_steps=[("ssh", *words, entry.address)],
         )
     return SelectedHost(entry, location, words, route, _private_address(entry, location))
 

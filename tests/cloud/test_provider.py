@@ -287,7 +287,7 @@ def test_hosts_of_an_instance_that_does_not_run_raises_an_error(case: Case, spec
         with pytest.raises(ProviderError, match=f"{instance.name} in fleet demo") as error:
             case.provider.hosts(spec(), [instance])
         assert error.value.kind is ErrorKind.UNREACHABLE
-        assert error.value.hint or error.value.next_step
+        assert error.value.hint or error.value.next_steps
 
 
 def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None:

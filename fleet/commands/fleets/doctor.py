@@ -10,7 +10,8 @@ from fleet.fleets.resolution import change_options
 from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
-from fleet.steps import read_steps
+from fleet.steps import step_of
+from provision.model import Finding
 from provision.quantities import counted
 
 
@@ -37,7 +38,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
     """
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
     findings = services.provider(options, keep=False).doctor()
-    checked = [Checked(request.provider, **vars(finding)) for finding in findings]
+    checked = [_checked(request.provider, finding) for finding in findings]
     for event in checked:
         sink.emit(event)
     missing = [finding for finding in findings if not finding.ok]
@@ -47,6 +48,11 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         raise kind(
             f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}",
             hint=next((finding.hint for finding in missing if finding.hint), ""),
-            next_steps=read_steps(next((finding.next_step for finding in missing if finding.next_step), "")),
+            next_steps=[*map(step_of, next((finding.next_steps for finding in missing if finding.next_steps), ()))],
         )
     return checked
+
+
+def _checked(provider: str, finding: Finding) -> Checked:
+    lines = "\n".join(step_of(command).text() for command in finding.next_steps)
+    return Checked(provider, finding.subject, finding.ok, finding.message, lines, finding.hint)

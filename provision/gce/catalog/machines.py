@@ -17,6 +17,7 @@ from typing import Any
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
 from provision.gce.options import GceOptions
+from provision.provider import ErrorKind, ProviderError
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
@@ -35,6 +36,7 @@ _SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
 _TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
 _CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
 """GPUs older than Turing, which NVIDIA's open kernel modules do not support."""
+_LIST_IMAGES = ("gcloud", "compute", "images", "list", "--project", "deeplearning-platform-release")
 _OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
 """Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
 _SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
@@ -181,50 +183,36 @@ def resolved(cloud: GceOptions) -> GceOptions:
     return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Reason why valid options cannot be rented as requested.
-
-    Attributes:
-        message: Description of the problem.
-        hint: Change to make.
-        next_step: Commands that help, one a line.
-        again: Options of ``fleet up`` to change; None: a repetition does not help.
-    """
-
-    message: str
-    hint: str
-    next_step: str = ""
-    again: Mapping[str, str | bool | None] | None = None
-
-
-def refusal(cloud: GceOptions) -> Refusal | None:
-    """Return the reason why instances with the resolved options `cloud` are not sold or cannot work; None if none."""
+def refusal(cloud: GceOptions) -> ProviderError | None:
+    """Return the error that instances with the resolved options `cloud` are not sold or cannot work; None if none."""
     gpu = gpu_of(cloud)
     if _TPU.match(cloud.machine_type):
-        return Refusal(
+        return ProviderError(
+            ErrorKind.USAGE,
             f"{cloud.machine_type} has TPUs, which are not supported",
             hint="select a machine type with GPUs, --gpu, or without accelerators",
         )
     if gpu is not None and gpu.short in _CLOSED_DRIVER and _OPEN_DRIVER.search(cloud.image):
         image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
-        return Refusal(
+        return ProviderError(
+            ErrorKind.USAGE,
             f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
             "which need a Turing GPU (T4) or a newer one",
             hint=f"select a newer GPU, or an image with the proprietary driver for the {gpu.short.upper()}: "
             "--image projects/PROJECT/global/images/IMAGE",
-            next_step="gcloud compute images list --project deeplearning-platform-release --no-standard-images "
-            "--show-deprecated",
+            next_steps=[(*_LIST_IMAGES, "--no-standard-images", "--show-deprecated")],
             again={"--gpu": "t4"},
         )
     if _SPOT_ONLY.fullmatch(cloud.machine_type) and not cloud.spot:
-        return Refusal(
+        return ProviderError(
+            ErrorKind.USAGE,
             f"{cloud.machine_type} is available only as a Spot VM",
             hint="use a Spot VM, or all 8 GPUs of a machine: --gpu h100:8",
             again={"--spot": True},
         )
     if _HYPERDISK_ONLY.match(cloud.machine_type) and not cloud.disk_type.startswith("hyperdisk-"):
-        return Refusal(
+        return ProviderError(
+            ErrorKind.USAGE,
             f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: it supports only Hyperdisk",
             hint=f'remove disk-type from fleet.toml, or set disk-type = "{_HYPERDISK}"',
         )

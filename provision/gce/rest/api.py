@@ -21,7 +21,6 @@ from urllib.parse import urlencode, urlsplit
 
 from provision.gce.catalog.networks import network_of
 from provision.gce.diagnosis import (
-    Diagnosis,
     Failure,
     expired_credentials,
     from_http,
@@ -61,18 +60,6 @@ class ApiError(Exception):
     def status(self) -> int:
         """Return the HTTP status; 0 if there was no answer."""
         return max((failure.http for failure in self.failures), default=0)
-
-
-class RefusedError(Exception):
-    """No call can be made: credentials or project are missing.
-
-    Attributes:
-        diagnosis: Error message for the user.
-    """
-
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        super().__init__(diagnosis.message)
-        self.diagnosis = diagnosis
 
 
 @dataclass(frozen=True)
@@ -154,7 +141,7 @@ class Api:
         try:
             credentials, project = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         except DefaultCredentialsError as error:
-            raise RefusedError(no_credentials(str(error))) from error
+            raise no_credentials(str(error)) from error
         with _translated():
             from google.auth.transport.requests import Request
 
@@ -165,7 +152,7 @@ class Api:
         """Obtain credentials, if that was not done before.
 
         Raises:
-            RefusedError: there are no credentials, or they are not accepted.
+            ProviderError: there are no credentials, or they are not accepted.
             ApiError: the server does not answer.
         """
         _ = self._credentials
@@ -175,11 +162,11 @@ class Api:
         """Return the project of all calls.
 
         Raises:
-            RefusedError: there are no credentials, or neither they nor the settings name a project.
+            ProviderError: there are no credentials, or neither they nor the settings name a project.
         """
         project = self._project or self._credentials[1]
         if not project:
-            raise RefusedError(no_project())
+            raise no_project()
         return project
 
     def _client(self, name: str) -> Any:
@@ -206,7 +193,7 @@ class Api:
 
         Raises:
             ApiError: it failed permanently, or for too long.
-            RefusedError: the credentials are not accepted.
+            ProviderError: the credentials are not accepted.
         """
         begun = time.monotonic()
         for pause in self.timing.pauses():
@@ -257,7 +244,7 @@ class Api:
 
         Raises:
             ApiError: a call failed.
-            RefusedError: the credentials are not accepted.
+            ProviderError: the credentials are not accepted.
         """
         with _translated():
             self._prepare()
@@ -529,7 +516,7 @@ def answer_failures(answer: Answer) -> list[Failure]:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Convert errors of Google's library and its transport to ApiError or RefusedError."""
+    """Convert errors of Google's library and its transport to ApiError or ProviderError."""
     import requests
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
@@ -541,9 +528,9 @@ def _translated() -> Iterator[None]:
     except (requests.exceptions.RequestException, TransportError) as error:
         raise ApiError([Failure(code="UNREACHABLE", message=_plain(error))]) from error
     except RefreshError as error:
-        raise RefusedError(expired_credentials(_plain(error))) from error
+        raise expired_credentials(_plain(error)) from error
     except GoogleAuthError as error:
-        raise RefusedError(no_credentials(_plain(error))) from error
+        raise no_credentials(_plain(error)) from error
 
 
 def _body(answer: Any) -> Mapping[str, Any] | None:

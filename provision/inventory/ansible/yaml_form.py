@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def read_yaml(text: str, path: Path) -> Groups:
             f"dynamic inventory plugins are not supported: {data['plugin']!r}",
             location=Location(path, data.lines["plugin"]),
             hint="export its output to a file, and use this file: --inventory hosts.yml",
-            next_step=f"ansible-inventory -i {shlex.quote(str(path))} --list --yaml --output hosts.yml",
+            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
         )
     if "_meta" in data:
         raise InventoryError(

@@ -89,7 +89,7 @@ class ToyProvider(Provider):
         for instance in instances:
             if instance.id not in ports:
                 message = f"{instance.name} in fleet {instance.fleet} is not running"
-                raise ProviderError(ErrorKind.UNREACHABLE, message, next_step="fleet up")
+                raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
             directory, address = self._root / instance.id, sshd.loopback_address(spec.name, index_of(instance.name))
             key = " ".join((directory / "host_key.pub").read_text().split()[:2])
             reach = (address, ports[instance.id], check_login(), key, f"toy.{instance.id}", address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,8 @@ def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
             alternatives = [text for value in values for text in texts(value, names)]
         case ast.BoolOp():
             alternatives = [text for value in node.values for text in texts(value, names)]
-        case ast.Call(func=ast.Attribute(value=by, attr="join"), args=[ast.List(elts=words)]):
-            join = by.value.join if isinstance(by, ast.Constant) and isinstance(by.value, str) else shlex.join
-            alternatives = [
-                join([next(iter(texts(word, names)), "x") for word in words if not isinstance(word, ast.Starred)])
-            ]
+        case ast.Call(func=ast.Attribute(attr="join"), args=[ast.List(elts=words)]):
+            alternatives = [shlex.join(literals(words, names))]
     return alternatives
 
 
@@ -80,31 +77,55 @@ def next_steps() -> list[tuple[str, str]]:
         tree = ast.parse(path.read_text("utf-8"))
         names = assigned(tree)
         lines = [
-            (value.lineno, line)
-            for value in keywords(tree, "next_step")
-            for text in texts(value, names)
-            for line in text.split("\n")
-            if line.partition(" ")[0] not in ("", "x")
+            (command.lineno, line)
+            for value in keywords(tree, "next_steps")
+            for command in commands(value)
+            for line in command_lines(command, names)
         ]
-        for command in commands(tree):
-            words = [
-                next(iter(texts(word, names)), "x") for word in command.elts if not isinstance(word, ast.Starred)
-            ]
-            lines.append((command.lineno, shlex.join(words)))
+        for value in keywords(tree, "next_step"):
+            lines += [(value.lineno, line) for text in texts(value, names) for line in text.split("\n") if line]
         for call in calls(tree, "Step", "Shell"):
-            words = [next(iter(texts(word, names)), "x") for word in call.args if not isinstance(word, ast.Starred)]
+            words = list(literals(call.args, names))
             if words and words[0] != "x":
                 lines.append((call.lineno, Step(*words).text() if call.func.id == "Step" else words[0]))  # type: ignore[attr-defined]
         steps += [(f"{path.relative_to(ROOT)}:{number}", line) for number, line in lines]
     return steps
 
 
-def commands(tree: ast.AST) -> Iterator[ast.Tuple]:
-    """Yield the commands that errors of the training side recommend, each as a tuple of its words."""
-    for value in keywords(tree, "next_steps"):
-        for command in value.elts if isinstance(value, ast.List) else ():
-            if isinstance(command, ast.Tuple):
-                yield command
+def commands(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the elements of a list of next steps; both lists of an alternative."""
+    match node:
+        case ast.List() | ast.Tuple():
+            yield from node.elts
+        case ast.IfExp():
+            yield from commands(node.body)
+            yield from commands(node.orelse)
+
+
+def command_lines(command: ast.expr, names: dict[str, list[ast.expr]]) -> Iterator[str]:
+    """Yield the lines of a command that is given as a tuple of its words, as text for a shell, or by its name."""
+    match command:
+        case ast.Tuple():
+            words = list(literals(command.elts, names))
+            if words[:1] != ["x"]:
+                yield shlex.join(words)
+        case ast.Constant() | ast.JoinedStr():
+            yield from texts(command, names)
+        case ast.Name():
+            for value in names.get(command.id, []):
+                yield from command_lines(value, names)
+
+
+def literals(words: Sequence[ast.expr], names: dict[str, list[ast.expr]]) -> Iterator[str]:
+    """Yield the words of a command, with those of named tuples; ``x`` replaces a word that is not literal."""
+    for word in words:
+        match word:
+            case ast.Starred(value=ast.Name(id=name)) if isinstance(named := names.get(name, [None])[0], ast.Tuple):
+                yield from literals(named.elts, names)
+            case ast.Starred():
+                pass
+            case _:
+                yield next(iter(texts(word, names)), "x")
 
 
 def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.steps import Shell, Step, read_steps
+from fleet.steps import Shell, Step, step_of
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_default_fleet_is_not_named() -> None:
     assert Step("logs", "-f").text("default") == Step("logs", "-f").text() == "fleet logs -f"
 
 
-def test_command_lines_are_read_as_steps() -> None:
-    steps = read_steps("fleet up --ssh-from 'a b'\ngcloud auth login")
-    assert steps == (Step("up", "--ssh-from", "a b"), Shell("gcloud auth login"))
-    assert read_steps("") == ()
+def test_commands_of_errors_are_steps() -> None:
+    assert step_of(("fleet", "up", "--ssh-from", "a b")) == Step("up", "--ssh-from", "a b")
+    assert step_of(("gcloud", "config", "set", "project", "a b")) == Shell("gcloud config set project 'a b'")
+    assert step_of('gcloud projects list --filter="$USER"') == Shell('gcloud projects list --filter="$USER"')

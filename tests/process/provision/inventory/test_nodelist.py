@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inventory.nodelist import Node, NodelistError
+from provision.inventory.errors import InventoryError
+from provision.inventory.nodelist import Node
 from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist, nodes_of, parse_tasks_per_node
 from provision.provider import ErrorKind, ProviderError
@@ -127,7 +128,7 @@ def test_clustershell_itself_agrees(expression: str) -> None:
 
 @pytest.mark.parametrize(("expression", "message"), MALFORMED.items(), ids=lambda text: text[:20])
 def test_a_malformed_expression_ends_in_a_message(expression: str, message: str) -> None:
-    with pytest.raises(NodelistError, match=message) as caught:
+    with pytest.raises(InventoryError, match=message) as caught:
         expand_nodelist(expression)
     assert isinstance(caught.value, ProviderError)
     assert caught.value.kind is ErrorKind.USAGE
@@ -136,7 +137,7 @@ def test_a_malformed_expression_ends_in_a_message(expression: str, message: str)
 
 
 def test_the_error_for_a_step_has_the_correct_syntax() -> None:
-    with pytest.raises(NodelistError) as caught:
+    with pytest.raises(InventoryError) as caught:
         expand_nodelist("n[1-9:2]")
     assert caught.value.hint == "write ranges as [1-9/2]"
 
@@ -171,13 +172,13 @@ def test_tasks_per_node(text: str, counts: tuple[int, ...]) -> None:
     "text", ["", "x", "2x3", "2(3)", "2(x)", "2(x0)", "0", "-1", "2(x3", "1,,2", "1.5", "9" * 30]
 )
 def test_malformed_tasks_per_node(text: str) -> None:
-    with pytest.raises(NodelistError, match=r"is not a count such as 2 or 2\(x3\)"):
+    with pytest.raises(InventoryError, match=r"is not a count such as 2 or 2\(x3\)"):
         parse_tasks_per_node(text, 4)
 
 
 @pytest.mark.parametrize("text", ["2(x3)", "2(x5)", "1", "1(x999999)", "2(x3),1,1"])
 def test_tasks_of_another_number_of_nodes(text: str) -> None:
-    with pytest.raises(NodelistError, match="does not match the 4 nodes"):
+    with pytest.raises(InventoryError, match="does not match the 4 nodes"):
         parse_tasks_per_node(text, 4)
 
 
@@ -216,5 +217,5 @@ def test_the_node_file_of_pbs(text: str, nodes: tuple[Node, ...]) -> None:
     ],
 )
 def test_a_malformed_node_file(text: str, message: str) -> None:
-    with pytest.raises(NodelistError, match=message):
+    with pytest.raises(InventoryError, match=message):
         parse_nodefile(text, NODEFILE)

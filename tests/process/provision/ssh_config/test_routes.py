@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.ssh_config.routes import Route, SshConfigError, agent_socket, parse, resolve_route
+from tests.next_steps import command_lines
 
 DIRECTORY = Path(__file__).parent / "ssh"
 FILES = sorted(DIRECTORY.glob("*.conf"))
@@ -86,7 +87,7 @@ def test_the_error_for_a_malformed_file_has_its_line(tmp_path: Path, text: str, 
         resolve_route("a", options=["-F", str(path)])
     assert error.value.message.startswith("your SSH configuration cannot be read")
     assert message in error.value.message + error.value.cause
-    assert str(path) in error.value.message + error.value.cause + error.value.next_step
+    assert str(path) in error.value.message + error.value.cause + command_lines(error.value)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.model import Finding, Orphan
 from provision.provider import ErrorKind, ProviderError
-from tests.next_steps import next_lines
+from tests.next_steps import command_lines, next_lines
 from tests.settings import settings
 from tests.unit.fleet.clouds import NOW, CloudProvider, World
 
@@ -264,7 +264,7 @@ def test_gc_continues_without_credentials_if_no_project_is_known(
 # --- doctor -----------------------------------------------------------------------------------------------------
 
 WELL = Finding("project", True, "it is p")
-SICK = Finding("api", False, "it is disabled", "gcloud services enable compute.googleapis.com")
+SICK = Finding("api", False, "it is disabled", next_steps=[("gcloud", "services", "enable", "compute")])
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ SICK = Finding("api", False, "it is disabled", "gcloud services enable compute.g
     [
         ([WELL], None),
         ([WELL, SICK], NotReadyError),
-        ([Finding("credentials", False, "none", "gcloud auth login"), SICK], CredentialsError),
+        ([Finding("credentials", False, "none", next_steps=[("gcloud", "auth", "login")]), SICK], CredentialsError),
     ],
 )
 def test_doctor_reports_all_findings_and_exits_with_the_worst(
@@ -285,7 +285,7 @@ def test_doctor_reports_all_findings_and_exits_with_the_worst(
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
             doctor(request, world.services(), world.sink)
-        assert next_lines(failure.value) == next(finding.next_step for finding in findings if not finding.ok)
+        assert next_lines(failure.value) == next(command_lines(finding) for finding in findings if not finding.ok)
     checks = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in checks] == [(finding.subject, finding.ok) for finding in findings]
     wanted = GceOptions(project="p", endpoint="http://127.0.0.1:1", network="lab")

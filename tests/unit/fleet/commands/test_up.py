@@ -167,7 +167,10 @@ def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [KeyboardInterrupt(), ProviderError(ErrorKind.QUOTA, "the limit is 1", next_step="fleet status\ngcloud info")],
+    [
+        KeyboardInterrupt(),
+        ProviderError(ErrorKind.QUOTA, "the limit is 1", next_steps=[("fleet", "status"), ("gcloud", "info")]),
+    ],
 )
 def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     world: World, error: BaseException

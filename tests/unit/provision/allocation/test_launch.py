@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.allocation.ranks import Given, Launch, find_launch
-from provision.inventory.nodelist import NodelistError
+from provision.inventory.errors import InventoryError
 from provision.provider import ErrorKind
 
 # Variables that srun of Slurm 22.05 sets for `srun -N2 --ntasks-per-node=1`.
@@ -54,7 +54,9 @@ def test_with_several_processes_per_node_the_node_of_a_rank_is_unknown() -> None
 @pytest.mark.parametrize("step", [None, "4294967290", "4294967291", ""])
 def test_a_slurm_batch_script_without_srun_is_an_error(step: str | None) -> None:
     environ = {key: value for key, value in SRUN.items() if key != "SLURM_STEP_ID"}
-    with pytest.raises(NodelistError, match="job 12 of Slurm did not start this process on all its nodes") as refusal:
+    with pytest.raises(
+        InventoryError, match="job 12 of Slurm did not start this process on all its nodes"
+    ) as refusal:
         find({**environ, "SLURM_STEP_ID": step} if step is not None else environ)
     assert refusal.value.hint == "start it with srun: srun fleet agent task.py"
 
@@ -66,14 +68,14 @@ def test_pbsdsh_gives_the_node_file_to_all() -> None:
 
 def test_pbsdsh_gives_the_node_file_to_the_first_node_alone() -> None:
     assert find(PBSDSH) == Launch(1, 0, (), "12-3-.server", "/home/me/work", shared=True)
-    with pytest.raises(NodelistError, match="node file of PBS cannot be read"):
+    with pytest.raises(InventoryError, match="node file of PBS cannot be read"):
         find({**PBSDSH, "PBS_NODENUM": "0"})
 
 
 def test_a_pbs_batch_script_without_pbsdsh_is_an_error() -> None:
     script = {**PBSDSH, "PBS_NODENUM": "0", "PBS_TASKNUM": "1"}
     with pytest.raises(
-        NodelistError, match=r"job 12\[3\]\.server of PBS did not start this process on all its nodes"
+        InventoryError, match=r"job 12\[3\]\.server of PBS did not start this process on all its nodes"
     ) as refusal:
         find(script, "n1\nn2\n")
     assert refusal.value.hint == "start it with pbsdsh: pbsdsh -- fleet agent task.py"
@@ -81,7 +83,7 @@ def test_a_pbs_batch_script_without_pbsdsh_is_an_error() -> None:
 
 
 def test_a_missing_pbs_node_number_is_an_error() -> None:
-    with pytest.raises(NodelistError, match="PBS_NODENUM"):
+    with pytest.raises(InventoryError, match="PBS_NODENUM"):
         find({"PBS_JOBID": "12"})
 
 
@@ -113,7 +115,7 @@ def test_options_override_the_environment() -> None:
     ],
 )
 def test_invalid_ranks_are_errors(environ: dict[str, str], given: Given, why: str) -> None:
-    with pytest.raises(NodelistError, match=why) as refusal:
+    with pytest.raises(InventoryError, match=why) as refusal:
         find(environ, given=given)
     assert refusal.value.kind is ErrorKind.USAGE
     assert "\n" not in refusal.value.message

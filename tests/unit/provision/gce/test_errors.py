@@ -26,6 +26,7 @@ from provision.gce.diagnosis import (
     wrong_project,
 )
 from provision.provider import ErrorKind
+from tests.next_steps import command_lines
 
 Json = dict[str, Any]
 
@@ -43,7 +44,7 @@ def diagnosis_of(failures: Sequence[Failure], place: str = "us-central1-a") -> D
 def advice(diagnosis: Diagnosis) -> str:
     """Hint, next commands, and the options to change."""
     again = " ".join(f"{option} {value}" for option, value in (diagnosis.again or {}).items())
-    return f"{diagnosis.hint}\n{diagnosis.next_step}\n{again}"
+    return f"{diagnosis.hint}\n{command_lines(diagnosis)}\n{again}"
 
 
 def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD REQUEST") -> list[Failure]:
@@ -278,13 +279,13 @@ def test_an_api_that_is_not_enabled() -> None:
         diagnosis = diagnosis_of(failures)
         assert (diagnosis.kind.value, diagnosis.scope) == ("missing", Scope.EVERYTHING)
         assert diagnosis.message == "the API compute.googleapis.com is not enabled in project proj-1"
-        assert diagnosis.next_step.startswith("gcloud services enable compute.googleapis.com --project proj-1")
+        assert command_lines(diagnosis).startswith("gcloud services enable compute.googleapis.com --project proj-1")
 
 
 def test_another_api_that_is_not_enabled() -> None:
     message = "Identity and Access Management (IAM) API has not been used; visit .../api/iam.googleapis.com/overview"
     diagnosis = diagnosis_of(http(403, "accessNotConfigured", message, "usageLimits"))
-    assert diagnosis.next_step.startswith("gcloud services enable iam.googleapis.com ")
+    assert command_lines(diagnosis).startswith("gcloud services enable iam.googleapis.com ")
 
 
 def test_a_project_without_billing() -> None:
@@ -381,7 +382,9 @@ def test_a_missing_permission_is_named_with_a_role_that_has_it(
     diagnosis = diagnosis_of(failures)
     assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
     assert f"lack the permission {permission} in project proj-1" in diagnosis.message
-    assert diagnosis.next_step.startswith(f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member=")
+    assert command_lines(diagnosis).startswith(
+        f"gcloud projects add-iam-policy-binding proj-1 --role {role} --member="
+    )
 
 
 def test_a_refusal_that_names_no_permission() -> None:
@@ -406,7 +409,7 @@ def test_roles_of_permissions_that_are_not_listed() -> None:
 def test_credentials_that_are_not_taken(failures: list[Failure]) -> None:
     diagnosis = diagnosis_of(failures)
     assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
-    assert diagnosis.next_step == "gcloud auth application-default login"
+    assert command_lines(diagnosis) == "gcloud auth application-default login"
 
 
 @pytest.mark.parametrize(
@@ -429,7 +432,7 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
     none = no_credentials("Your default credentials were not found. To set up Application Default\nCredentials, see")
     assert none.kind is ErrorKind.CREDENTIALS
     assert none.cause == "Your default credentials were not found"
-    assert none.next_step == "gcloud auth application-default login"
+    assert command_lines(none) == "gcloud auth application-default login"
     assert no_credentials().cause
     assert expired_credentials("invalid_grant: Token has been expired or revoked.").cause == (
         "invalid_grant: Token has been expired or revoked"
@@ -687,7 +690,7 @@ def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, 
         assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
         assert "policy" in diagnosis.message
         assert constraint in diagnosis.message
-        assert diagnosis.next_step.startswith("gcloud org-policies")
+        assert command_lines(diagnosis).startswith("gcloud org-policies")
 
 
 def test_a_managed_constraint_has_the_way_out_of_the_legacy_one() -> None:
@@ -709,7 +712,7 @@ def test_scopes_that_are_too_narrow_are_credentials() -> None:
     ):
         diagnosis = diagnosis_of(failures)
         assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
-        assert diagnosis.next_step == "gcloud auth application-default login"
+        assert command_lines(diagnosis) == "gcloud auth application-default login"
         assert "set-service-account" in diagnosis.hint
 
 

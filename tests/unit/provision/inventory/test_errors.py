@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from provision.inventory import InventoryError, read_inventory
 from provision.provider import ErrorKind, ProviderError
+from tests.next_steps import command_lines
 
 INI = {
     "section never closed": ("h1\n[web\nh2\n", r"hosts\.ini:2: '\[web' is not a section"),
@@ -286,7 +287,7 @@ def refused(path: Path) -> InventoryError:
     assert error.kind is ErrorKind.USAGE
     assert "\n" not in error.message
     assert not error.message.endswith(".")
-    assert "hunter2" not in error.message + error.cause + error.hint + error.next_step
+    assert "hunter2" not in error.message + error.cause + error.hint + command_lines(error)
     return error
 
 
