@@ -46,7 +46,7 @@ def confirm_host_keys(
     for host, key in shown:
         if key in host.revoked:
             raise UnreachableError(
-                f"{_describe_host(host)} presents a host key that your known_hosts revokes: {fingerprint(key)}",
+                f"{_describe_host(host)} presented a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
     _confirm(shown, services, sink, accept_new=accept_new)

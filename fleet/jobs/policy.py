@@ -37,7 +37,7 @@ def replication(directory: str, mib_s: float) -> Replication:
         return Replication(directory, 0.0)
     if ".." in PurePosixPath(directory).parts or "\0" in directory:
         raise UsageError(
-            f"--checkpoint-dir {directory!r} leads out of the script's directory",
+            f"--checkpoint-dir {directory!r} must be inside the script's directory",
             hint="name a directory below it, or an absolute path on the hosts",
         )
     return Replication(directory, mib_s)

@@ -119,7 +119,7 @@ class _Maker:
     def add(self, prefix: str, entry: FileEntry, source: int, task: str) -> None:
         below = local_path(entry.path)
         path = f"{prefix}/{below}"
-        reason = "" if below else "a name that leads out of the directory or is too long"
+        reason = "" if below else "a name that points outside the directory or is too long"
         if entry.kind is EntryKind.FILE and not entry.sha256:
             reason = "a content that cannot be read on the host"
         elif entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):

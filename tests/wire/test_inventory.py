@@ -165,7 +165,7 @@ def test_a_revoked_host_key_is_refused(program: Program, home: Lab) -> None:
     first, second = machines(home)
     home.known_hosts.write_text(f"@revoked {first.known_hosts_line}{second.known_hosts_line}")
     up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
-    assert "known_hosts revokes" in up.err
+    assert "presented a host key that your known_hosts revokes" in up.err
 
 
 def test_a_certificate_authority_in_known_hosts_is_reported_as_unsupported(program: Program, home: Lab) -> None:

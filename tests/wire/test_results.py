@@ -239,7 +239,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 @pytest.mark.parametrize(
     ("mode", "code", "message"),
     [
-        ("names", 0, "worker-0: left out 5 files: a name that leads out of the directory"),
+        ("names", 0, "worker-0: left out 5 files: a name that points outside the directory"),
         ("wrong", 14, "changed while it was copied, or arrived damaged"),
         ("long", 14, "sent an unexpected record: chunk"),
         ("payload", 14, "sent something that is not a record of its agent"),

@@ -56,7 +56,7 @@ class AgentRequest:
         python: Interpreter of the script; empty: determined automatically.
         env: Variables of the script.
         adapt: Interpreters are adapted to scripts for older TensorFlow.
-        grace_s: From TERM to KILL when the job is stopped.
+        grace_s: Seconds between SIGTERM and SIGKILL when the job is stopped.
         policy: Reaction of the job to failures.
         checkpoint_dir: Directory for the script's checkpoints; empty: a directory of the job.
         rendezvous: Directory, or ``tcp://HOST:PORT``, of the rendezvous; empty: a directory next to the script.

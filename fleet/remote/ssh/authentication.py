@@ -101,7 +101,7 @@ class UserKeys(AuthStrategy):
         if self._locked:
             return WrongHostError(
                 f"{where(host)} rejects the login of {host.user}",
-                cause=f"{', '.join(self._locked)} is locked by a passphrase, and your SSH agent does not have it",
+                cause=f"{', '.join(self._locked)} has a passphrase and is not loaded in your SSH agent",
                 next_steps=[Shell(shlex.join(["ssh-add", self._locked[0]]))],
             )
         tried = (

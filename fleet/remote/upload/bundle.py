@@ -120,7 +120,7 @@ def parse_data(text: str) -> DataSource:
         source_text, destination = text, ""
     if "://" in text:
         raise UsageError(
-            f"--data takes a file or directory of this computer, not {text}", hint="read it in the script"
+            f"--data must be a local file or directory, not {text}", hint="read remote data in the script"
         )
     source = Path(source_text).expanduser()
     if not source_text or not source.exists():
@@ -183,7 +183,7 @@ def _checked(workdir: Path) -> Path:
     if root in (Path(root.anchor), Path.home().resolve()):
         name = "the root directory" if root == Path(root.anchor) else "your home directory"
         raise UsageError(
-            f"the working directory is {name}, and all of it would be sent",
+            f"refusing to upload all of {name}",
             hint="put the script into a directory of its own, or name one with --workdir",
         )
     return root
@@ -362,7 +362,7 @@ class _Tree:
                 return _Found(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
         if target.is_dir():
             raise UsageError(
-                f"{printable(path)} is a link to a directory that does not go along",
+                f"{printable(path)} is a link to a directory outside the upload",
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )

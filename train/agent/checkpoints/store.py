@@ -664,8 +664,8 @@ def _item(origin: SnapshotOrigin, entry: PathInfo, copy: str, items_by_path: Dic
         target = inner_target(origin.live, entry.path, entry.target)
         if not target:
             raise ReplicaError(
-                f"{origin.slot}'s checkpoints are not copied to other hosts: the link {entry.path} leads out of the"
-                f" checkpoint directory, to {entry.target}"
+                f"{origin.slot}'s checkpoints are not copied to other hosts: the link {entry.path} points"
+                f" outside the checkpoint directory, to {entry.target}"
             )
         return Item(entry.path, entry.kind, entry.mode, content=target)
     if entry.kind is not Kind.FILE:

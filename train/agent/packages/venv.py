@@ -279,7 +279,7 @@ class Venvs:
             progress = watch.progress
             raise RefusedError(
                 Refusal.PACKAGES,
-                f"pip got no further for {_PIP_DEADLINE_S / 60:.0f} min while {progress.step}"
+                f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min while {progress.step}"
                 + (f" ({progress.detail})" if progress.detail else ""),
                 "run the command again; what was downloaded is kept",
             ) from None
@@ -361,7 +361,7 @@ def _no_environment(printed: str, base: Base) -> RefusedError:
     lines = [line.strip() for line in printed.split("\n") if line.strip()]
     return RefusedError(
         Refusal.PYTHON,
-        f"{base.path} on this host fails to make a virtual environment",
+        f"{base.path} on this host cannot create a virtual environment",
         "use another image or interpreter",
         cause=lines[-1] if lines else "it printed nothing",
     )

@@ -226,7 +226,7 @@ class Policy(NamedTuple):
     restarts: int = 0  # maximum number
     success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
     min_workers: int = 0  # minimum for a restart; 0: all that the job started with
-    backoff_s: float = 0.5  # before the first restart; twice as long before each further one
+    backoff_s: float = 0.5  # before the first restart; doubled for each further one
     host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
     timeout_s: float = 0.0  # for the whole job; 0: none
     start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none

@@ -49,7 +49,7 @@ def test_a_name_that_leads_out_is_left_out_and_noted(path: str) -> None:
     layout = lay_out([Listed("worker-0", [entry(path), entry("good", "b")])])
     assert [item.path for item in layout.files] == ["model/good"]
     assert layout.lossy == {0}
-    assert "worker-0: left out 1 file: a name that leads out" in layout.notes[0]
+    assert "worker-0: left out 1 file: a name that points outside" in layout.notes[0]
 
 
 def test_control_characters_in_names_become_harmless_and_keep_the_file() -> None:

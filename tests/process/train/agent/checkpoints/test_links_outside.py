@@ -194,5 +194,5 @@ def test_a_link_that_leads_out_is_named_and_nothing_is_copied(yard: Yard) -> Non
     chief.write(("ckpt.h5", "one"))
     (chief.live / "away").symlink_to("/etc")
     chief.settle(is_orderly=True)
-    yard.until(lambda: any("the link away leads out of" in note for note in chief.notes), "a note")
+    yard.until(lambda: any("the link away points outside" in note for note in chief.notes), "a note")
     assert chief.held is None

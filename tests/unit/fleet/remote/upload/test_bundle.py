@@ -233,7 +233,7 @@ def test_a_name_that_is_not_utf8_goes_along(root: Path) -> None:
 @pytest.mark.parametrize("home", [True, False])
 def test_home_and_root_are_refused(root: Path, home: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(root))
-    with pytest.raises(UsageError, match="would be sent"):
+    with pytest.raises(UsageError, match="refusing to upload all of"):
         scanned(root if home else Path("/"))
 
 
