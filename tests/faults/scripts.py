@@ -28,7 +28,9 @@ directory = os.environ["FLEET_CHECKPOINT_DIR"]
 # The custom loop of TensorFlow's tutorial on multi-worker training, with its way to save: each task saves to a
 # separate directory, and only the directory of the chief is kept. An epoch has 10 steps; every fifth step is saved.
 #
-#     task.py EPOCHS [pause=SECONDS] [raise=STEP] [directory=PATH] [big]
+# With hold=STEP, the second task waits after that step until the file "go" exists in its log directory.
+#
+#     task.py EPOCHS [pause=SECONDS] [raise=STEP] [hold=STEP] [directory=PATH] [big]
 LOOP = (
     _SAY
     + r"""
@@ -87,6 +89,9 @@ while int(epoch) < int(sys.argv[1]):
         say("step", total())
         if int(options.get("raise", -1)) == total() and task_id == 1:
             raise ValueError("no such thing")
+        if int(options.get("hold", -1)) == total() and task_id == 1:
+            while not os.path.exists(os.path.join(os.environ["FLEET_LOG_DIR"], "go")):
+                time.sleep(0.2)
         time.sleep(float(options.get("pause", 0.05)) if attempt < 3 else 0.01)
         if int(step_in_epoch) % 5 == 0:
             if task_id == 0:

@@ -155,6 +155,7 @@ def stop_and_go(play: Play) -> None:
     task = play.process(1, "task")
     task.suspend()
     wait_for("the report of a hang", lambda: "no progress for" in play.out.read_text(errors="replace"))
+    wait_for("the state of the stopped task", lambda: '"state": "T"' in play.out.read_text(errors="replace"))
     task.resume()
 
 
