@@ -32,6 +32,13 @@ def pytest_configure() -> None:
             signal.signal(number, lambda *_: None)
 
 
+def pytest_runtest_teardown() -> None:
+    """Undo `ignore_interrupts`, which the command line calls in the process of a test; children would inherit it."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests whose programs are not installed, and say how to install them."""
     missing: dict[str, pytest.MarkDecorator] = {}
