@@ -107,7 +107,7 @@ class JobStatus:
         ended_at: Seconds since the epoch; 0: it is running.
         verdict: The first cause, if it failed and its hosts could be asked.
         warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
-            contradicts the other hosts; empty if there is no warning.
+            contradicts the other hosts; empty: neither.
     """
 
     id: str

@@ -41,7 +41,7 @@ def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
         existing: The specification from which the fleet was created.
 
     Returns:
-        ``["4 workers requested, the fleet has 2"]``; empty if there is no difference.
+        ``["4 workers requested, the fleet has 2"]``; empty if they agree.
     """
     clauses = []
     if spec.workers != existing.workers:

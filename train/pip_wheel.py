@@ -44,7 +44,7 @@ def read_pip_wheel(python: str) -> Wheel:
         ) from error
     if not data:
         raise TrainError(
-            f"there is no pip for Python {python}",
+            f"no pip is available for Python {python}",
             cause=f"virtualenv {__version__} does not have one",
             hint="use an image or an interpreter with a newer Python",
         )

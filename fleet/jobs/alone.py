@@ -9,7 +9,7 @@ from train.agent.protocol.records import JobResult, Outcome
 
 
 def alone_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -> str:
-    """Return a warning if a job succeeded although no task listened on its port; empty if there is no reason to warn.
+    """Return a warning if a job succeeded although no task listened on its port; empty if one did.
 
     Args:
         result: The result of the job.

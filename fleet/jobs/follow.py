@@ -362,7 +362,7 @@ def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobD
 
 
 def _unread(followed: Followed) -> Ended:
-    """Return the result of a job whose output is no longer read.
+    """Return the result of a job after its output was abandoned.
 
     Raises:
         JobNotFinished: the job is still running.

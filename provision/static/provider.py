@@ -64,7 +64,7 @@ class StaticProvider(Provider):
             select_hosts(spec)
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
-        """Return the hosts of the inventory that would be used; there is no cost."""
+        """Return the hosts of the inventory that would be used, without a price."""
         hosts = self.named_hosts(StaticOptions.of(spec.options))
         which = ", ".join(f"{name} would be {hosts[index_of(name)]}" for name in names)
         return Quote(len(names), notes=(f"{which}; nothing was touched",) if names else ())
@@ -94,7 +94,7 @@ class StaticProvider(Provider):
         """Return the SSH routes to `instances`, in their order, from the user's current SSH configuration.
 
         Raises:
-            ProviderError: a host is no longer in the fleet, its key is not confirmed, or two are the same machine.
+            ProviderError: a host has left the fleet, its key is not confirmed, or two are the same machine.
         """
         assignments = [self._assignment(instance) for instance in instances]
         hosts = [host for host, _, _ in map_parallel(_probe, [(spec, assignment) for assignment in assignments])]

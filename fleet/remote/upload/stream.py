@@ -141,7 +141,7 @@ def _blocks(content: Content) -> Iterator[bytes]:
     Bytes that were appended later, as to a log, are left out.
 
     Raises:
-        UsageError: the scanned content is no longer in the file.
+        UsageError: the file has changed since it was scanned.
     """
     digest = hashlib.sha256()
     left = content.size

@@ -27,7 +27,7 @@ def _is_private_to_host(address: str) -> bool:
 
 
 def address_on_route(family: int, target: Tuple[Any, ...]) -> str:
-    """Return this host's address on the route to a socket address; empty if there is no route. Nothing is sent."""
+    """Return this host's address on the route to a socket address; empty without a route. Nothing is sent."""
     import socket
 
     try:

@@ -113,7 +113,7 @@ class ReasonKind(str, Enum):
 
 
 class Reason(NamedTuple):
-    """Why a task, an attempt, or a job ended; false if there is no text."""
+    """Why a task, an attempt, or a job ended; false without a text."""
 
     text: str = ""
     kind: ReasonKind = ReasonKind.OTHER
