@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 SESSION = re.compile(r"```console\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+MODULE = re.compile(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`")
+DESCRIPTIONS = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
 
 
 CLOUD = "## On Compute Engine"
@@ -40,6 +42,13 @@ def test_each_link_has_a_target(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", DESCRIPTIONS, ids=lambda page: page.name)
+def test_each_module_that_a_description_names_exists(page: Path) -> None:
+    packages = ["", "fleet/", "provision/", "train/", "train/agent/", "provision/gce/", "train/lint/"]
+    for name in MODULE.findall(page.read_text()):
+        assert any((ROOT / package / name).exists() for package in packages), f"{page.name}: {name}"
 
 
 @pytest.mark.e2e
