@@ -1,7 +1,6 @@
 """Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
-Some reports of the agents are public without a change. Their types get public names here and nowhere else; their
-fields are documented in docs/json.md, as those of all events are.
+Their fields are documented in docs/json.md. Those that agents report are made by fleet.remote.publication.
 """
 
 from __future__ import annotations
@@ -12,18 +11,25 @@ from enum import Enum
 from typing import Protocol
 
 from provision.model import Offer
-from train.agent.protocol.records import AttemptEnded as AttemptEnded
-from train.agent.protocol.records import Exit as Exit
-from train.agent.protocol.records import GpuUse as GpuUse
-from train.agent.protocol.records import HangInspection as HangInspection
-from train.agent.protocol.records import JobResult as JobResult
-from train.agent.protocol.records import Member as Member
-from train.agent.protocol.records import Outcome as Outcome
-from train.agent.protocol.records import Phase as Phase
-from train.agent.protocol.records import Progress as Progress
-from train.agent.protocol.records import TaskState as TaskState
-from train.agent.protocol.records import Usage as Usage
 from train.lint.finding import Finding
+
+
+class Phase(Enum):
+    """Phase of a task within its attempt."""
+
+    WAITING = "waiting"  # its process exists and is held before the first byte of user code
+    RUNNING = "running"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+class Outcome(Enum):
+    """Outcome of a job."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # no host is left that can report it
 
 
 class Level(Enum):
@@ -139,17 +145,138 @@ class TaskPlanned:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A slot of a job."""
+
+    slot: str
+    task: str  # empty: a spare
+    address: str  # by which the other hosts reach it
+    endpoint: str  # address and port of the task's TensorFlow server
+
+
+@dataclass(frozen=True)
 class JobStarted:
     """A job was committed on all hosts, or is being followed again."""
 
     job: str
     script: str
     attempt: int
-    members: tuple[Member, ...]  # spares have no task
+    members: tuple[Member, ...]
     started_at: float
     attached: bool = False  # it was started before
     attempts: int = 1  # largest number of attempts; 0: no limit
     ended: bool = False  # no longer running
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of a process; one of the fields is set."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A task changed its phase."""
+
+    slot: str
+    task: str
+    attempt: int
+    phase: Phase
+    at: float  # seconds since the epoch, by the host's clock
+    pid: int = 0
+    exit: Exit | None = None
+    reason: str = ""
+    started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
+    listened: bool | None = None  # in the phase `exited`: on its port; None: unknown, or no need to
+    checkpoint: str | None = None  # that this attempt starts from; empty: none is saved; None: unknown
+    reason_kind: str = "other"
+
+
+@dataclass(frozen=True)
+class AttemptEnded:
+    """An attempt failed and another one follows."""
+
+    slot: str  # that reports it
+    attempt: int
+    at: float
+    first_failed_task: str
+    reason: str
+    exits: Mapping[str, Exit]  # by task
+    retry_s: float  # until the next attempt, at the earliest
+    attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
+    preempted: bool = False  # the host of that task was lost, which is not a failure of the job
+    first_failed_slot: str = ""  # of that task
+    reason_kind: str = "other"
+
+
+@dataclass(frozen=True)
+class HangInspection:
+    """Inspection of a task in a job that makes no progress."""
+
+    slot: str
+    task: str
+    attempt: int
+    at: float
+    state: str  # of its process, proc(5): R, S, D, T, …
+    stack: str  # of every Python thread, the most recent call first; empty: unknown
+    sockets: tuple[str, ...] = ()  # one connection each: both ends, state, bytes in its queues
+    kernel: str = ""  # its CPU time, and where in the kernel its main thread waits
+    activity: str = ""  # what the task does, as a sentence without a period
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Training progress parsed from the task's output; -1: unknown."""
+
+    slot: str = ""
+    task: str = ""
+    attempt: int = 0
+    at: float = 0.0
+    epoch: int = -1  # counted from 1
+    epochs: int = -1
+    step: int = -1  # of the epoch
+    steps: int = -1
+    metrics: Mapping[str, float] = field(default_factory=dict)  # latest values by name
+    steps_per_s: float = -1.0
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """Current use of a GPU."""
+
+    number: int
+    percent: float
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Resource use of the task's processes."""
+
+    slot: str
+    task: str
+    at: float
+    cpu_percent: float  # of one core
+    memory_bytes: int
+    gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """Result of the whole job."""
+
+    job: str
+    attempt: int
+    outcome: Outcome
+    at: float
+    first_failed_task: str = ""
+    reason: str = ""
+    exits: Mapping[str, Exit] = field(default_factory=dict)  # by task
+    started: bool = True  # any user code ran
+    isolated: bool = False  # reported by a host that had lost contact with the others
+    reason_kind: str = "other"
 
 
 @dataclass(frozen=True)

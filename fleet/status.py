@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from train.agent.protocol.records import Exit, Outcome, Phase
+from fleet.events import Exit, JobResult, Phase, Progress
 
 if TYPE_CHECKING:
     from train.diagnosis import Verdict
@@ -60,33 +59,23 @@ class StoredStatus:
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task of the newest job; -1: unknown.
+    """A task of the newest job.
 
     Attributes:
         task: Type and index in the cluster: ``worker-0``; empty: a spare, which has no task until a host is lost.
         slot: Its slot in the fleet.
         phase: Its phase in the attempt; None if its host did not report it.
         alive: Whether a supervisor runs it.
-        epoch: Current epoch, counted from 1.
-        epochs: Total number of epochs.
-        step: Current step of the epoch.
-        steps: Number of steps in an epoch.
-        metrics: Latest values by name.
-        steps_per_s: Steps per second.
         exit: How it exited; None if it has not exited.
+        progress: Its latest progress; None: unknown.
     """
 
     task: str
     slot: str
     phase: Phase | None = None
     alive: bool = False
-    epoch: int = -1
-    epochs: int = -1
-    step: int = -1
-    steps: int = -1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    steps_per_s: float = -1.0
     exit: Exit | None = None
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +90,7 @@ class JobStatus:
         waits: Whether that attempt failed, and the next one has not started yet.
         started_at: Seconds since the epoch.
         tasks: In the order of their names.
-        outcome: Its outcome; None: it is running, or its outcome is unknown.
-        reason: Reason of the outcome.
-        first_failed_task: The task that failed first.
-        ended_at: Seconds since the epoch; 0: it is running.
+        result: How it ended; None: it is running, or its result is unknown.
         verdict: The first cause, if it failed and its hosts could be asked.
         warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
             contradicts the other hosts; empty: neither.
@@ -115,10 +101,7 @@ class JobStatus:
     attempt: int
     started_at: float
     tasks: tuple[TaskStatus, ...] = ()
-    outcome: Outcome | None = None
-    reason: str = ""
-    first_failed_task: str = ""
-    ended_at: float = 0.0
+    result: JobResult | None = None
     attempts: int = 1
     waits: bool = False
     verdict: Verdict | None = None

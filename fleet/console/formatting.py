@@ -71,7 +71,9 @@ def metric_title(name: str) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Format steps per second with three digits."""
+    """Format steps per second with three digits; empty if unknown (-1)."""
+    if per_second < 0:
+        return ""
     return f"{per_second:.{2 if per_second < 10 else 1 if per_second < 100 else 0}f}"
 
 

@@ -58,9 +58,8 @@ def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str
 
 
 def _plain(value: Any) -> Any:
-    names = _field_names(value)
-    if names:
-        return {name: _null_if_unknown(getattr(value, name)) for name in names}
+    if dataclasses.is_dataclass(value):
+        return {item.name: _null_if_unknown(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -75,12 +74,6 @@ def _plain(value: Any) -> Any:
 def _null_if_unknown(value: Any) -> Any:
     """Return a field of an event; None for an unknown number, which is -1 in events."""
     return None if type(value) in (int, float) and value == -1 else _plain(value)
-
-
-def _field_names(value: Any) -> list[str]:
-    if dataclasses.is_dataclass(value):
-        return [item.name for item in dataclasses.fields(value)]
-    return list(getattr(value, "_fields", ()))  # of a record of the agent's
 
 
 class JsonSink:

@@ -171,6 +171,6 @@ def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> 
         return Span(f"{bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.part < row.whole else text)
     if not row.running:
         return Span("")
-    if row.step >= 0 and row.steps > 0:
-        return Span(bar(row.step, row.steps, min(room, _BAR_MAX), glyphs), "dim")
+    if row.progress.step >= 0 and row.progress.steps > 0:
+        return Span(bar(row.progress.step, row.progress.steps, min(room, _BAR_MAX), glyphs), "dim")
     return Span(bars.get(row.name, ""), "dim")

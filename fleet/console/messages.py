@@ -200,9 +200,7 @@ def _attempt_ended(event: AttemptEnded) -> str:
 
 
 def _hang_inspection(event: HangInspection) -> str:
-    from train.agent.gang.hang import describe
-
-    return f"no progress: {describe(event)}" + (f" (state {event.state})" if event.state else "")
+    return f"no progress: {event.activity}" + (f" (state {event.state})" if event.state else "")
 
 
 def _job_diagnosed(event: events.JobDiagnosed) -> str:

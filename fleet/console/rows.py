@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fleet.console import formatting
@@ -10,7 +10,7 @@ from fleet.console.colors import task_color
 from fleet.console.columns import Column, Span
 from fleet.console.log_lines import clean
 from fleet.console.messages import called, exit_words
-from fleet.events import Exit, Phase
+from fleet.events import Exit, Phase, Progress
 
 STOPPED = "stopped"
 _METRICS = 4  # shown of each task
@@ -44,12 +44,7 @@ class Row:
         phase: None until the task exists.
         exit: How the task ended.
         reason: Why it is in this phase, if reported.
-        epoch: Current epoch, counted from 1.
-        epochs: Number of epochs.
-        step: Current step in the epoch.
-        steps: Steps of an epoch.
-        metrics: Latest values, by name.
-        steps_per_s: Speed.
+        progress: Its progress; metrics are the latest values of all reports.
         cpu_percent: CPU use in percent of one core.
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of the host's GPUs.
@@ -70,12 +65,7 @@ class Row:
     phase: Phase | None = None
     exit: Exit | None = None
     reason: str = ""
-    epoch: int = -1
-    epochs: int = -1
-    step: int = -1
-    steps: int = -1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    steps_per_s: float = -1.0
+    progress: Progress = field(default_factory=Progress)
     cpu_percent: float = -1.0
     memory_bytes: int = -1
     gpu_percent: float = -1.0
@@ -85,9 +75,10 @@ class Row:
     @property
     def position(self) -> int:
         """Return the steps since the beginning, from the task's output; -1: unknown."""
-        if self.step >= 0 and self.steps > 0 and self.epoch > 0:
-            return (self.epoch - 1) * self.steps + self.step
-        return self.step if self.epoch < 0 else -1
+        at = self.progress
+        if at.step >= 0 and at.steps > 0 and at.epoch > 0:
+            return (at.epoch - 1) * at.steps + at.step
+        return at.step if at.epoch < 0 else -1
 
     @property
     def running(self) -> bool:
@@ -123,9 +114,9 @@ def row_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozense
         Column(title, tuple(Span(called(row.name, row.slot), task_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(_state(row, slow) for row in rows), limit=30),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
-        numbers("EPOCH", lambda row: formatting.of(row.epoch, row.epochs), 1),
-        numbers("STEP", lambda row: formatting.of(row.step, row.steps), 2),
-        numbers("STEPS/S", lambda row: formatting.rate(row.steps_per_s) if row.steps_per_s >= 0 else "", 4),
+        numbers("EPOCH", lambda row: formatting.of(row.progress.epoch, row.progress.epochs), 1),
+        numbers("STEP", lambda row: formatting.of(row.progress.step, row.progress.steps), 2),
+        numbers("STEPS/S", lambda row: formatting.rate(row.progress.steps_per_s), 4),
         *(
             numbers(formatting.metric_title(clean(name)), _metric(name), 5 + 2 * place if place else 3)
             for place, name in enumerate(_metrics(rows))  # memory comes after the first metric
@@ -147,12 +138,12 @@ def _state(row: Row, slow: frozenset[str]) -> Span:
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
     """Return the names of the metrics to show, the loss first and values of the validation last."""
-    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    names = dict.fromkeys(name for row in rows for name in row.progress.metrics)
     return sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))[:_METRICS]
 
 
 def _metric(name: str) -> Callable[[Row], str]:
-    return lambda row: formatting.metric(row.metrics[name]) if name in row.metrics else ""
+    return lambda row: formatting.metric(row.progress.metrics[name]) if name in row.progress.metrics else ""
 
 
 def _percent(value: float) -> str:

@@ -15,12 +15,12 @@ from fleet.console.columns import Line, Span, choose, crop, justify, render, tab
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.rows import STOPPED, Row, row_columns
-from fleet.events import Outcome, Phase
+from fleet.events import Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import counted
 from train.agent.files.disk import DISK_LOW
-from train.agent.protocol.cluster import endpoint
+from train.agent.protocol.wording import endpoint
 
 _INDENT = "  "
 _CAUSE_LINES = 12
@@ -97,7 +97,7 @@ def _storage(fleet: FleetStatus) -> list[Line]:
 
 def _cause(job: JobStatus, width: int) -> list[Line]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
-    reasons = [job.verdict.message] if job.verdict else job.reason.splitlines()
+    reasons = [job.verdict.message] if job.verdict else job.result.reason.splitlines() if job.result else []
     room = max(1, width - len(_INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
     lines: list[Line] = [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
@@ -129,14 +129,14 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
-    elapsed = (job.ended_at or now) - job.started_at
+    elapsed = (job.result.at if job.result else now) - job.started_at
     return justify(left, (Span(formatting.clock(elapsed) if job.started_at > 0 else ""),), width)
 
 
 def _job_word(job: JobStatus) -> tuple[str, str]:
-    if job.outcome is not None:
+    if job.result is not None:
         tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
-        return job.outcome.value, tones.get(job.outcome, "red")
+        return job.result.outcome.value, tones.get(job.result.outcome, "red")
     if job.waits:
         return "waiting to start again", "yellow"
     if any(task.phase is Phase.STOPPING for task in job.tasks):
@@ -169,9 +169,14 @@ def _host_row(host: HostStatus) -> Row:
 
 def _task_row(task: TaskStatus, job: JobStatus) -> Row:
     word = _task_word(task, job)
-    values = {name: value for name, value in vars(task).items() if name not in ("task", "alive")}
-    values["phase"] = task.phase if word in ("", STOPPED) else None
-    return Row(task.task or task.slot, step_text=word, **values)
+    return Row(
+        task.task or task.slot,
+        slot=task.slot,
+        step_text=word,
+        phase=task.phase if word in ("", STOPPED) else None,
+        exit=task.exit,
+        progress=task.progress or Progress(),
+    )
 
 
 def _task_word(task: TaskStatus, job: JobStatus) -> str:
@@ -179,7 +184,8 @@ def _task_word(task: TaskStatus, job: JobStatus) -> str:
     if not task.task:
         return "spare"
     if task.phase is Phase.EXITED:  # after a success, a task that a signal ended was not needed any more
-        return STOPPED if job.outcome is Outcome.SUCCEEDED and task.exit and task.exit.signal else ""
+        has_succeeded = job.result is not None and job.result.outcome is Outcome.SUCCEEDED
+        return STOPPED if has_succeeded and task.exit and task.exit.signal else ""
     if task.phase is None:
         return "unknown"
     return "" if task.alive else "lost"

@@ -15,7 +15,6 @@ from fleet.console.rows import STOPPED, Row
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from fleet.folding import order
 from provision.quantities import counted
-from train.agent.protocol.cluster import endpoint
 
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed
@@ -104,11 +103,11 @@ def stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
 
 
 def _is_behind(row: Row, others: list[Row]) -> bool:
-    rates = [other.steps_per_s for other in others if other.steps_per_s > 0]
+    rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
     if not rates:
         return False
     speed = median(rates)
-    if 0 <= row.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
+    if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
         return True
     positions = [other.position for other in others if other.position >= 0]
     if row.position < 0 or not positions:
@@ -209,7 +208,7 @@ def _job_started(view: View, event: events.JobStarted) -> View:
             lost=lost.get(member.slot, ""),
             address=member.address,
             step_text="" if member.task else "spare",
-            endpoint=endpoint(member.address, member.port),
+            endpoint=member.endpoint,
             attempt=event.attempt,
         )
         for member in sorted(shown, key=lambda member: order(member.task or member.slot))
@@ -280,16 +279,8 @@ def _progress(view: View, event: Progress) -> View:
     current = _enter_attempt(view, event.task, event.attempt)
     if current is None:
         return view
-    return _update(
-        current,
-        event.task,
-        epoch=event.epoch,
-        epochs=event.epochs,
-        step=event.step,
-        steps=event.steps,
-        metrics={**_row(current, event.task).metrics, **event.metrics},
-        steps_per_s=event.steps_per_s,
-    )
+    metrics = {**_row(current, event.task).progress.metrics, **event.metrics}
+    return _update(current, event.task, progress=replace(event, metrics=metrics))
 
 
 def _usage(view: View, event: Usage) -> View:

@@ -14,6 +14,7 @@ from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.restarts import Restarts
+from fleet.remote.publication import publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision.model import Host
@@ -263,14 +264,16 @@ class _Reporter:
                 self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)
         if self._ended[record.attempt].add(host, record):  # a different report of another host is shown, too
-            self._sink.emit(record)
+            self._sink.emit(publish(record))
 
     def _emit(self, host: str, record: Reported, payload: bytes) -> None:
         if isinstance(record, TaskState):
             self._tasks[host] = record.task
         if isinstance(record, Log):
             self._sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
-        elif isinstance(record, (TaskState, HangInspection, Progress, Usage, Note)):
+        elif isinstance(record, (TaskState, HangInspection, Progress, Usage)):
+            self._sink.emit(publish(record))
+        elif isinstance(record, Note):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):
             if record.retry_s == 0 or not isinstance(self._away.get(host), ConnectionLost):  # not at each retry
@@ -319,7 +322,7 @@ class _Reporter:
         result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
         if result is None:
             return Ended(None)
-        self._sink.emit(result)
+        self._sink.emit(publish(result))
         for text in disputes:
             self._sink.emit(Note(text, Level.WARNING))
         alone = self._evidence.alone(result)
@@ -347,18 +350,7 @@ def _hint(repairer: Repairer, host: str, record: Reported) -> None:
 
 
 def _diagnosed(job: str, attempt: int, verdict: Verdict, *, final: bool) -> JobDiagnosed:
-    return JobDiagnosed(
-        job=job,
-        task=verdict.task,
-        kind=verdict.kind.value,
-        message=verdict.message,
-        lines=verdict.lines,
-        traceback=verdict.traceback,
-        consequences=verdict.consequences,
-        hint=verdict.hint,
-        attempt=attempt,
-        final=final,
-    )
+    return JobDiagnosed(job=job, attempt=attempt, final=final, **{**vars(verdict), "kind": verdict.kind.value})
 
 
 def _unread(followed: Followed) -> Ended:

@@ -12,6 +12,7 @@ from fleet.errors import FleetError, NotReadyError
 from fleet.events import Level, LogChunk, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
+from fleet.remote.publication import publish
 from train.agent.protocol.records import (
     AttemptEnded,
     Commit,
@@ -127,6 +128,6 @@ class LocalTask:
         if isinstance(record, Log):
             sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
         elif isinstance(record, HangInspection) or (leads and isinstance(record, AttemptEnded)):
-            sink.emit(record)
+            sink.emit(publish(record))
         elif leads and isinstance(record, Notice):
             sink.emit(Note(record.text, Level.WARNING))

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from fleet.errors import FleetError, InternalError
 from fleet.folding import fold
 from provision.model import Host
-from train.agent.protocol.cluster import endpoint
+from train.agent.protocol.wording import endpoint
 
 T = TypeVar("T")
 

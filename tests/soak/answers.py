@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from fleet import events
 from fleet.commands.fleets.status import _job_status as job_status
 from fleet.commands.jobs.pull import _Pull
 from fleet.console.jsonl import JsonSink
@@ -187,7 +188,8 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             states = channel(damaged(mangler, _REPORT, records.End())).inspect(records.Inspect(1))
             status = job_status([*true, *states], JOB)
             assert status is not None
-            assert (status.id, status.outcome) == (JOB, Outcome.FAILED)
+            assert status.result is not None
+            assert (status.id, status.result.outcome) == (JOB, events.Outcome.FAILED)
             JsonSink(BytesIO()).emit(_status(status))
             render_status([_status(status)], now=1e9)
         with contextlib.suppress(FleetError):

@@ -67,7 +67,7 @@ def test_a_false_result_of_one_host_hides_no_other_result(program: Program, tmp_
     assert "it runs" in logs.text
     assert "worker-1 reports a different result: the job succeeded in attempt 1000000000" in logs.err
     status = next(event for event in program.run("status", "-o", "json").events if event["event"] == "fleet_status")
-    assert (status["job"]["outcome"], status["job"]["attempt"]) == ("failed", 1)
+    assert (status["job"]["result"]["outcome"], status["job"]["attempt"]) == ("failed", 1)
     assert "worker-1 reports a different result" in status["job"]["warning"]
     worker_1.set_answer(hostile.FALSE_RESULT.format(job="99999999-000000-aaaa"))
     logs = program.run("logs", code=100)

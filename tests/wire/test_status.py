@@ -130,7 +130,8 @@ def test_the_decision_of_the_gang_takes_precedence_over_the_report_of_a_lost_hos
     job.ended(FELL)
     write_result(job.slots[0], FELL._replace(attempt=3, reason="worker-1 was lost", isolated=True))
     shown_job = job_of(status())
-    assert shown_job.reason == FELL.reason
+    assert shown_job.result is not None
+    assert shown_job.result.reason == FELL.reason
 
 
 def test_a_job_between_two_attempts_is_shown_as_waiting(job: Job, status: Callable[[], FleetStatus]) -> None:
@@ -142,7 +143,7 @@ def test_a_job_between_two_attempts_is_shown_as_waiting(job: Job, status: Callab
     finally:
         for listener in listeners:
             listener.close()
-    assert (shown_job.outcome, shown_job.waits, shown_job.attempt, shown_job.verdict) == (None, True, 1, None)
+    assert (shown_job.result, shown_job.waits, shown_job.attempt, shown_job.verdict) == (None, True, 1, None)
 
 
 def test_a_spare_that_took_over_is_shown_with_its_task(job: Job, status: Callable[[], FleetStatus]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import ip_address
 
+from train.agent.protocol.wording import endpoint
 from train.diagnosis.log_lines import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
 from train.diagnosis.rules import (
     is_answer,
@@ -202,7 +203,7 @@ class Reading:
         if not ends or any(self._may_be_task(*end) for end in ends):
             return ""
         address, port = min(ends)
-        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return endpoint(address, port)
 
     def _may_be_task(self, address: str, port: int) -> bool:
         """Return whether a task listens there, or may do so: names are not resolved."""

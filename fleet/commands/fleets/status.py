@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
-from fleet.events import DiskUse
+from fleet.events import DiskUse, Phase
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
@@ -23,13 +23,14 @@ from fleet.jobs.results import (
     survey,
     survey_of,
 )
+from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
-from train.agent.protocol.records import Inspect, JobReport, JobResult, Phase, Progress
+from train.agent.protocol.records import Inspect, JobReport, JobResult
 
 if TYPE_CHECKING:
     from fleet.remote.client import AgentClient
@@ -209,7 +210,7 @@ def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     mine = [report for report in reports if report.job == newest]
     result, disputes = agreement_of(mine)
     first = description(mine)
-    tasks = tuple(sorted(map(_task_status, mine), key=_rank))
+    tasks = tuple(sorted(map(publish, mine), key=_rank))
     others = newer_jobs({report.slot: report.job for report in reports}, newest)
     alone = _warning(result, mine) if result is not None else ""
     return JobStatus(
@@ -218,10 +219,7 @@ def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
         attempt=latest_attempt(mine, first.attempts),
         started_at=min(report.started_at for report in mine),
         tasks=tasks,
-        outcome=result.outcome if result else None,
-        reason=result.reason if result else "",
-        first_failed_task=result.first_failed_task if result else "",
-        ended_at=result.at if result else 0.0,
+        result=publish(result),
         attempts=first.attempts,
         waits=result is None and _is_waiting(tasks),
         warning="; ".join(filter(None, (*others, *disputes, alone))),
@@ -245,20 +243,3 @@ def _is_waiting(tasks: Sequence[TaskStatus]) -> bool:
 
 def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:
     return not task.task, task_rank(task.task or task.slot)
-
-
-def _task_status(report: JobReport) -> TaskStatus:
-    progress = report.progress or Progress(report.slot, report.task, report.attempt, 0.0)
-    return TaskStatus(
-        task=report.task,
-        slot=report.slot,
-        phase=report.phase,
-        alive=report.alive,
-        exit=report.exit,
-        epoch=progress.epoch,
-        epochs=progress.epochs,
-        step=progress.step,
-        steps=progress.steps,
-        metrics=progress.metrics,
-        steps_per_s=progress.steps_per_s,
-    )

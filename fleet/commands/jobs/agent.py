@@ -27,6 +27,7 @@ from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
+from fleet.remote.publication import publish
 from fleet.steps import Shell
 from fleet.translation import translate, translated
 from provision.allocation.ranks import Given, Launch, find_launch
@@ -419,7 +420,7 @@ class _Part:
                     job=self._job,
                     script=self._request.script,
                     attempt=1,
-                    members=tuple(commit.members),
+                    members=publish(commit.members),
                     started_at=time.time(),
                     attempts=self._request.policy.max_attempts,
                 )
@@ -441,7 +442,7 @@ class _Part:
             if self._leads:
                 evidence = self._evidence(commit, local) if local else None
                 cause = evidence.verdict(result) if evidence and failed else None
-                self._sink.emit(result)
+                self._sink.emit(publish(result))
                 alone = evidence.alone(result) if evidence else ""
                 if alone:
                     self._sink.emit(Note(alone, Level.WARNING))

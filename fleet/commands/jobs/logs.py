@@ -18,6 +18,7 @@ from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.tasks import current_members, worker_name
+from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Step
@@ -143,7 +144,7 @@ def _announce(
             job=job.job,
             script=job.name,
             attempt=latest_attempt(reports, job.attempts),
-            members=tuple(members),
+            members=publish(members),
             started_at=job.started_at,
             attached=True,
             attempts=job.attempts,

@@ -35,11 +35,13 @@ from fleet.jobs.program import (
 )
 from fleet.jobs.results import report_results
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
+from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, Step
 from train.agent.protocol import records
-from train.agent.protocol.cluster import endpoint, tf_config
+from train.agent.protocol.cluster import tf_config
+from train.agent.protocol.wording import endpoint
 from train.script.keras import Choice, versions_of
 
 if TYPE_CHECKING:
@@ -311,7 +313,7 @@ def _follow(
             job=first.job,
             script=first.name,
             attempt=first.attempt,
-            members=tuple(first.members),
+            members=publish(first.members),
             started_at=fleet.services.clock(),
             attempts=attempts,
         )

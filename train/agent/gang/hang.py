@@ -9,9 +9,8 @@ import os
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import HangInspection, Member
-from train.agent.protocol.wording import join_names
+from train.agent.protocol.wording import endpoint, join_names
 
 MOST_STACK = 32 << 10  # characters
 _HEAD = "(most recent call first):"

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
-from train.agent.protocol.cluster import endpoint, parse_task
+from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member, ReasonKind
-from train.agent.protocol.wording import join_names
+from train.agent.protocol.wording import endpoint, join_names
 
 CLOCKS_APART_S = 5.0
 _NAMED = 4  # names in a message before the rest is counted

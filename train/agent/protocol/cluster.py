@@ -8,6 +8,7 @@ import json
 from typing import Dict, List, Sequence, Tuple
 
 from train.agent.protocol.records import Member
+from train.agent.protocol.wording import endpoint
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
@@ -37,11 +38,6 @@ def task_rank(name: str) -> Tuple[int, int]:
     """Return the sort key of a task: by type in TensorFlow's order, then by index."""
     kind, index = parse_task(name)
     return TASK_TYPES.index(kind), index
-
-
-def endpoint(address: str, port: int) -> str:
-    """Return ``address:port``, with an IPv6 address in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def cluster_spec(members: Sequence[Member]) -> Dict[str, List[str]]:

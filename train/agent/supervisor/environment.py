@@ -5,8 +5,9 @@ from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
-from train.agent.protocol.cluster import by_rank, endpoint, parse_task, tf_config
+from train.agent.protocol.cluster import by_rank, parse_task, tf_config
 from train.agent.protocol.records import Member
+from train.agent.protocol.wording import endpoint
 
 _PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
 _LOCAL = ("localhost", "127.0.0.1", "::1")

@@ -12,8 +12,8 @@ from typing import Callable, Iterable, Iterator, List
 from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
 from train.agent.host.processes import descendants, list_processes, read_stat
-from train.agent.protocol.cluster import endpoint
 from train.agent.protocol.records import HangInspection
+from train.agent.protocol.wording import endpoint
 
 MOST_SOCKETS = 64
 _STATES = {

@@ -63,7 +63,14 @@ Thread 0x00007f0a12345700 (most recent call first):
   File "/usr/lib/python3.11/queue.py", line 180 in get
 """
 HANG_INSPECTION = HangInspection(
-    "worker-1", "worker-1", 1, START, "S", STACK, ["10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread"]
+    "worker-1",
+    "worker-1",
+    1,
+    START,
+    "S",
+    STACK,
+    ("10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread",),
+    activity="worker-1 is in user code (data.py:31 in fetch)",
 )
 ENDED = AttemptEnded(
     "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
@@ -160,7 +167,7 @@ ONE_OF_EACH: list[Event] = [
     PushProgress("worker-0", 10, 10, 2),
     TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
     TaskPlanned("worker-0", "worker-0", "10.0.0.2", "{}", "python task.py", {"A": "1"}),
-    JobStarted("j-1", "task.py", 1, (Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),), START),
+    JobStarted("j-1", "task.py", 1, (Member("worker-0", "worker-0", "10.0.0.2", "10.0.0.2:2222"),), START),
     LogChunk("worker-0", "worker-0", 1, 0, b"text\n"),
     ConnectionLost("worker-0", "timed out", 2.0),
     ConnectionRestored("worker-0"),
@@ -169,7 +176,7 @@ ONE_OF_EACH: list[Event] = [
     ENDED,
     HANG_INSPECTION,
     Progress("worker-0", "worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
-    Usage("worker-0", "worker-0", START, 120.0, 2**30, [GpuUse(0, 50.0, 1000)]),
+    Usage("worker-0", "worker-0", START, 120.0, 2**30, (GpuUse(0, 50.0, 1000),)),
     JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
     FINDING,
 ]
@@ -185,7 +192,7 @@ def opened(count: int, *, price: float = 0.0) -> FleetOpened:
 
 def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> JobStarted:
     members = tuple(
-        Member(name, name if number < count - spares else "", f"10.0.0.{number + 2}", 2222, 4000)
+        Member(name, name if number < count - spares else "", f"10.0.0.{number + 2}", f"10.0.0.{number + 2}:2222")
         for number, name in enumerate(names(count))
     )
     return JobStarted(
@@ -204,7 +211,7 @@ def running(count: int, *, rate: float = 12.3) -> list[Event]:
         events += [
             TaskState(name, name, 1, Phase.RUNNING, START, 12),
             Progress(name, name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
-            Usage(name, name, START, 180.0, 1_234_567_890, []),
+            Usage(name, name, START, 180.0, 1_234_567_890),
         ]
     return events
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_the_attempt_and_when_the_next_one_starts() -> None:
     events = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9)]
     assert shown(events)[1] == "job 20260102-101112-ab3d  attempt 1 of 4  custom_training_loop.py"
     assert any(line.startswith("worker-2  spare") for line in shown(events))
-    waits = [*events, ENDED._replace(retry_s=760.0)]
+    waits = [*events, replace(ENDED, retry_s=760.0)]
     assert shown(waits)[1] == "job 20260102-101112-ab3d  attempt 1 of 4, next in 6 s  custom_training_loop.py"
     assert "attempt 1 of 4, next soon" in shown([*events, ENDED])[1]
     again = [*waits, TaskState("worker-2", "worker-1", 2, Phase.RUNNING, START)]
@@ -71,7 +72,7 @@ def test_a_free_fleet_shows_no_cost() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_the_key_facts_fit_every_width(width: int) -> None:
-    gpus = [Usage(name, name, START, 1580.0, 12 * 2**30, [GpuUse(0, 100.0, 81_559)]) for name in names(12)]
+    gpus = [Usage(name, name, START, 1580.0, 12 * 2**30, (GpuUse(0, 100.0, 81_559),)) for name in names(12)]
     metrics = {"loss": 123456.0, "sparse_categorical_accuracy": 0.5, "val_loss": 1.0, "val_accuracy": 0.4}
     steps = [Progress(name, name, 1, START, 12, 100, 46_875, 46_875, metrics, 123.4) for name in names(12)]
     text = "\n".join(shown([opened(12, price=0.7), started(12), *running(12), *gpus, *steps], width, 40))

@@ -27,7 +27,9 @@ from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 
 PLACES = ("worker-0", "worker-1", "worker-2", "worker-3")
 TASKS = {"worker-0": "chief-0", "worker-1": "worker-0", "worker-2": "ps-0", "worker-3": ""}
-MEMBERS = tuple(Member(slot, task, "127.0.0.2", 2222 + n, 4000) for n, (slot, task) in enumerate(TASKS.items()))
+MEMBERS = tuple(
+    Member(slot, task, "127.0.0.2", f"127.0.0.2:{2222 + n}") for n, (slot, task) in enumerate(TASKS.items())
+)
 OPENED = FleetOpened("demo", "local", PLACES, 1.0, 0.0, tasks_per_host=2)
 STARTED = JobStarted("j", "task.py", 1, MEMBERS, 1.0)
 SUCCEEDED = JobResult("j", 1, Outcome.SUCCEEDED, 2.0, exits={"chief-0": Exit(code=0), "ps-0": Exit(signal=15)})
@@ -94,7 +96,7 @@ def test_status_shows_the_slot_of_each_task() -> None:
         TaskStatus("chief-0", "worker-0", Phase.EXITED, exit=Exit(code=0)),
         TaskStatus("ps-0", "worker-1", Phase.EXITED, exit=Exit(signal=15)),
     )
-    job = JobStatus("j", "task.py", 1, 1.0, tasks, Outcome.SUCCEEDED)
+    job = JobStatus("j", "task.py", 1, 1.0, tasks, SUCCEEDED)
     text = render_status([FleetStatus("demo", "local", (HostStatus("worker-0", "a", 1, True),), job)], now=2.0)
     assert [line.split() for line in text.splitlines()[-2:]] == [
         ["chief-0", "on", "worker-0", "done"],

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from fleet.console.status_table import print_status, render_status
-from fleet.events import Exit, Outcome, Phase
+from fleet.events import Exit, JobResult, Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from train.diagnosis import Kind, Verdict
 
@@ -15,10 +15,12 @@ HOSTS = (
     HostStatus("worker-0", "127.0.0.2", 22001, True, "", 180.0, 1_234_567_890),
     HostStatus("worker-1", "127.0.0.3", 22002, False, "timed out"),
 )
+PROGRESS = Progress("worker-0", "worker-0", 1, NOW, 2, 5, 84, 120, {"accuracy": 0.9, "loss": 0.85}, 12.3)
 TASKS = (
-    TaskStatus("worker-0", "worker-0", Phase.RUNNING, True, 2, 5, 84, 120, {"accuracy": 0.9, "loss": 0.85}, 12.3),
+    TaskStatus("worker-0", "worker-0", Phase.RUNNING, True, progress=PROGRESS),
     TaskStatus("worker-1", "worker-1"),
 )
+FAILED = JobResult("j", 1, Outcome.FAILED, NOW, reason="worker-1 exited with code 1")
 JOB = JobStatus("20260102-101112-ab3d", "task.py", 1, NOW - 500, TASKS)
 FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
 
@@ -67,9 +69,8 @@ def test_how_a_job_ended() -> None:
         TaskStatus("worker-0", "worker-0", Phase.EXITED, exit=Exit(None, 15)),
         TaskStatus("worker-1", "worker-1", Phase.EXITED, exit=Exit(3)),
     )
-    job = JobStatus(
-        "j", "task.py", 2, NOW - 500, tasks, Outcome.FAILED, "worker-1 ran out of memory", "worker-1", NOW - 440
-    )
+    result = JobResult("j", 2, Outcome.FAILED, NOW - 440, "worker-1", "worker-1 ran out of memory")
+    job = JobStatus("j", "task.py", 2, NOW - 500, tasks, result)
     text = render_status([FleetStatus("demo", "local", HOSTS[:1], job)], now=NOW)
     assert re.search(r"^job j  failed  attempt 2  task.py +1:00$", text, re.MULTILINE)
     assert "worker-0  SIGTERM" in text
@@ -79,7 +80,7 @@ def test_how_a_job_ended() -> None:
 
 def test_the_first_cause_replaces_the_reasons_of_the_agents() -> None:
     verdict = Verdict("worker-1", Kind.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
-    job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
+    job = JobStatus("j", "task.py", 1, NOW, result=FAILED)
     fleet = FleetStatus("demo", "local", HOSTS[:1], replace(job, verdict=verdict))
     lines = render_status([fleet], now=NOW).splitlines()
     assert " ".join(line.strip() for line in lines[-2:]) == verdict.message.strip()
@@ -89,7 +90,7 @@ def test_the_first_cause_replaces_the_reasons_of_the_agents() -> None:
 
 def test_an_unknown_cause_is_shown_with_the_last_words_as_train_shows_it() -> None:
     message = "worker-1 exited with code 1; last output: giving up"
-    job = JobStatus("j", "task.py", 1, NOW, outcome=Outcome.FAILED, reason="worker-1 exited with code 1")
+    job = JobStatus("j", "task.py", 1, NOW, result=FAILED)
     unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, message))
     assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith(f"{message}\n")
 
@@ -116,7 +117,12 @@ def test_a_task_without_a_supervisor_is_lost() -> None:
 
 def test_no_line_is_longer_than_the_terminal() -> None:
     long = FleetStatus(
-        "demo" * 30, "gce", HOSTS, JobStatus("j" * 90, "x" * 90, 1, 1.0, TASKS, reason="why " * 40), 0.7, 1.0
+        "demo" * 30,
+        "gce",
+        HOSTS,
+        JobStatus("j" * 90, "x" * 90, 1, 1.0, TASKS, replace(FAILED, reason="why " * 40)),
+        0.7,
+        1.0,
     )
     for width in (40, 80, 100):
         assert max(map(len, render_status([long], now=NOW, width=width).splitlines())) <= width

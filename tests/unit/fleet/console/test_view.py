@@ -110,24 +110,25 @@ def test_job_started_makes_rows_of_tasks() -> None:
 
 
 def test_a_task_has_the_connection_of_its_slot() -> None:
-    job = JobStarted("j", "task.py", 1, (Member("alpha", "chief-0", "10.0.0.9", 2222, 1),), START)
+    job = JobStarted("j", "task.py", 1, (Member("alpha", "chief-0", "10.0.0.9", "10.0.0.9:2222"),), START)
     view = after(HostConnected("alpha", "10.0.0.9"), job, ConnectionLost("alpha", "timed out", 1.0))
     assert row(view, "chief-0").slot == "alpha"
     assert row(view, "chief-0").lost == "timed out"
 
 
 def test_running_task() -> None:
-    gpus = [GpuUse(0, 80.0, 1000), GpuUse(1, 90.0, 2000)]
+    gpus = (GpuUse(0, 80.0, 1000), GpuUse(1, 90.0, 2000))
     view = after(opened(1), started(1), *running(1), Usage("worker-0", "worker-0", START, 150.0, 2**30, gpus))
     task = row(view, "worker-0")
-    assert (task.phase, task.epoch, task.epochs, task.step, task.steps) == (Phase.RUNNING, 2, 5, 840, 1200)
-    assert (task.metrics["loss"], task.steps_per_s) == (0.3412, 12.3)
+    at = task.progress
+    assert (task.phase, at.epoch, at.epochs, at.step, at.steps) == (Phase.RUNNING, 2, 5, 840, 1200)
+    assert (at.metrics["loss"], at.steps_per_s) == (0.3412, 12.3)
     assert (task.cpu_percent, task.memory_bytes, task.gpu_percent, task.gpu_memory_mib) == (150.0, 2**30, 85.0, 3000)
 
 
 def test_metrics_outlive_a_reading_without_them() -> None:
     view = after(started(1), *running(1), Progress("worker-0", "worker-0", 1, START, 3, 5, 1, 1200, {"loss": 0.2}))
-    assert row(view, "worker-0").metrics == {"accuracy": 0.891, "loss": 0.2}
+    assert row(view, "worker-0").progress.metrics == {"accuracy": 0.891, "loss": 0.2}
 
 
 def test_exit() -> None:
@@ -140,14 +141,14 @@ def test_a_new_attempt_begins_afresh_and_old_news_are_ignored() -> None:
     view = apply(view, exited("worker-0", code=1), START)
     view = apply(view, exited("worker-1", code=1), START)
     task = row(view, "worker-0")
-    assert (view.attempt, task.attempt, task.step, task.phase, task.exit) == (2, 2, -1, Phase.WAITING, None)
+    assert (view.attempt, task.attempt, task.progress.step, task.phase, task.exit) == (2, 2, -1, Phase.WAITING, None)
     assert task.endpoint == "10.0.0.2:2222"
     assert row(view, "worker-1") == replace(task, name="worker-1", slot="worker-1", phase=None,
                                             address="10.0.0.3", endpoint="10.0.0.3:2222")  # fmt: skip
 
 
 def test_between_two_attempts() -> None:
-    view = after(started(2), *running(2), exited("worker-1", signal=9), ENDED._replace(retry_s=30.0))
+    view = after(started(2), *running(2), exited("worker-1", signal=9), replace(ENDED, retry_s=30.0))
     assert (view.attempt, view.attempts, view.retry_at) == (1, 4, START + 30)
     assert row(view, "worker-1").phase is Phase.EXITED
     view = apply(view, TaskState("worker-0", "worker-0", 2, Phase.WAITING, START), START + 31)
@@ -210,10 +211,11 @@ def test_a_view_is_never_changed() -> None:
 
 def tasks(*rates: float, steps: tuple[int, ...] = ()) -> tuple[Row, ...]:
     rows = [
-        Row(name, phase=Phase.RUNNING, steps_per_s=rate, step=100, steps=1000, epoch=1)
+        Row(name, phase=Phase.RUNNING, progress=Progress(steps_per_s=rate, step=100, steps=1000, epoch=1))
         for name, rate in zip(names(len(rates)), rates, strict=True)
     ]
-    return tuple(replace(row, step=step) for row, step in zip(rows, steps, strict=True)) if steps else tuple(rows)
+    pairs = zip(rows, steps, strict=True) if steps else ((row, 100) for row in rows)
+    return tuple(replace(row, progress=replace(row.progress, step=step)) for row, step in pairs)
 
 
 @pytest.mark.parametrize(
@@ -242,4 +244,4 @@ def test_only_tasks_that_run_are_stragglers() -> None:
 
 def test_an_earlier_epoch_is_behind() -> None:
     fast, late = tasks(10.0, 10.0)
-    assert stragglers((replace(fast, epoch=2), late)) == {"worker-1"}
+    assert stragglers((replace(fast, progress=replace(fast.progress, epoch=2)), late)) == {"worker-1"}

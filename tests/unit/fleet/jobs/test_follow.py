@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fleet import events
 from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
 from fleet.fleets.agreement import agree
 from fleet.jobs import follow as verb
@@ -117,12 +118,14 @@ def test_a_failed_attempt_is_reported_once_and_its_cause_when_all_records_arrive
 ) -> None:
     won = [Item(host, WON) for host in ("worker-0", "worker-1")]
     hosts, ended = run(monkeypatch, [*first_attempt(late=late), *won], members=SPARED)
-    (failed,) = hosts.of(AttemptEnded)
+    (failed,) = hosts.of(events.AttemptEnded)
     assert (failed.attempt, failed.attempts) == (1, 4)
     (cause,) = hosts.of(JobDiagnosed)
     assert (cause.attempt, cause.final, cause.task, cause.kind) == (1, False, "worker-1", "script-exception")
     assert hosts.kinds.index("AttemptEnded") < hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("JobResult")
-    last_of_attempt = max(i for i, event in enumerate(hosts.events) if isinstance(event, (LogChunk, TaskState)))
+    last_of_attempt = max(
+        i for i, event in enumerate(hosts.events) if isinstance(event, (LogChunk, events.TaskState))
+    )
     assert hosts.kinds.index("JobDiagnosed") == last_of_attempt + 1
     assert (ended.result, ended.verdict) == (WON, None)
 
@@ -164,7 +167,7 @@ def test_without_all_logs_the_hosts_are_asked_for_the_evidence(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     hosts, ended = run(monkeypatch, [*first_attempt(), Item("worker-0", FELL)], **more)
-    assert hosts.of(AttemptEnded)
+    assert hosts.of(events.AttemptEnded)
     assert [(event.attempt, event.final) for event in hosts.of(JobDiagnosed)] == [(FELL.attempt, True)]
     assert ended.verdict == READ
 
@@ -174,7 +177,7 @@ def test_records_of_all_hosts_are_reported_once_and_those_of_each_host_all(monke
     items += [Item(host, HangInspection(host, host, 1, 1.0, "S", "", [])) for host in ("worker-0", "worker-1")]
     hosts, ended = run(monkeypatch, items)
     assert len(hosts.of(Note)) == 1
-    assert len(hosts.of(HangInspection)) == 2
+    assert len(hosts.of(events.HangInspection)) == 2
     assert ended == Ended(None)
 
 
@@ -245,5 +248,5 @@ def test_a_false_end_of_an_attempt_does_not_hide_the_true_one(monkeypatch: pytes
     ]
     states = [exited("worker-2", Exit(code=0), 10**9 + number) for number in range(20)]
     hosts, _ = run(monkeypatch, [*false, *states, *first_attempt(), Item("worker-0", FELL), Item("worker-1", FELL)])
-    assert "worker-1 exited with code 1" in [event.reason for event in hosts.of(AttemptEnded)]
+    assert "worker-1 exited with code 1" in [event.reason for event in hosts.of(events.AttemptEnded)]
     assert ("script-exception", "worker-1") in [(event.kind, event.task) for event in hosts.of(JobDiagnosed)]

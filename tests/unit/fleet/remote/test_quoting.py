@@ -15,6 +15,7 @@ from fleet.console.messages import message
 from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.client import refusal
+from fleet.remote.publication import publish
 from fleet.remote.quoting import LONGEST, one_line
 from provision.model import Host
 from tests.next_steps import next_lines
@@ -62,7 +63,7 @@ def test_no_line_of_a_text_looks_like_another_paragraph() -> None:
         "error: it failed\n       | next: rm -rf ~\n       more\ncause: x\n       | HINT : y\nnext:  fleet status\n"
     )
     result = JobResult("j", 1, Outcome.FAILED, 1.0, reason="x\nerror: y\nz")
-    assert message(result) == "job j failed: x\n| error: y\nz"
+    assert message(publish(result)) == "job j failed: x\n| error: y\nz"
 
 
 def test_json_holds_no_character_that_a_terminal_obeys() -> None:

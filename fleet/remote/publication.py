@@ -1,0 +1,50 @@
+"""Translate what agents report into public events: only fields that an event declares pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from fleet import events
+from fleet.status import TaskStatus
+from train.agent.gang.hang import describe
+from train.agent.protocol import records
+from train.agent.protocol.wording import endpoint
+
+_PUBLIC: dict[type, type] = {
+    records.AttemptEnded: events.AttemptEnded,
+    records.Exit: events.Exit,
+    records.GpuUse: events.GpuUse,
+    records.HangInspection: events.HangInspection,
+    records.JobReport: TaskStatus,
+    records.JobResult: events.JobResult,
+    records.Member: events.Member,
+    records.Outcome: events.Outcome,
+    records.Phase: events.Phase,
+    records.Progress: events.Progress,
+    records.TaskState: events.TaskState,
+    records.Usage: events.Usage,
+}
+_DERIVED: dict[tuple[type, str], Callable[[Any], Any]] = {
+    (records.HangInspection, "activity"): describe,
+    (records.Member, "endpoint"): lambda member: endpoint(member.address, member.port),
+}
+
+
+def publish(value: Any) -> Any:
+    """Return a record of an agent, or a value in one, as its public type; fields are matched by their names."""
+    kind = _PUBLIC.get(type(value))
+    if isinstance(value, Enum):
+        return kind(value.value) if kind else value.value
+    if kind is not None:
+        return kind(**{item.name: _field(value, item.name) for item in fields(kind)})
+    if isinstance(value, dict):
+        return {key: publish(item) for key, item in value.items()}
+    return tuple(map(publish, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _field(record: Any, name: str) -> Any:
+    derive = _DERIVED.get((type(record), name))
+    return derive(record) if derive else publish(getattr(record, name))

@@ -1,0 +1,58 @@
+"""What agents report becomes public field by field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+from fleet import events
+from fleet.remote.publication import _DERIVED, _PUBLIC, publish
+from fleet.status import TaskStatus
+from train.agent.protocol import records
+from train.agent.protocol.records import Phase, ReasonKind
+
+STATE = records.TaskState(
+    "worker-2", "ps-0", 1, Phase.EXITED, 5.0, exit=records.Exit(3), reason="full", reason_kind=ReasonKind.DISK_FULL
+)
+RESULT = records.JobResult("j", 1, records.Outcome.FAILED, 9.0, exits={"ps-0": records.Exit(signal=9)})
+
+
+def test_enums_and_nested_objects_are_public_types() -> None:
+    assert publish(STATE) == events.TaskState(
+        "worker-2", "ps-0", 1, events.Phase.EXITED, 5.0, exit=events.Exit(3), reason="full", reason_kind="disk-full"
+    )
+    assert publish(RESULT) == events.JobResult(
+        "j", 1, events.Outcome.FAILED, 9.0, exits={"ps-0": events.Exit(signal=9)}
+    )
+    usage = records.Usage("worker-0", "worker-0", 1.0, 2.0, 3, [records.GpuUse(0, 1.0, 2)])
+    assert publish(usage).gpus == (events.GpuUse(0, 1.0, 2),)
+    assert publish(None) is None
+
+
+def test_a_member_has_an_endpoint_and_no_port_of_its_agent() -> None:
+    (member,) = publish([records.Member("worker-0", "worker-0", "fd00::1", 2222, 4000)])
+    assert member == events.Member("worker-0", "worker-0", "fd00::1", "[fd00::1]:2222")
+
+
+def test_an_inspection_describes_the_activity() -> None:
+    stack = 'Main thread (most recent call first):\n  File "/job/src/task.py", line 12 in main\n'
+    inspection = records.HangInspection("worker-1", "ps-0", 1, 1.0, "S", stack, [])
+    assert publish(inspection).activity == "ps-0 is in user code (task.py:12 in main)"
+
+
+def test_a_report_is_the_status_of_its_task() -> None:
+    progress = records.Progress("worker-2", "ps-0", 1, 4.0, epoch=2)
+    report = records.JobReport("j", "demo", "worker-2", "ps-0", 1, Phase.RUNNING, True, 1.0, [], [], 0)
+    expected = TaskStatus("ps-0", "worker-2", events.Phase.RUNNING, alive=True)
+    assert publish(report) == expected
+    assert publish(report._replace(progress=progress)).progress == events.Progress(
+        "worker-2", "ps-0", 1, 4.0, epoch=2
+    )
+
+
+@pytest.mark.parametrize("record", [kind for kind in _PUBLIC if hasattr(kind, "_fields")])
+def test_every_public_field_exists_in_the_record(record: type) -> None:
+    public = {item.name for item in fields(_PUBLIC[record])}
+    assert public <= {*get_type_hints(record)} | {name for kind, name in _DERIVED if kind is record}
