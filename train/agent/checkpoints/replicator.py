@@ -50,18 +50,17 @@ from train.agent.checkpoints.store import (
 from train.agent.checkpoints.transfer import (
     BandwidthLimit,
     CancelledFetchError,
-    Credentials,
     Fetch,
     SnapshotServer,
     Source,
 )
-from train.agent.host.loop import READ, WRITE, Loop
+from train.agent.host.loop import Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.spawn import close_descriptors, end_with
-from train.agent.protocol.channel import LineBuffer
+from train.agent.host.streams import LineStream
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
-from train.agent.protocol.session import LONGEST_LINE
+from train.agent.protocol.session import Credentials
 
 _NICE = 10
 _AT_ONCE = 1 << 16
@@ -149,18 +148,14 @@ class Replicator:
     """
 
     def __init__(self, loop: Loop, setup: Setup, *, on_news: Callable[[News], None]) -> None:
-        self._loop = loop
         self._on_news = on_news
         self._slot = setup.slot
-        self._buffer = LineBuffer(LONGEST_LINE)
-        self._outgoing = bytearray()
         self._held: Optional[Snapshot] = None
-        self._open = True
-        self._socket, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
         with theirs:
             self.pid = _fork(setup, theirs, os.getpid())
-        self._socket.setblocking(False)
-        self._loop.watch(self._socket.fileno(), READ, self._serve)
+        ours.setblocking(False)
+        self._stream = LineStream(loop, ours, self._take_news, lambda _: self._ended())
 
     def watch(self, attempt: int, task: int = 0) -> None:
         """Take a snapshot of each complete state of the checkpoint directory from now on.
@@ -202,51 +197,19 @@ class Replicator:
 
     def close(self) -> None:
         """End the process; the supervisor waits for it."""
-        if self._open:
-            self._open = False
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
+        self._stream.close()
 
     def _send_command(self, command: Dict[str, Any]) -> None:
-        if self._open:
-            self._outgoing += json.dumps(command).encode() + b"\n"
-            self._flush()
+        self._stream.send_data(json.dumps(command).encode() + b"\n")
 
-    def _flush(self) -> None:
-        try:
-            while self._outgoing:
-                del self._outgoing[: self._socket.send(self._outgoing)]
-        except BlockingIOError:
-            pass
-        except OSError:  # its end is read as well
-            self._outgoing.clear()
-        self._loop.watch(self._socket.fileno(), READ | (WRITE if self._outgoing else 0), self._serve)
+    def _take_news(self, line: bytes) -> None:
+        news = _read_news(json.loads(line))
+        self._held = news.held
+        self._on_news(news)
 
-    def _serve(self, events: int) -> None:
-        if events & WRITE:
-            self._flush()
-        if events & READ:
-            self._receive()
-
-    def _receive(self) -> None:
-        try:
-            data = self._socket.recv(_AT_ONCE)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.close()
-            why = f"the replicator of {self._slot} ended: see agent.log in the job's directory on its host"
-            self._on_news(News(self._held, 0, error=why, ended=True))
-            return
-        self._buffer.feed(data)
-        line = self._buffer.line()
-        while line is not None and self._open:
-            news = _read_news(json.loads(line))
-            self._held = news.held
-            self._on_news(news)
-            line = self._buffer.line()
+    def _ended(self) -> None:
+        why = f"the replicator of {self._slot} ended: see agent.log in the job's directory on its host"
+        self._on_news(News(self._held, 0, error=why, ended=True))
 
 
 def _read_news(values: Dict[str, Any]) -> News:
@@ -328,16 +291,9 @@ class _Process:
         _thread(self._watcher.run)
         _thread(self._mover.run)
         self._report(note=note)
-        buffer = LineBuffer(LONGEST_LINE)
-        while True:
-            data = self._control.recv(_AT_ONCE)
-            if not data:
-                return
-            buffer.feed(data)
-            line = buffer.line()
-            while line is not None:
+        with self._control.makefile("rb") as commands:
+            for line in commands:
                 self._handle(json.loads(line))
-                line = buffer.line()
 
     def _listen(self) -> str:
         setup = self._setup

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
 from train.agent.checkpoints.store import (
@@ -32,11 +32,10 @@ from train.agent.protocol.channel import LineBuffer, LineTooLongError
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
-    NONCE_BYTES,
-    ChiefGreeting,
+    Credentials,
+    Greeting,
     LinkError,
     Message,
-    PeerGreeting,
     Session,
 )
 
@@ -44,7 +43,6 @@ SILENCE_S = 30.0  # without a byte
 CONNECT_S = 5.0
 GREETING_S = 5.0
 LONGEST_MANIFEST = 64 << 20  # bytes
-_ATTEMPT = 0  # snapshots outlive attempts
 _MAX_UNAUTHENTICATED = 256  # as many as hosts that fetch at the same moment
 _MIN_UNAUTHENTICATED = 8
 _PIECE = 1 << 18
@@ -52,14 +50,6 @@ _BURST_S = 0.1
 _BROKEN = (OSError, LinkError, LineTooLongError)
 
 Source = Tuple[str, int]  # address and port
-
-
-class Credentials(NamedTuple):
-    """Data that the hosts of a job share."""
-
-    job: str
-    secret: bytes
-    slot: str
 
 
 class BandwidthLimit:
@@ -97,34 +87,45 @@ class _Wire:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._buffer = LineBuffer(LONGEST_LINE)
-        self.session: Optional[Session] = None
+        self._session: Optional[Session] = None
         connection.settimeout(SILENCE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes) -> None:
         self._connection.sendall(data)
 
-    def greeting(self, until: float) -> bytes:
-        """Return a line of an unauthenticated peer."""
-        while True:
+    def authenticate(self, greeting: Greeting) -> None:
+        """Authenticate both ends.
+
+        Raises:
+            LinkError: the other end is not one of the job, or too slow.
+        """
+        until = time.monotonic() + GREETING_S
+        self._buffer.limit = LONGEST_GREETING
+        self.send(greeting.first())
+        while self._session is None:
             line = self._buffer.line()
             if line is not None:
-                self._connection.settimeout(SILENCE_S)
-                return line
-            if self._buffer.size > LONGEST_GREETING or time.monotonic() > until:
+                answer, self._session = greeting.take(line)
+                self.send(answer)
+                continue
+            left_s = until - time.monotonic()
+            if left_s <= 0:
                 raise LinkError("no greeting")
-            self._connection.settimeout(max(0.01, until - time.monotonic()))
+            self._connection.settimeout(max(0.01, left_s))
             self._fill()
+        self._buffer.limit = LONGEST_LINE
+        self._connection.settimeout(SILENCE_S)
 
     def send_message(self, message: Message) -> None:
-        if self.session is not None:
-            self.send(self.session.seal(message))
+        if self._session is not None:
+            self.send(self._session.seal(message))
 
     def receive_message(self) -> Message:
         while True:
             line = self._buffer.line()
-            if line is not None and self.session is not None:
-                return self.session.open(line)
+            if line is not None and self._session is not None:
+                return self._session.open(line)
             self._fill()
 
     def raw(self, size: int) -> Iterator[bytes]:
@@ -196,7 +197,7 @@ class SnapshotServer:
         try:
             with contextlib.suppress(Exception):  # nothing that a stranger sends may end more than this
                 wire = _Wire(connection)
-                self._greet(wire)
+                wire.authenticate(self._credentials.chief_greeting())
                 self._unregister(connection)
                 self._send_snapshot(wire)
         finally:
@@ -206,13 +207,6 @@ class SnapshotServer:
     def _unregister(self, connection: socket.socket) -> None:
         with self._lock:  # never closed while it is among the strangers: its number could be another connection's
             self._unauthenticated.pop(connection, None)
-
-    def _greet(self, wire: _Wire) -> None:
-        until = time.monotonic() + GREETING_S
-        greeting = ChiefGreeting(self._credentials.secret, self._credentials.job, _ATTEMPT, os.urandom(NONCE_BYTES))
-        answer, _ = greeting.take(wire.greeting(until))
-        wire.send(answer)
-        _, wire.session = greeting.take(wire.greeting(until))
 
     def _send_snapshot(self, wire: _Wire) -> None:
         wanted = read_snapshot(wire.receive_message()["snapshot"])
@@ -316,19 +310,10 @@ class Fetch:
                 raise CancelledFetchError
             try:
                 wire = _Wire(connection)
-                self._greet(wire)
+                wire.authenticate(self._credentials.peer_greeting())
                 return self._receive_snapshot(wire, target_directory)
             finally:
                 self._connection = None
-
-    def _greet(self, wire: _Wire) -> None:
-        credentials = self._credentials
-        greeting = PeerGreeting(
-            credentials.secret, credentials.job, _ATTEMPT, credentials.slot, os.urandom(NONCE_BYTES)
-        )
-        wire.send(greeting.first())
-        answer, wire.session = greeting.take(wire.greeting(time.monotonic() + GREETING_S))
-        wire.send(answer)
 
     def _receive_snapshot(self, wire: _Wire, target_directory: str) -> bool:
         manifest = self._manifest(wire)

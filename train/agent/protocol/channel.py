@@ -27,7 +27,7 @@ class LineBuffer:
     def __init__(self, limit: int) -> None:
         self._bytes = bytearray()
         self._searched = 0
-        self._limit = limit
+        self.limit = limit
 
     @property
     def size(self) -> int:
@@ -45,8 +45,8 @@ class LineBuffer:
             LineTooLongError: it is longer than the limit.
         """
         end = self._bytes.find(b"\n", self._searched)
-        if max(end, len(self._bytes) if end < 0 else 0) > self._limit:
-            raise LineTooLongError(f"a line of more than {self._limit} bytes")
+        if max(end, len(self._bytes) if end < 0 else 0) > self.limit:
+            raise LineTooLongError(f"a line of more than {self.limit} bytes")
         if end < 0:
             self._searched = len(self._bytes)
             return None

@@ -1,4 +1,4 @@
-"""Mutual authentication of two agents by the job's secret, and sealing of their messages. Performs no I/O.
+"""Mutual authentication of two agents by the job's secret, and sealing of their messages.
 
     peer  → {"hello": [job, attempt, slot], "nonce": …}
     chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
@@ -10,7 +10,8 @@ in the direction. Messages cannot be replayed, reflected, reordered, left out, o
 
 import hmac
 import json
-from typing import Any, Dict, Optional, Tuple
+import os
+from typing import Any, Dict, NamedTuple, Optional, Protocol, Tuple
 
 from train.agent.protocol.strict_json import JsonError, parse_object
 
@@ -119,6 +120,22 @@ class _Transcript:
         return _digest(self._secret, b"key", of, *self._parts)
 
 
+class Greeting(Protocol):
+    """One side of the authentication of a connection."""
+
+    slot: str  # of the other end, once it is known
+
+    def first(self) -> bytes:
+        """Return the first line to send; empty if the other end begins."""
+
+    def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
+        """Process the next line; return the answer, and the session once the other end has authenticated.
+
+        Raises:
+            LinkError: it cannot.
+        """
+
+
 class ChiefGreeting:
     """The chief's side of the authentication of one connection.
 
@@ -136,6 +153,10 @@ class ChiefGreeting:
         self._nonce = nonce
         self._transcript: Optional[_Transcript] = None
         self.slot = ""
+
+    def first(self) -> bytes:
+        """Return nothing: the peer begins."""
+        return b""
 
     def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
         """Process the next line of the peer; return the answer, and the session once the peer has authenticated.
@@ -175,6 +196,7 @@ class PeerGreeting:
         self._hello = [job, attempt, slot]
         self._greeting = _greeting(job, attempt, slot)
         self._nonce = nonce
+        self.slot = ""
 
     def first(self) -> bytes:
         """Return the first line to send."""
@@ -190,6 +212,23 @@ class PeerGreeting:
         transcript = _Transcript(self._secret, self._greeting, self._nonce, _nonce(message))
         transcript.check(b"chief", message)
         return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
+
+
+class Credentials(NamedTuple):
+    """Data that the ends of a job's connections share, and the name of this end."""
+
+    job: str
+    secret: bytes
+    slot: str
+    attempt: int = 0  # 0: the connection outlives attempts
+
+    def chief_greeting(self) -> ChiefGreeting:
+        """Return the chief's side of a new authentication."""
+        return ChiefGreeting(self.secret, self.job, self.attempt, os.urandom(NONCE_BYTES))
+
+    def peer_greeting(self, prefix: str = "") -> PeerGreeting:
+        """Return the other side of a new authentication, with `prefix` before the slot."""
+        return PeerGreeting(self.secret, self.job, self.attempt, prefix + self.slot, os.urandom(NONCE_BYTES))
 
 
 # --- who listens on a slot's port -------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ from train.agent.host.processes import Stat, descendants, identify, list_process
 from train.agent.host.spawn import spawn
 from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
-from train.agent.peers.connections import JobCredentials
-from train.agent.peers.probes import PortProbes, ProbeListener
+from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import (
     NO_REASON,
@@ -46,6 +45,7 @@ from train.agent.protocol.records import (
     TaskState,
     Usage,
 )
+from train.agent.protocol.session import Credentials
 from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.progress import ProgressParser
@@ -122,15 +122,13 @@ class Attempt:
         self._port = port or reserve_task_port(after + 1)
         try:
             self.journal = Journal(start.paths, number)
-            credentials = JobCredentials(self._commit.job, bytes.fromhex(self._commit.secret), attempt=number)
+            secret = bytes.fromhex(self._commit.secret)
+            self._credentials = Credentials(self._commit.job, secret, self._commit.slot, number)
             peer_count = len(self._commit.members)
-            self._probe_listener = ProbeListener(
-                loop, self._port.listener, credentials, self._commit.slot, peer_count
-            )
+            self._probe_listener = answer_probes(loop, self._port.listener, self._credentials, peer_count)
         except OSError:
             self._port.release()
             raise
-        self._credentials = credentials
         self._probes: Optional[PortProbes] = None
         self._read_progress(peer_count)
         self.task = TaskProcess(
@@ -202,7 +200,6 @@ class Attempt:
         self._probes = PortProbes(
             self._loop,
             self._credentials,
-            self._commit.slot,
             others,
             lambda results: self._report_event(PortsProbed(self.number, results)),
         )

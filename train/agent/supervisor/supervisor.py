@@ -55,7 +55,7 @@ from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, f
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
-from train.agent.peers.connections import ConnectionEvents, JobCredentials, PeerConnections
+from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -75,7 +75,7 @@ from train.agent.protocol.records import (
     Stopped,
     TaskState,
 )
-from train.agent.protocol.session import LinkError
+from train.agent.protocol.session import Credentials, LinkError
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.preemption import PreemptionWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
@@ -178,8 +178,8 @@ class Supervisor:
         self._links = PeerConnections(
             self._loop,
             self._start.listener,
-            JobCredentials(commit.job, bytes.fromhex(commit.secret), commit.link_timeout_s),
-            commit.slot,
+            Credentials(commit.job, bytes.fromhex(commit.secret), commit.slot),
+            commit.link_timeout_s,
             others,
             events=ConnectionEvents(
                 lambda slot: self._feed(PeerConnected(slot)),

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from train.agent.host.loop import Loop
-from train.agent.peers.connections import ConnectionEvents, JobCredentials, PeerConnections
+from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import Message, PeerGreeting
+from train.agent.protocol.session import Credentials, Message, PeerGreeting
 
 SECRET = b"s" * 32
 TIMEOUT_S = 1.0
@@ -93,8 +93,8 @@ class Net:
         links = PeerConnections(
             loop,
             self.listeners[name],
-            JobCredentials("job", secret, TIMEOUT_S),
-            name,
+            Credentials("job", secret, name),
+            TIMEOUT_S,
             others,
             events=ConnectionEvents(
                 lambda slot: self.events.append(("up", name, slot)),

@@ -13,13 +13,12 @@ from train.agent.gang import readiness
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import reserve_task_port
 from train.agent.peers import probes as probing
-from train.agent.peers.connections import JobCredentials
-from train.agent.peers.probes import PortProbes, ProbeListener
+from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import LinkError, port_answer, port_owner, port_question
+from train.agent.protocol.session import Credentials, LinkError, port_answer, port_owner, port_question
 
 SECRET = b"s" * 32
-CREDENTIALS = JobCredentials("job", SECRET, 1.0, 1)
+CREDENTIALS = Credentials("job", SECRET, "worker-0", 1)
 NONCE = b"n" * 16
 
 
@@ -72,9 +71,10 @@ class Site:
         self.closing: list[Callable[[], None]] = []
         self.results: list[dict[str, str]] = []
 
-    def listen(self, task: str = "worker-1", credentials: JobCredentials = CREDENTIALS) -> int:
+    def listen(self, task: str = "worker-1", credentials: Credentials = CREDENTIALS) -> int:
         port = reserve_task_port(30000)
-        self.closing += [ProbeListener(self.loop, port.listener, credentials, task, 4).close, port.release]
+        answers = answer_probes(self.loop, port.listener, credentials._replace(slot=task), 4)
+        self.closing += [answers.close, port.release]
         return port.port
 
     def stranger(self) -> socket.socket:
@@ -84,7 +84,7 @@ class Site:
 
     def probe(self, *ports: int, address: str = "127.0.0.1") -> dict[str, str]:
         others = [Member(f"worker-{n + 1}", f"worker-{n + 1}", address, port, 0) for n, port in enumerate(ports)]
-        probes = PortProbes(self.loop, CREDENTIALS, "worker-0", others, self.results.append)
+        probes = PortProbes(self.loop, CREDENTIALS, others, self.results.append)
         self.closing.append(probes.close)
         probes.begin()
         end = time.monotonic() + 10
@@ -141,9 +141,9 @@ def test_the_agent_of_another_task_is_reported_by_name(site: Site) -> None:
     assert site.probe(site.listen("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
-@pytest.mark.parametrize("credentials", [JobCredentials("other", SECRET, 1.0, 1), CREDENTIALS._replace(attempt=2)])
+@pytest.mark.parametrize("credentials", [CREDENTIALS._replace(job="other"), CREDENTIALS._replace(attempt=2)])
 def test_another_job_or_attempt_is_a_stranger(
-    site: Site, credentials: JobCredentials, monkeypatch: pytest.MonkeyPatch
+    site: Site, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove_limit(monkeypatch)
     assert site.probe(site.listen(credentials=credentials)) == {"worker-1": readiness.STRANGER}
