@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from typing import Any
 from urllib.parse import quote
@@ -61,7 +61,7 @@ class Diagnosis(ProviderError):  # noqa: N818 - it also decides where to try aga
         zones: Zones that have the requested resources, according to Compute Engine.
     """
 
-    scope: Scope
+    scope: Scope = Scope.EVERYTHING
     zones: tuple[str, ...] = ()
 
 
@@ -124,6 +124,16 @@ def _mappings(thing: object) -> tuple[Mapping[str, Any], ...]:
 
 # --- input of the rules -------------------------------------------------------------------------------------------
 
+_CONSTRAINT = re.compile(r"constraints/([a-z]+(?:\.[a-z0-9_]+)+)", re.IGNORECASE)  # customConstraints/… as well
+_RESOURCE = re.compile(
+    r"'?(?:https?://\S+/)?projects/([^/']+)/((?:global|zones/[^/']+|regions/[^/']+)/\S+?)/?'?(?=[\s.,')]|\Z)"
+)
+_FIELD = re.compile(r"Invalid value for field '([^']+)'(?:: '([^']*)')?")
+_NOT_FOUND = re.compile(r"was not found|cannot be found|is not found|does not exist|not found in zone|not found for")
+_UNAUTHORIZED = "is not found or access is unauthorized"
+_SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
+_DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -133,17 +143,23 @@ class _Case:
     project: str
     place: str
     doing: str
-    code: str = field(init=False)
-    text: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "code", " ".join(self.failure.code.split()))
-        object.__setattr__(self, "text", " ".join(self.failure.message.split()))
+    @property
+    def code(self) -> str:
+        return " ".join(self.failure.code.split())
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.failure.message.split())
 
     @property
     def status(self) -> int:
         """Return the HTTP status of a refused call; 0 if an operation failed, or there was no answer."""
         return 0 if self.failure.of_operation else self.failure.http
+
+    @property
+    def status_note(self) -> str:
+        return f" (HTTP {self.status})" if self.status else ""
 
     @property
     def could_not(self) -> str:
@@ -153,6 +169,10 @@ class _Case:
     @property
     def here(self) -> str:
         return self.place or f"project {self.project}"
+
+    @property
+    def region(self) -> str:
+        return region_of(self.place) if is_zone(self.place) else self.place
 
     @property
     def reasons(self) -> frozenset[str]:
@@ -174,21 +194,47 @@ class _Case:
         return [zone for zone in re.split(r"[\s,;]+", self.metadata("zonesAvailable")) if zone]
 
     @property
+    def capacity(self) -> str:
+        """Return what a zone has no capacity for: ``for g2-standard-4 with nvidia-l4:1 now``."""
+        machine = " with ".join(filter(None, (self.metadata("vmType"), self.metadata("attachment", "attachments"))))
+        return f"for {machine} now" if machine else f"to {self.doing}"
+
+    @property
     def localized(self) -> str:
         """Return the localized message of the details; otherwise the message of the failure."""
-        for detail in self.failure.details:
-            message = _mapping(detail.get("localizedMessage")).get("message")
-            if message:
-                return " ".join(str(message).split())
-        return self.text
+        messages = (_mapping(detail.get("localizedMessage")).get("message") for detail in self.failure.details)
+        return next((" ".join(str(message).split()) for message in messages if message), self.text)
 
     def quota(self, name: str) -> str:
         """Return an entry of the details about a quota: ``limitName``, ``limit``."""
-        for detail in self.failure.details:
-            info = _mapping(detail.get("quotaInfo"))
-            if info.get(name) is not None:
-                return str(info[name])
-        return self.metadata(name)
+        infos = (_mapping(detail.get("quotaInfo")).get(name) for detail in self.failure.details)
+        return next((str(value) for value in infos if value is not None), self.metadata(name))
+
+    @property
+    def service(self) -> str:
+        """Return the API that a failure names, ``compute.googleapis.com``."""
+        named = _SERVICE.search(self.text)
+        return self.metadata("service") or (named[1] if named else "compute.googleapis.com")
+
+    @property
+    def constraint(self) -> str:
+        """Return the constraint of an organization policy that was violated; empty if none is named."""
+        match = _CONSTRAINT.search(self.text)
+        return match[1] if match else ""
+
+    @property
+    def missing(self) -> tuple[str, str]:
+        """Return the type (as part of a path or field) and the name of the resource that does not exist."""
+        path, named = _RESOURCE.search(self.text), _FIELD.search(self.text)
+        name = path[2] if path else (named[2] or "") if named else ""
+        subject = f"{path[2] if path else ''} {named[1] if named else ''}"
+        return subject, name.rpartition("/")[2] or "of that name"
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether the failure is that a resource does not exist."""
+        missing = self.reasons & {"notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"} or self.status == 404
+        return bool(missing or _NOT_FOUND.search(self.text)) and _UNAUTHORIZED not in self.text
 
     def _infos(self) -> Iterator[Mapping[str, Any]]:
         for detail in self.failure.details:
@@ -198,7 +244,53 @@ class _Case:
                 yield detail
 
 
-_Rule = Callable[[_Case], "Diagnosis | None"]
+@dataclass(frozen=True)
+class _Rule:
+    """A row of the table of rules. It matches if any of its conditions does.
+
+    In its texts, ``{c.NAME}`` is an attribute of the case.
+
+    Attributes:
+        kind: Kind of the error.
+        message: Message of the diagnosis.
+        codes: Codes of the failure, or reasons in its details.
+        statuses: HTTP statuses of a refused call.
+        text: Regular expression for the message of the failure; case is ignored.
+        when: Another condition.
+        scope: Scope of the diagnosis.
+        cause: Cause of the diagnosis.
+        hint: Hint of the diagnosis.
+        next_steps: Commands of the diagnosis; their words are separated by spaces.
+        again: Options of ``fleet up`` to change.
+    """
+
+    kind: ErrorKind
+    message: str
+    _: KW_ONLY
+    codes: Collection[str] = ()
+    statuses: Collection[int] = ()
+    text: str = ""
+    when: Callable[[_Case], bool] = lambda _: False
+    scope: Scope = Scope.EVERYTHING
+    cause: str = "{c.text}"
+    hint: str = ""
+    next_steps: Collection[str] = ()
+    again: Mapping[str, str | bool | None] | None = None
+
+    def __call__(self, case: _Case) -> Diagnosis | None:
+        """Return the diagnosis of a failure; None if the rule does not match it."""
+        if not (
+            not case.reasons.isdisjoint(self.codes)
+            or case.status in self.statuses
+            or (self.text and re.search(self.text, case.text, re.IGNORECASE))
+            or self.when(case)
+        ):
+            return None
+        message, cause, hint = (text.format(c=case) for text in (self.message, self.cause, self.hint))
+        steps = [tuple(word.format(c=case) for word in command.split()) for command in self.next_steps]
+        return Diagnosis(
+            self.kind, message, scope=self.scope, cause=cause, hint=hint, next_steps=steps, again=self.again
+        )
 
 
 def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: str) -> Diagnosis:
@@ -212,17 +304,13 @@ def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: st
     """
     cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
     zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
-    for rule in _RULES:
-        for case in cases:
-            diagnosis = rule(case)
-            if diagnosis is not None:
-                return replace(diagnosis, zones=zones)
-    return _unknown(cases[0])
+    diagnoses = (rule(case) for rule in _RULES for case in cases)
+    return replace(next(filter(None, diagnoses), _unknown(cases[0])), zones=zones)
 
 
 # --- credentials and permissions ----------------------------------------------------------------------------------
 
-_LOGIN = ("gcloud", "auth", "application-default", "login")
+_LOGIN = "gcloud auth application-default login"
 
 
 def grant_role(project: str, role: str) -> str:
@@ -236,9 +324,8 @@ def no_credentials(reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         "no Google Cloud credentials found",
-        scope=Scope.EVERYTHING,
         cause=_message(reason) or "GOOGLE_APPLICATION_CREDENTIALS is not set, and gcloud is not logged in",
-        next_steps=[_LOGIN],
+        next_steps=[tuple(_LOGIN.split())],
     )
 
 
@@ -247,9 +334,8 @@ def expired_credentials(reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         "Google Cloud rejected the credentials of this computer",
-        scope=Scope.EVERYTHING,
         cause=_message(reason) or "they have expired or were revoked",
-        next_steps=[_LOGIN],
+        next_steps=[tuple(_LOGIN.split())],
     )
 
 
@@ -258,7 +344,6 @@ def no_project() -> Diagnosis:
     return Diagnosis(
         ErrorKind.USAGE,
         "no Google Cloud project set",
-        scope=Scope.EVERYTHING,
         cause="neither --project nor the credentials name a project",
         hint="set the project: --project ID",
         next_steps=[("gcloud", "projects", "list")],
@@ -270,56 +355,21 @@ def wrong_project(project: str, reason: str = "") -> Diagnosis:
     return Diagnosis(
         ErrorKind.USAGE,
         f"project {project!r} does not exist, or these credentials cannot access it",
-        scope=Scope.EVERYTHING,
         cause=_message(reason),
         hint="select one of your projects: --project ID",
         next_steps=[("gcloud", "projects", "list")],
     )
 
 
+def _message(text: str) -> str:
+    """Return the first sentence of a text, on one line."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
 def _login(case: _Case) -> Diagnosis | None:
     if case.status == 401 or case.reasons & {"authError", "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"}:
         return expired_credentials(case.text)
     return None
-
-
-_BILLING = frozenset(
-    {"BILLING_DISABLED", "billingNotEnabled", "billingDisabled", "UREQ_PROJECT_BILLING_NOT_FOUND", "accountDisabled"}
-)
-_BILLING_TEXT = re.compile(
-    r"requires billing to be enabled|has billing disabled|billing (?:is|has been) (?:disabled|not enabled)"
-    r"|billing account .*\b(?:disabled|absent|closed|not found)\b",
-    re.IGNORECASE,
-)
-_SERVICE = re.compile(r"\b([a-z]+\.googleapis\.com)\b")
-
-
-def _billing(case: _Case) -> Diagnosis | None:
-    if not case.reasons & _BILLING and not _BILLING_TEXT.search(case.text):
-        return None
-    return Diagnosis(
-        ErrorKind.MISSING,
-        f"project {case.project} has no billing account, which Compute Engine requires",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint=f"link one of your billing accounts: gcloud billing projects link {case.project} --billing-account ID",
-        next_steps=[("gcloud", "billing", "accounts", "list")],
-    )
-
-
-def _disabled(case: _Case) -> Diagnosis | None:
-    if not case.reasons & {"accessNotConfigured", "SERVICE_DISABLED"}:
-        return None
-    named = _SERVICE.search(case.text)
-    service = case.metadata("service") or (named[1] if named else "compute.googleapis.com")
-    return Diagnosis(
-        ErrorKind.MISSING,
-        f"the API {service} is not enabled in project {case.project}",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint="it takes effect after a few minutes",
-        next_steps=[("gcloud", "services", "enable", service, "--project", case.project)],
-    )
 
 
 _NO_PROJECT = re.compile(
@@ -384,49 +434,9 @@ def missing_permission(permission: str, project: str, *, doing: str, cause: str 
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         f"could not {doing}: these credentials lack the permission {permission} in project {project}",
-        scope=Scope.EVERYTHING,
         cause=cause,
         hint="ask an administrator of the project for it, or add it if you have the right",
         next_steps=[grant_role(project, role_for(permission))],
-    )
-
-
-_SCOPES = frozenset({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"})
-
-
-def _token_scopes(case: _Case) -> Diagnosis | None:
-    """Diagnose an access token that is valid, but not for Compute Engine; the roles of the caller do not matter."""
-    if not case.reasons & _SCOPES and "insufficient authentication scopes" not in case.text:
-        return None
-    return Diagnosis(
-        ErrorKind.CREDENTIALS,
-        f"could not {case.doing}: the scopes of these credentials do not allow calls to Compute Engine",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
-        "'gcloud compute instances set-service-account', or log in as yourself",
-        next_steps=[_LOGIN],
-    )
-
-
-_SERVICE_ACCOUNT = re.compile(
-    r"service account \S+ (?:does not exist|was not found|is disabled|not found)"
-    r"|of type 'serviceAccount' was not found",
-    re.IGNORECASE,
-)
-
-
-def _service_account(case: _Case) -> Diagnosis | None:
-    """Diagnose that the service account for the instances does not exist."""
-    if not _SERVICE_ACCOUNT.search(case.text):
-        return None
-    return Diagnosis(
-        ErrorKind.USAGE,
-        f"{case.could_not}: the service account for the instances does not exist in project {case.project}",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint="select an existing account with --service-account, or remove --scopes to use none",
-        next_steps=[("gcloud", "iam", "service-accounts", "list", "--project", case.project)],
     )
 
 
@@ -451,91 +461,6 @@ def _permission(case: _Case) -> Diagnosis | None:
         hint="fleet doctor lists the missing permissions",
         next_steps=[("fleet", "doctor", "--provider", "gce", "--project", case.project)],
     )
-
-
-# --- rules of the organisation ------------------------------------------------------------------------------------
-
-_CONSTRAINT = re.compile(r"constraints/([a-z]+(?:\.[a-z0-9_]+)+)", re.IGNORECASE)  # customConstraints/… as well
-_POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
-
-
-def _policy(case: _Case) -> Diagnosis | None:
-    match = _CONSTRAINT.search(case.text)
-    if match is None:
-        return _unnamed_policy(case)
-    # A managed constraint forbids the same as the legacy one: compute.managed.vmExternalIpAccess.
-    legacy = match[1].replace(".managed.", ".")
-    message, advice, scope = _CONSTRAINTS.get(legacy, _ANY_CONSTRAINT)
-    names = {"constraint": match[1], "project": case.project}
-    return Diagnosis(
-        ErrorKind.USAGE,
-        f"{case.could_not}: {message.format(**names)}",
-        scope=scope,
-        cause=case.text,
-        hint=advice.format(**names),
-        next_steps=[]
-        if legacy in _CONSTRAINTS
-        else [("gcloud", "org-policies", "describe", match[1], "--project", case.project, "--effective")],
-        again={"--iap": True} if legacy == "compute.vmExternalIpAccess" else None,
-    )
-
-
-def _unnamed_policy(case: _Case) -> Diagnosis | None:
-    """Diagnose a policy of the organization that the answer does not name; it applies to the whole project."""
-    unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
-    if not unmet or not _POLICY.search(case.text):
-        return None
-    return Diagnosis(
-        ErrorKind.USAGE,
-        f"{case.could_not}: a policy of the organization forbids it in project {case.project}",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint="ask an administrator of the organization for an exception",
-        next_steps=[("gcloud", "org-policies", "list", "--project", case.project)],
-    )
-
-
-_ANY_CONSTRAINT = (
-    "the organization policy {constraint} forbids it in project {project}",
-    "ask an administrator of the organization for an exception",
-    Scope.EVERYTHING,
-)
-_ALLOW = (
-    "administrators can lift it: "
-    "gcloud resource-manager org-policies disable-enforce {constraint} --project {project}"
-)
-_CONSTRAINTS: Mapping[str, tuple[str, str, Scope]] = {
-    "compute.vmExternalIpAccess": (
-        "the policy {constraint} forbids external addresses in project {project}",
-        "--iap reaches the instances through Identity-Aware Proxy, without external addresses",
-        Scope.EVERYTHING,
-    ),
-    "compute.requireOsLogin": (
-        "the policy {constraint} requires OS Login, which rejects the fleet's own SSH key",
-        _ALLOW,
-        Scope.EVERYTHING,
-    ),
-    "compute.disableGuestAttributesAccess": (
-        "the policy {constraint} disables guest attributes, from which the SSH host keys of the instances are read",
-        _ALLOW,
-        Scope.EVERYTHING,
-    ),
-    "compute.trustedImageProjects": (
-        "the policy {constraint} does not allow images of this project",
-        "select an allowed image: --image projects/PROJECT/global/images/family/FAMILY",
-        Scope.EVERYTHING,
-    ),
-    "compute.requireShieldedVm": (
-        "the policy {constraint} requires an image that supports Shielded VM",
-        "select such an image: --image projects/PROJECT/global/images/family/FAMILY",
-        Scope.EVERYTHING,
-    ),
-    "gcp.resourceLocations": (
-        "the policy {constraint} does not allow resources in this location",
-        "select an allowed region: --zone REGION",
-        Scope.REGION,
-    ),
-}
 
 
 # --- quotas -------------------------------------------------------------------------------------------------------
@@ -569,13 +494,13 @@ def _quota(case: _Case) -> Diagnosis | None:
     everywhere = metric.replace("-per-project", "").upper().replace("-", "_") in _GLOBAL_QUOTAS or (
         "globally" in case.text
     )
-    where = " in all regions together" if everywhere else f" in {_region_name(case.place)}" if case.place else ""
+    where = " in all regions together" if everywhere else f" in {case.region}" if case.place else ""
     return Diagnosis(
         ErrorKind.QUOTA,
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",
         scope=Scope.EVERYTHING if everywhere else Scope.REGION,
         cause=case.text,
-        hint=quota_hint(metric or "of it", case.project, "" if everywhere else _region_name(case.place))
+        hint=quota_hint(metric or "of it", case.project, "" if everywhere else case.region)
         + ("" if everywhere else ", or select another region: --zone REGION"),
     )
 
@@ -586,11 +511,6 @@ def _is_global_quota(case: _Case) -> Diagnosis | None:
     return diagnosis if diagnosis is not None and diagnosis.scope is Scope.EVERYTHING else None
 
 
-def _region_name(place: str) -> str:
-    """Return the region of a zone, or a region unchanged."""
-    return region_of(place) if is_zone(place) else place
-
-
 def _plain_number(text: str) -> str:
     try:
         return f"{float(text):g}"
@@ -598,346 +518,329 @@ def _plain_number(text: str) -> str:
         return text
 
 
-# --- missing resources --------------------------------------------------------------------------------------------
-
-_RESOURCE = re.compile(
-    r"'?(?:https?://\S+/)?projects/([^/']+)/((?:global|zones/[^/']+|regions/[^/']+)/\S+?)/?'?(?=[\s.,')]|\Z)"
-)
-_UNAUTHORIZED = "is not found or access is unauthorized"
-_NOT_FOUND = re.compile(r"was not found|cannot be found|is not found|does not exist|not found in zone|not found for")
-_FIELD = re.compile(r"Invalid value for field '([^']+)'(?:: '([^']*)')?")
+# --- rows of the table --------------------------------------------------------------------------------------------
 
 
-def _not_found(case: _Case) -> Diagnosis | None:
-    missing = case.reasons & {"notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"} or case.status == 404
-    if (not missing and not _NOT_FOUND.search(case.text)) or _UNAUTHORIZED in case.text:
-        return None
-    path, named = _RESOURCE.search(case.text), _FIELD.search(case.text)
-    subject = f"{path[2] if path else ''} {named[1] if named else ''}"
-    name = (path[2] if path else (named[2] or "") if named else "").rpartition("/")[2]
-    words = {"name": name or "of that name", "here": case.here, "project": case.project}
-    for part, (message, advice, listing, scope) in _THINGS:
-        if part in subject:
-            return Diagnosis(
-                ErrorKind.USAGE,
-                message.format(**words),
-                scope=scope,
-                cause=case.text,
-                hint=advice,
-                next_steps=[("gcloud", "compute", *listing.split(), "list", "--project", case.project)],
-            )
-    return None
+def _constraint(name: str, message: str, advice: str, **rest: Any) -> _Rule:
+    """Return the rule for a constraint of an organization policy.
 
-
-_NO_NETWORK = (
-    "project {project} has no network {name}",
-    "select an existing network: --network NAME",
-    "networks",
-    Scope.EVERYTHING,
-)
-_THINGS: tuple[tuple[str, tuple[str, str, str, Scope]], ...] = (
-    (
-        "ubnetwork",
-        (
-            "{here} has no subnetwork {name}",
-            "select an existing subnetwork: --subnet NAME",
-            "networks subnets",
-            Scope.REGION,
-        ),
-    ),
-    ("networks/", _NO_NETWORK),
-    ("].network", _NO_NETWORK),
-    (
-        "machineType",
-        (
-            "{here} has no machine type {name}",
-            "select another --zone or --machine-type",
-            "machine-types",
-            Scope.ZONE,
-        ),
-    ),
-    (
-        "cceleratorType",
-        (
-            "{here} has no GPUs of type {name}",
-            "select another --zone or --gpu",
-            "accelerator-types",
-            Scope.ZONE,
-        ),
-    ),
-    (
-        "diskType",
-        (
-            "{here} has no disks of type {name}",
-            'select another disk-type in fleet.toml, e.g. disk-type = "pd-balanced"',
-            "disk-types",
-            Scope.ZONE,
-        ),
-    ),
-    (
-        "mage",
-        (
-            "boot image {name} does not exist, or these credentials cannot access it",
-            "select an existing image: --image projects/PROJECT/global/images/family/FAMILY",
-            "images",
-            Scope.EVERYTHING,
-        ),
-    ),
-)
-
-
-# --- capacity -----------------------------------------------------------------------------------------------------
-
-_STOCKOUT = frozenset(
-    {
-        "ZONE_RESOURCE_POOL_EXHAUSTED",
-        "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-        "RESOURCE_POOL_EXHAUSTED",
-        "insufficientCapacity",
-        "resource_availability",
-        "stockout",
-    }
-)
-_STOCKOUT_TEXT = re.compile(r"does not have enough resources available|STOCKOUT|is currently unavailable in the")
-_WAIT = "--retry-until-up waits for capacity; or allow other zones (--zone), or another --gpu"
-_RETRY = {"--retry-until-up": True}
-
-
-def _stockout(case: _Case) -> Diagnosis | None:
-    if not case.reasons & _STOCKOUT and not _STOCKOUT_TEXT.search(case.text):
-        return None
-    machine, gpus = case.metadata("vmType"), case.metadata("attachment", "attachments")
-    wanted = " with ".join(filter(None, (machine, gpus)))
-    return Diagnosis(
-        ErrorKind.CAPACITY,
-        f"{case.here} has no capacity for {wanted} now" if wanted else f"{case.here} has no capacity to {case.doing}",
-        scope=Scope.ZONE,
-        cause=case.localized,
-        hint=_WAIT,
-        again=_RETRY,
+    A managed constraint forbids the same as the legacy one: ``compute.managed.vmExternalIpAccess``.
+    """
+    message = f"{{c.could_not}}: the policy {{c.constraint}} {message}"
+    return _Rule(
+        ErrorKind.USAGE, message, when=lambda c: c.constraint.replace(".managed.", ".") == name, hint=advice, **rest
     )
 
 
-_OF_THE_ZONE: Mapping[str, str] = {
-    "UNSUPPORTED_OPERATION": "instances were preempted during their creation",
-    "IP_SPACE_EXHAUSTED": "the subnetwork has no internal addresses left",
-    "IP_SPACE_EXHAUSTED_WITH_DETAILS": "the subnetwork has no internal addresses left",
-    "RESOURCE_NOT_READY": "a resource of this name is still being stopped or deleted",
-    "RESOURCE_OPERATION_RATE_EXCEEDED": "the rate of changes is limited",
-    "RESOURCE_NOT_FOUND": "a required resource does not exist",
-    "CONDITION_NOT_MET": "a condition of Compute Engine is not met",
-}
-
-
-def _zone_trouble(case: _Case) -> Diagnosis | None:
-    code = next((reason for reason in sorted(case.reasons) if reason in _OF_THE_ZONE), "")
-    if not code and _UNAUTHORIZED not in case.text:
-        return None
-    if code == "RESOURCE_OPERATION_RATE_EXCEEDED" and "/global/" in case.text:
-        return _rate_of(case)
-    why = _OF_THE_ZONE[code or "RESOURCE_NOT_FOUND"]
-    full = "select a subnetwork with free addresses, --subnet NAME, or another region, --zone REGION"
-    return Diagnosis(
-        ErrorKind.CAPACITY,
-        f"{case.could_not}: {why}",
-        scope=Scope.ZONE,
-        cause=case.text,
-        hint=full if code.startswith("IP_SPACE") else _WAIT,
-        again=None if code.startswith("IP_SPACE") else _RETRY,
-    )
-
-
-def _gone(case: _Case) -> Diagnosis | None:
-    if case.status != 404 and not case.reasons & {"notFound", "NOT_FOUND"}:
-        return None
-    return Diagnosis(
-        ErrorKind.MISSING,
-        f"{case.could_not}: the resource does not exist",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        next_steps=[("fleet", "status")],
-    )
-
-
-_RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED"})
-
-
-def _rate(case: _Case) -> Diagnosis | None:
-    if not case.reasons & _RATE and case.status != 429:
-        return None
-    return _rate_of(case)
-
-
-def _rate_of(case: _Case) -> Diagnosis:
-    return Diagnosis(
-        ErrorKind.UNREACHABLE,
-        f"{case.could_not}: project {case.project} exceeds the rate of calls to Compute Engine",
-        scope=Scope.RETRY,
-        cause=case.text,
-        hint="repeat the command in a minute",
-    )
-
-
-_INTERNAL = frozenset(
-    {"backendError", "internalError", "INTERNAL_ERROR", "INTERNAL", "UNAVAILABLE", "SERVICE_UNAVAILABLE"}
-)
-
-
-def _internal(case: _Case) -> Diagnosis | None:
-    if not case.reasons & _INTERNAL and not 500 <= case.status < 600:
-        return None
-    status = f" (HTTP {case.status})" if case.status else ""
-    return Diagnosis(
-        ErrorKind.UNREACHABLE,
-        f"{case.could_not}: internal error of Compute Engine{status}",
-        scope=Scope.RETRY,
-        cause=case.text,
-        hint="repeat the command in a minute; see https://status.cloud.google.com for outages",
-    )
-
-
-def _changed_meanwhile(case: _Case) -> Diagnosis | None:
-    if case.reasons & {"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady"}:
-        why = "it is used by a resource that is being created or deleted"
-    elif case.status == 412 or case.reasons & {"conditionNotMet"}:
-        why = "it was changed at the same time"
-    else:
-        return None
-    return Diagnosis(
-        ErrorKind.UNREACHABLE,
-        f"{case.could_not}: {why}",
-        scope=Scope.RETRY,
-        cause=case.text,
-        hint="repeat the command",
-    )
-
-
-def _unreachable(case: _Case) -> Diagnosis | None:
-    if case.code == "UNREACHABLE":
-        return Diagnosis(
-            ErrorKind.UNREACHABLE,
-            f"{case.could_not}: Compute Engine does not respond",
-            scope=Scope.EVERYTHING,
-            cause=case.text,
-            hint="check the connection to the Internet, then repeat the command",
-        )
-    if case.code == "DEADLINE":
-        return Diagnosis(
-            ErrorKind.UNREACHABLE,
-            f"{case.could_not}: timed out",
-            scope=Scope.ZONE,
-            cause=case.text,
-            next_steps=[("gcloud", "compute", "operations", "list", "--project", case.project)],
-        )
-    return None
-
-
-def _exists(case: _Case) -> Diagnosis | None:
-    if case.status != 409 and not case.reasons & {"alreadyExists", "RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"}:
-        return None
-    return Diagnosis(
+def _resource(part: str, message: str, advice: str, listing: str, scope: Scope = Scope.ZONE) -> _Rule:
+    """Return the rule for a missing resource whose type contains `part`; `listing` is its collection in gcloud."""
+    return _Rule(
         ErrorKind.USAGE,
-        f"{case.could_not}: a resource of this name already exists",
-        scope=Scope.EVERYTHING,
-        cause=case.text,
-        hint="fleet up adopts the resources of the fleet, fleet down deletes them",
-        next_steps=[("fleet", "up"), ("fleet", "down")],
+        message,
+        when=lambda c: c.is_missing and part in c.missing[0],
+        scope=scope,
+        hint=advice,
+        next_steps=(f"gcloud compute {listing} list --project {{c.project}}",),
     )
 
 
-# --- requests that cannot be met ----------------------------------------------------------------------------------
-
-_DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
-_CUSTOM_NETWORK = re.compile(
-    r"custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))",
-    re.IGNORECASE,
-)
-_INCOMPATIBLE = re.compile(
-    r"not compatible|incompatible|not supported|not available for|cannot be used with", re.IGNORECASE
-)
-_INVALID = frozenset(
-    {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
-)
-
-
-def _unusable(case: _Case) -> Diagnosis | None:
-    hint, again = "", None
+def _disk_too_small(case: _Case) -> Diagnosis | None:
     size = _DISK_SIZE.search(case.text)
-    if size is not None:
-        again = {"--disk-size": size[1]}
-    elif _CUSTOM_NETWORK.search(case.text):
-        hint = "this network requires a subnetwork: --subnet NAME"
-    elif not case.reasons & _INVALID:
-        return None
-    elif _INCOMPATIBLE.search(case.text):
-        hint = "select another --machine-type or --gpu, or another disk-type in fleet.toml"
-    else:
-        hint = "change the request as the cause describes"
-    message = f"{case.could_not}: Compute Engine rejected the request"
-    return Diagnosis(ErrorKind.USAGE, message, scope=Scope.EVERYTHING, cause=case.text, hint=hint, again=again)
-
-
-# --- unspecific failures ------------------------------------------------------------------------------------------
-
-_TOO_FEW = frozenset({"VM_MIN_COUNT_NOT_REACHED", "MISSING"})
-
-
-def _unlisted(case: _Case) -> Diagnosis | None:
-    return _unknown(case) if case.code not in _TOO_FEW else None
-
-
-def _too_few(case: _Case) -> Diagnosis | None:
-    if case.code not in _TOO_FEW:
-        return None
-    return Diagnosis(
-        ErrorKind.CAPACITY,
-        f"{case.could_not}: only some could be created, and these were deleted",
-        scope=Scope.ZONE,
-        cause=case.text,
-        hint=_WAIT,
-        again=_RETRY,
-    )
+    message = _REJECTED.format(c=case)
+    return Diagnosis(ErrorKind.USAGE, message, cause=case.text, again={"--disk-size": size[1]}) if size else None
 
 
 def _unknown(case: _Case) -> Diagnosis:
     """Return the diagnosis of a failure that no rule matches, with its own message."""
-    cause = case.text or "no reason given"
-    label = case.code or (f"HTTP {case.status}" if case.status else "")
+    label = case.code or case.status_note.strip(" ()") or "unknown error"
     return Diagnosis(
         ErrorKind.MISSING,
-        f"{case.could_not}: Compute Engine rejected the request ({label or 'unknown error'})",
-        scope=Scope.EVERYTHING,
-        cause=cause,
+        f"{case.could_not}: Compute Engine rejected the request ({label})",
+        cause=case.text or "no reason given",
         next_steps=[("gcloud", "compute", "operations", "list", "--project", case.project)],
     )
 
 
-def _message(text: str) -> str:
-    """Return the first sentence of a text, on one line."""
-    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+_ALLOW = (
+    "administrators can lift it: "
+    "gcloud resource-manager org-policies disable-enforce {c.constraint} --project {c.project}"
+)
+_EXCEPTION = "ask an administrator of the organization for an exception"
+_IMAGE = "--image projects/PROJECT/global/images/family/FAMILY"
+_NETWORK = ("project {c.project} has no network {c.missing[1]}", "select an existing network: --network NAME")
+_WAIT = "--retry-until-up waits for capacity; or allow other zones (--zone), or another --gpu"
+_RETRY = {"--retry-until-up": True}
+_REJECTED = "{c.could_not}: Compute Engine rejected the request"
+_INVALID = {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
+_INCOMPATIBLE = re.compile(
+    r"not compatible|incompatible|not supported|not available for|cannot be used with", re.IGNORECASE
+)
+_POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
+_TOO_FEW = ("VM_MIN_COUNT_NOT_REACHED", "MISSING")
+_RATE = _Rule(
+    ErrorKind.UNREACHABLE,
+    "{c.could_not}: project {c.project} exceeds the rate of calls to Compute Engine",
+    codes={"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED"},
+    statuses=(429,),
+    scope=Scope.RETRY,
+    hint="repeat the command in a minute",
+)
 
 
-_RULES: tuple[_Rule, ...] = (
+def _is_unnamed_policy(case: _Case) -> bool:
+    unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
+    return bool(unmet and _POLICY.search(case.text))
+
+
+_RULES: tuple[Callable[[_Case], Diagnosis | None], ...] = (
     _login,
-    _billing,
-    _disabled,
+    _Rule(
+        ErrorKind.MISSING,
+        "project {c.project} has no billing account, which Compute Engine requires",
+        codes={
+            "BILLING_DISABLED",
+            "billingNotEnabled",
+            "billingDisabled",
+            "UREQ_PROJECT_BILLING_NOT_FOUND",
+            "accountDisabled",
+        },
+        text=r"requires billing to be enabled|has billing disabled|billing (?:is|has been) (?:disabled|not enabled)"
+        r"|billing account .*\b(?:disabled|absent|closed|not found)\b",
+        hint="link one of your billing accounts: gcloud billing projects link {c.project} --billing-account ID",
+        next_steps=("gcloud billing accounts list",),
+    ),
+    _Rule(
+        ErrorKind.MISSING,
+        "the API {c.service} is not enabled in project {c.project}",
+        codes={"accessNotConfigured", "SERVICE_DISABLED"},
+        hint="it takes effect after a few minutes",
+        next_steps=("gcloud services enable {c.service} --project {c.project}",),
+    ),
     _project,
-    _policy,
-    _service_account,
-    _token_scopes,
+    # Policies of the organization.
+    _constraint(
+        "compute.vmExternalIpAccess",
+        "forbids external addresses in project {c.project}",
+        "--iap reaches the instances through Identity-Aware Proxy, without external addresses",
+        again={"--iap": True},
+    ),
+    _constraint("compute.requireOsLogin", "requires OS Login, which rejects the fleet's own SSH key", _ALLOW),
+    _constraint(
+        "compute.disableGuestAttributesAccess",
+        "disables guest attributes, from which the SSH host keys of the instances are read",
+        _ALLOW,
+    ),
+    _constraint(
+        "compute.trustedImageProjects",
+        "does not allow images of this project",
+        f"select an allowed image: {_IMAGE}",
+    ),
+    _constraint(
+        "compute.requireShieldedVm",
+        "requires an image that supports Shielded VM",
+        f"select such an image: {_IMAGE}",
+    ),
+    _constraint(
+        "gcp.resourceLocations",
+        "does not allow resources in this location",
+        "select an allowed region: --zone REGION",
+        scope=Scope.REGION,
+    ),
+    _Rule(
+        ErrorKind.USAGE,
+        "{c.could_not}: the organization policy {c.constraint} forbids it in project {c.project}",
+        when=lambda c: bool(c.constraint),
+        hint=_EXCEPTION,
+        next_steps=("gcloud org-policies describe {c.constraint} --project {c.project} --effective",),
+    ),
+    _Rule(
+        ErrorKind.USAGE,
+        "{c.could_not}: a policy of the organization forbids it in project {c.project}",
+        when=_is_unnamed_policy,
+        hint=_EXCEPTION,
+        next_steps=("gcloud org-policies list --project {c.project}",),
+    ),
+    _Rule(
+        ErrorKind.USAGE,
+        "{c.could_not}: the service account for the instances does not exist in project {c.project}",
+        text=r"service account \S+ (?:does not exist|was not found|is disabled|not found)"
+        r"|of type 'serviceAccount' was not found",
+        hint="select an existing account with --service-account, or remove --scopes to use none",
+        next_steps=("gcloud iam service-accounts list --project {c.project}",),
+    ),
+    # The access token is valid, but not for Compute Engine; the roles of the caller do not matter.
+    _Rule(
+        ErrorKind.CREDENTIALS,
+        "could not {c.doing}: the scopes of these credentials do not allow calls to Compute Engine",
+        codes={"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"},
+        text="insufficient authentication scopes",
+        hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
+        "'gcloud compute instances set-service-account', or log in as yourself",
+        next_steps=(_LOGIN,),
+    ),
     _is_global_quota,
     _quota,
-    _stockout,
-    _not_found,
+    _Rule(
+        ErrorKind.CAPACITY,
+        "{c.here} has no capacity {c.capacity}",
+        codes={
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+            "RESOURCE_POOL_EXHAUSTED",
+            "insufficientCapacity",
+            "resource_availability",
+            "stockout",
+        },
+        text=r"does not have enough resources available|STOCKOUT|is currently unavailable in the",
+        scope=Scope.ZONE,
+        cause="{c.localized}",
+        hint=_WAIT,
+        again=_RETRY,
+    ),
+    # Missing resources.
+    _resource(
+        "ubnetwork",
+        "{c.here} has no subnetwork {c.missing[1]}",
+        "select an existing subnetwork: --subnet NAME",
+        "networks subnets",
+        Scope.REGION,
+    ),
+    _resource("networks/", *_NETWORK, "networks", Scope.EVERYTHING),
+    _resource("].network", *_NETWORK, "networks", Scope.EVERYTHING),
+    _resource(
+        "machineType",
+        "{c.here} has no machine type {c.missing[1]}",
+        "select another --zone or --machine-type",
+        "machine-types",
+    ),
+    _resource(
+        "cceleratorType",
+        "{c.here} has no GPUs of type {c.missing[1]}",
+        "select another --zone or --gpu",
+        "accelerator-types",
+    ),
+    _resource(
+        "diskType",
+        "{c.here} has no disks of type {c.missing[1]}",
+        'select another disk-type in fleet.toml, e.g. disk-type = "pd-balanced"',
+        "disk-types",
+    ),
+    _resource(
+        "mage",
+        "boot image {c.missing[1]} does not exist, or these credentials cannot access it",
+        f"select an existing image: {_IMAGE}",
+        "images",
+        Scope.EVERYTHING,
+    ),
     _permission,
-    _zone_trouble,
-    _gone,
-    _unusable,
-    _rate,
-    _exists,
-    _changed_meanwhile,
-    _unreachable,
-    _internal,
-    _unlisted,
-    _too_few,
+    # Failures of a zone.
+    replace(
+        _RATE,
+        codes=(),
+        statuses=(),
+        when=lambda c: "RESOURCE_OPERATION_RATE_EXCEEDED" in c.reasons and "/global/" in c.text,
+    ),
+    _Rule(
+        ErrorKind.CAPACITY,
+        "{c.could_not}: the subnetwork has no internal addresses left",
+        codes={"IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"},
+        scope=Scope.ZONE,
+        hint="select a subnetwork with free addresses, --subnet NAME, or another region, --zone REGION",
+    ),
+    *(
+        _Rule(
+            ErrorKind.CAPACITY,
+            f"{{c.could_not}}: {why}",
+            codes={code},
+            text=_UNAUTHORIZED if code == "RESOURCE_NOT_FOUND" else "",
+            scope=Scope.ZONE,
+            hint=_WAIT,
+            again=_RETRY,
+        )
+        for code, why in {
+            "CONDITION_NOT_MET": "a condition of Compute Engine is not met",
+            "RESOURCE_NOT_FOUND": "a required resource does not exist",
+            "RESOURCE_NOT_READY": "a resource of this name is still being stopped or deleted",
+            "RESOURCE_OPERATION_RATE_EXCEEDED": "the rate of changes is limited",
+            "UNSUPPORTED_OPERATION": "instances were preempted during their creation",
+        }.items()
+    ),
+    _Rule(
+        ErrorKind.MISSING,
+        "{c.could_not}: the resource does not exist",
+        codes={"notFound", "NOT_FOUND"},
+        statuses=(404,),
+        next_steps=("fleet status",),
+    ),
+    # Requests that Compute Engine rejects.
+    _disk_too_small,
+    _Rule(
+        ErrorKind.USAGE,
+        _REJECTED,
+        text="custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))",
+        hint="this network requires a subnetwork: --subnet NAME",
+    ),
+    _Rule(
+        ErrorKind.USAGE,
+        _REJECTED,
+        when=lambda c: bool(c.reasons & _INVALID and _INCOMPATIBLE.search(c.text)),
+        hint="select another --machine-type or --gpu, or another disk-type in fleet.toml",
+    ),
+    _Rule(ErrorKind.USAGE, _REJECTED, codes=_INVALID, hint="change the request as the cause describes"),
+    _RATE,
+    _Rule(
+        ErrorKind.USAGE,
+        "{c.could_not}: a resource of this name already exists",
+        codes={"alreadyExists", "RESOURCE_ALREADY_EXISTS", "ALREADY_EXISTS"},
+        statuses=(409,),
+        hint="fleet up adopts the resources of the fleet, fleet down deletes them",
+        next_steps=("fleet up", "fleet down"),
+    ),
+    # Failures that pass.
+    _Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: it is used by a resource that is being created or deleted",
+        codes={"resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady"},
+        scope=Scope.RETRY,
+        hint="repeat the command",
+    ),
+    _Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: it was changed at the same time",
+        codes={"conditionNotMet"},
+        statuses=(412,),
+        scope=Scope.RETRY,
+        hint="repeat the command",
+    ),
+    _Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: Compute Engine does not respond",
+        codes={"UNREACHABLE"},
+        hint="check the connection to the Internet, then repeat the command",
+    ),
+    _Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: timed out",
+        codes={"DEADLINE"},
+        scope=Scope.ZONE,
+        next_steps=("gcloud compute operations list --project {c.project}",),
+    ),
+    _Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: internal error of Compute Engine{c.status_note}",
+        codes={"backendError", "internalError", "INTERNAL_ERROR", "INTERNAL", "UNAVAILABLE", "SERVICE_UNAVAILABLE"},
+        statuses=range(500, 600),
+        scope=Scope.RETRY,
+        hint="repeat the command in a minute; see https://status.cloud.google.com for outages",
+    ),
+    # Unspecific failures: a failure with an unknown code explains more than that there are too few instances.
+    lambda case: _unknown(case) if case.code not in _TOO_FEW else None,
+    _Rule(
+        ErrorKind.CAPACITY,
+        "{c.could_not}: only some could be created, and these were deleted",
+        codes=_TOO_FEW,
+        scope=Scope.ZONE,
+        hint=_WAIT,
+        again=_RETRY,
+    ),
 )
