@@ -82,11 +82,12 @@ class Option:
     Attributes:
         kind: Type of its value.
         key: Key in the provider's table of fleet.toml, ``disk-size``.
-        flags: Names on the command line, ``--disk-size``, ``-i`` or ``--spot/--no-spot``; empty: only in fleet.toml.
+        flags: Names on the command line, ``--inventory``, ``-i``; empty: ``--KEY`` or, for a flag,
+            ``--KEY/--no-KEY``. Without `help`, the option is only in fleet.toml.
         metavar: Name of the value in the help.
         help: Help text, one or more sentences; the default is added to it.
         default: Text of the default for the help; empty: the default of the field.
-        label: Noun for messages, ``disk size in GB``; empty: the key.
+        label: Noun for messages, ``disk size in GB``; empty: the words of the key.
         group: Title of the group in the help.
         variables: Environment variables that set it; the first one that is set is used.
         fixed: It cannot change after the fleet is created.
@@ -113,6 +114,13 @@ class Option:
     overrides: bool = False
     scope: bool = False
     check_file: Callable[[Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        negative = f"/--no-{self.key}" if self.kind is FLAG else ""
+        if self.help and not self.flags:
+            object.__setattr__(self, "flags", (f"--{self.key}{negative}",))
+        if not self.label:
+            object.__setattr__(self, "label", self.key.replace("-", " "))
 
     @property
     def name(self) -> str:
@@ -235,7 +243,7 @@ class ProviderOptions:
                     declared.kind.show(value != declared.negated if declared.negated else value)
                     for value in (asked, has)
                 )
-                clauses.append(f"{declared.label or declared.key} {now} requested, the fleet has {before}")
+                clauses.append(f"{declared.label} {now} requested, the fleet has {before}")
         return clauses
 
 

@@ -141,7 +141,7 @@ def _pbs(environ: Mapping[str, str], read: Read) -> Launch | None:
     nodes: tuple[str, ...] = ()
     path = Path(environ.get("PBS_NODEFILE", ""))
     try:
-        nodes = tuple(node.name for node in parse_nodefile(read(path), path))
+        nodes = parse_nodefile(read(path), path)
     except (OSError, UnicodeDecodeError):
         if rank == 0:
             raise InventoryError(

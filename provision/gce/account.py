@@ -12,7 +12,7 @@ from typing import Any
 from provision.gce.diagnosis import Failure, diagnose, from_operation
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
-from provision.gce.rest.resources import our_name, owned
+from provision.gce.rest.resources import our_name, owned, zone_of
 from provision.provider import Journal
 
 INSERT = "insert"
@@ -88,13 +88,12 @@ class Account:
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
         """Return the operations that a request started; Compute Engine may not list a new one yet."""
         known_by = float(entry.get("at", 0.0)) + self.api.timing.settle_s
-        for pause in self.api.timing.pauses():
+        for _ in self.api.timing.polls(known_by - time.time()):
             begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") == entry["request_id"]]
-            if matches or time.time() > known_by:
+            if matches:
                 return matches
-            time.sleep(pause)
-        raise AssertionError("pauses have no end")
+        return []
 
     def await_operations(self, operations: Sequence[Json], activity: str) -> list[Failure]:
         """Wait until all of `operations` are done.
@@ -105,24 +104,32 @@ class Account:
         Raises:
             ApiError: they take too long; `activity` names them in the message.
         """
-        names = {operation["name"] for operation in operations}
+        done = {operation["name"]: operation for operation in operations if operation.get("status") == "DONE"}
+        left = {operation["name"] for operation in operations} - set(done)
         kinds = {operation.get("operationType", "") for operation in operations}
-        deadline = time.monotonic() + self.api.timing.operation_s
-        done: dict[str, Json] = {
-            operation["name"]: operation for operation in operations if operation.get("status") == "DONE"
-        }
-        for pause in self.api.timing.pauses():
-            if len(done) == len(names):
-                break
-            if time.monotonic() > deadline:
-                message = f"{activity} is not done after {self.api.timing.operation_s:g} s"
-                raise ApiError([Failure(code="DEADLINE", message=message)])
-            time.sleep(pause)
-            for kind in kinds:
+
+        def are_done() -> bool:
+            for kind in kinds if left else ():
                 for operation in self.api.operations(f'operationType="{kind}"'):
-                    if operation["name"] in names and operation.get("status") == "DONE":
+                    if operation["name"] in left and operation.get("status") == "DONE":
                         done[operation["name"]] = operation
+                        left.remove(operation["name"])
+            return not left
+
+        self.api.until(are_done, activity)
         return [failure for operation in done.values() for failure in from_operation(operation)]
+
+    def call(self, resource: Json, method: str, body: Json | None = None) -> batch.Call:
+        """Return the call of a method of an instance, for `change`."""
+        words = ("zones", zone_of(resource), "instances", str(resource["name"]), method)
+        return batch.Call("POST", self.api.path(*words, requestId=str(uuid.uuid4())), body)
+
+    def guest_attributes(self, resources: Sequence[Json], namespace: str) -> list[batch.Answer]:
+        """Return the answers with the guest attributes of instances, all in one request."""
+        paths = [("zones", zone_of(each), "instances", str(each["name"]), "getGuestAttributes") for each in resources]
+        return self.api.batch(
+            [batch.Call("GET", self.api.path(*words, queryPath=f"{namespace}/")) for words in paths]
+        )
 
     def change(self, calls: Sequence[batch.Call], activity: str) -> None:
         """Make many calls in one request, and wait for their operations; the status 404 counts as success.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from provision.gce.account import Account
@@ -17,7 +16,6 @@ from provision.gce.expiry import stop_at
 from provision.gce.firewall import open_firewall
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json, answer_failures
-from provision.gce.rest.batch import Call
 from provision.gce.rest.requests import bulk_insert, instance_name
 from provision.gce.rest.resources import GUEST_ATTRIBUTE, host_key, our_name, zone_of, zones_tried
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
@@ -91,9 +89,7 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
     for resource in resources:
         progress(our_name(resource), "starting again")
     stop_at(account, resources, 0)  # otherwise an instance that stopped by itself would stop again
-    paths = [("zones", zone_of(resource), "instances", str(resource["name"]), "start") for resource in resources]
-    calls = [Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), None) for words in paths]
-    account.change(calls, "starting the instances")
+    account.change([account.call(resource, "start") for resource in resources], "starting the instances")
     for resource in resources:
         account.keys.pop(str(resource["id"]), None)
 
@@ -101,10 +97,10 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
 def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
     """Return the zones, by region, that offer the machine type and GPU."""
     api = account.api
-    looks = [lambda: api.machine_zones(cloud.machine_type)]
+    looks = [lambda: api.machine_types(cloud.machine_type)]
     if cloud.gpu:
-        looks.append(lambda: api.accelerator_zones(cloud.gpu))
-    zones, *others = api.together(*looks)
+        looks.append(lambda: api.accelerator_types(cloud.gpu))
+    zones, *others = ([zone_of(resource) for resource in resources] for resources in api.together(*looks))
     region = subnetwork_of(cloud.subnetwork).region
     zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
     zones = [zone for zone in zones if region in ("", region_of(zone))]
@@ -257,12 +253,7 @@ def fetch_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
     unknown = [resource for resource in resources if str(resource["id"]) not in account.keys]
     if not unknown:
         return []
-    paths = [
-        ("zones", zone_of(resource), "instances", str(resource["name"]), "getGuestAttributes") for resource in unknown
-    ]
-    answers = account.api.batch(
-        [Call("GET", account.api.path(*words, queryPath="hostkeys/"), None) for words in paths]
-    )
+    answers = account.guest_attributes(unknown, "hostkeys")
     for resource, answer in zip(unknown, answers, strict=True):
         failures = answer_failures(answer)
         if failures and not (answer.status == 404 and GUEST_ATTRIBUTE in failures[0].message):
@@ -283,26 +274,14 @@ def await_keys(account: Account, resources: Sequence[Json], progress: Progress) 
     waiting = {our_name(resource) for resource in resources}
     for name in waiting:
         progress(name, "booting")
-    _until(account, lambda: _booted(account, resources, waiting, progress), resources)
-
-
-def _booted(account: Account, resources: Sequence[Json], waiting: set[str], progress: Progress) -> bool:
-    left = {our_name(resource) for resource in fetch_keys(account, resources)}
-    for name in sorted(waiting - left):
-        progress(name, "ready")
-    waiting &= left
-    return not left
-
-
-def _until(account: Account, over: Callable[[], bool], resources: Sequence[Json]) -> None:
     timing = account.api.timing
-    deadline = time.monotonic() + timing.boot_s
-    for pause in timing.pauses():
-        if over():
+    for _ in timing.polls(timing.boot_s):
+        left = {our_name(resource) for resource in fetch_keys(account, resources)}
+        for name in sorted(waiting - left):
+            progress(name, "ready")
+        waiting &= left
+        if not left:
             return
-        if time.monotonic() > deadline:
-            break
-        time.sleep(pause)
     late = [resource for resource in resources if str(resource["id"]) not in account.keys]
     names = ", ".join(our_name(resource) for resource in late)
     first = late[0]

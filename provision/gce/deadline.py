@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from provision.gce.account import Account
 from provision.gce.creation import await_keys, start
-from provision.gce.diagnosis import Failure
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
-from provision.gce.rest.resources import our_name, zone_of
+from provision.gce.rest.resources import our_name
 from provision.provider import Progress
 
 _BAD_REQUEST = 400
@@ -42,12 +39,7 @@ def _set(account: Account, resource: Json, seconds: int) -> Call:
         "maxRunDuration": {"seconds": str(seconds)},
         "instanceTerminationAction": "DELETE",
     }
-    return _call(account, resource, "setScheduling", scheduling)
-
-
-def _call(account: Account, resource: Json, verb: str, body: Json | None) -> Call:
-    words = ("zones", zone_of(resource), "instances", str(resource["name"]), verb)
-    return Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), body)
+    return account.call(resource, "setScheduling", scheduling)
 
 
 def _restarted(account: Account, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
@@ -64,27 +56,9 @@ def _restarted(account: Account, targets: Sequence[Json], seconds: int, progress
 
     for resource in targets:
         progress(our_name(resource), "stopping")
-    account.change([_call(account, resource, "stop", None) for resource in targets], "stopping the instances")
-    _await(
-        account, lambda: all(resource.get("status") == "TERMINATED" for resource in now()), "stopping the instances"
-    )
+    account.change([account.call(resource, "stop") for resource in targets], "stopping the instances")
+    account.api.until(lambda: all(each.get("status") == "TERMINATED" for each in now()), "stopping the instances")
     account.change([_set(account, resource, seconds) for resource in targets], "changing the deadline")
     start(account, targets, progress)
-    _await(account, lambda: all(resource.get("status") == "RUNNING" for resource in now()), "starting the instances")
+    account.api.until(lambda: all(each.get("status") == "RUNNING" for each in now()), "starting the instances")
     await_keys(account, now(), progress)
-
-
-def _await(account: Account, over: Callable[[], bool], activity: str) -> None:
-    until = time.monotonic() + account.api.timing.operation_s
-    for pause in account.api.timing.pauses():
-        if over():
-            return
-        if time.monotonic() > until:
-            raise ApiError(
-                [
-                    Failure(
-                        code="DEADLINE", message=f"{activity} is not done after {account.api.timing.operation_s:g} s"
-                    )
-                ]
-            )
-        time.sleep(pause)

@@ -9,7 +9,6 @@ from typing import Any
 
 from provision.gce.account import Account
 from provision.gce.catalog.prices import price
-from provision.gce.diagnosis import Failure
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.requests import marked
@@ -192,16 +191,14 @@ def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callab
     Raises:
         ApiError: it takes too long, or a deletion is refused permanently.
     """
-    deadline = time.monotonic() + account.api.timing.operation_s
     again = time.monotonic() + account.api.timing.again_s
-    for pause in account.api.timing.pauses():
+
+    def are_gone() -> bool:
+        nonlocal again
         idle = look()
-        if not more():
-            return
-        if time.monotonic() > deadline:
-            message = f"{activity} is not done after {account.api.timing.operation_s:g} s"
-            raise ApiError([Failure(code="DEADLINE", message=message)])
-        if idle and time.monotonic() > again:
+        if idle and more() and time.monotonic() > again:
             _ask(account, idle)
             again = time.monotonic() + account.api.timing.again_s
-        time.sleep(pause)
+        return not more()
+
+    account.api.until(are_gone, activity)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 
 from provision.gce.account import Account
 from provision.gce.rest.api import Json
-from provision.gce.rest.batch import Call
 from provision.gce.rest.requests import STOP_AT
-from provision.gce.rest.resources import zone_of
 
 
 def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
@@ -35,7 +31,7 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
             "fingerprint": resource.get("metadata", {}).get("fingerprint", ""),
             "items": [{"key": key, "value": value} for key, value in items.items()],
         }
-        calls.append(_set_metadata(account, resource, body))
+        calls.append(account.call(resource, "setMetadata", body))
     account.change(calls, "setting the stop time of the instances")
     return at == 0 or _confirmed(account, targets, str(at))
 
@@ -45,28 +41,15 @@ def _items(resource: Json) -> dict[str, str]:
 
 
 def _confirmed(account: Account, targets: Sequence[Json], at: str) -> bool:
-    deadline = time.monotonic() + account.api.timing.confirm_s
     left = list(targets)
-    for pause in account.api.timing.pauses():
-        paths = [
-            ("zones", zone_of(resource), "instances", str(resource["name"]), "getGuestAttributes")
-            for resource in left
-        ]
-        answers = account.api.batch(
-            [Call("GET", account.api.path(*words, queryPath="fleet/"), None) for words in paths]
-        )
+    for _ in account.api.timing.polls(account.api.timing.confirm_s):
+        answers = account.guest_attributes(left, "fleet")
         left = [resource for resource, answer in zip(left, answers, strict=True) if _published(answer.body) != at]
-        if not left or time.monotonic() > deadline:
+        if not left:
             break
-        time.sleep(pause)
     return not left
 
 
 def _published(answer: Json) -> str:
     items = answer.get("queryValue", {}).get("items", ())
     return next((str(item.get("value", "")) for item in items if item.get("key") == "stop-at"), "")
-
-
-def _set_metadata(account: Account, resource: Json, body: Json) -> Call:
-    words = ("zones", zone_of(resource), "instances", str(resource["name"]), "setMetadata")
-    return Call("POST", account.api.path(*words, requestId=str(uuid.uuid4())), body)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from provision.gce.account import Account
-from provision.gce.options import GceOptions
+from provision.gce.options import GceOptions, is_loopback
 from provision.gce.public_ip import public_addresses
-from provision.gce.rest.api import ApiError, Json, is_loopback
+from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
 from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
@@ -90,15 +91,14 @@ def _not_allowed(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
 
 def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> bool:
     """Create and update the rules; return whether a rule was changed."""
-    host, changed = account.host_project, False
-    existing = {str(rule["name"]): rule for rule in account.api.firewalls(host)}
+    changed = False
+    existing = {str(rule["name"]): rule for rule in account.api.firewalls(account.host_project)}
     for body in firewalls(spec.name, account.owner, account.user, cloud, sources):
         current = existing.get(body["name"])
         if current is None:
-            with account.insertion(spec.name, "insert", firewall=body["name"], project=host) as request_id:
-                account.api.done(account.api.insert_firewall(body, request_id, host), "opening the firewall")
+            _write(account, spec, "insert", body)
         elif _differs(current, body):
-            _patch(account, spec, body)
+            _write(account, spec, "patch", body)
         else:
             continue
         changed = True
@@ -139,7 +139,7 @@ def _followed(
     now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers)
     if not callers or now.admits_caller or cloud.ssh_from:
         return now
-    _patch(account, spec, body)
+    _write(account, spec, "patch", body)
     return SshAccess(callers, callers, changed=True, before=now.open_to, propagation_s=_PROPAGATION_S)
 
 
@@ -147,7 +147,7 @@ def _differs(current: Json, body: Json) -> bool:
     return any(sorted(current.get(key, ())) != sorted(body.get(key, ())) for key in _DECISIVE)
 
 
-def _patch(account: Account, spec: FleetSpec, body: Json) -> None:
+def _write(account: Account, spec: FleetSpec, method: Literal["insert", "patch"], body: Json) -> None:
     host = account.host_project
-    with account.insertion(spec.name, "patch", firewall=body["name"], project=host) as request_id:
-        account.api.done(account.api.patch_firewall(body, request_id, host), "opening the firewall")
+    with account.insertion(spec.name, method, firewall=body["name"], project=host) as request_id:
+        account.api.done(account.api.write_firewall(method, body, request_id, host), "opening the firewall")

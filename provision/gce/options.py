@@ -17,14 +17,15 @@ _NETWORK = "Network and access on Compute Engine"
 
 def _check_endpoint(value: str) -> None:
     """Raise ValueError for an endpoint to which a file, maybe of another user, must not send credentials."""
-    host = urlsplit(value).hostname or ""
-    if not (host == "localhost" or _is_loopback(host) or f".{host}".endswith(".googleapis.com")):
+    if not is_loopback(value) and not f".{urlsplit(value).hostname or ''}".endswith(".googleapis.com"):
         raise ValueError(f"must be a googleapis.com or loopback URL; set others with {ENDPOINT_VARIABLE}")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Return whether the API at this URL is on this computer."""
+    host = urlsplit(url).hostname or ""
     try:
-        return ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -76,7 +77,6 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "project",
-        flags=("--project",),
         metavar="ID",
         help="Google Cloud project to bill.",
         default="the project of your credentials",
@@ -103,11 +103,9 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "machine-type",
-        flags=("--machine-type",),
         metavar="TYPE",
         help="Machine type, e.g. n1-standard-8.",
         default="chosen for the GPU",
-        label="machine type",
         group=_GROUP,
         selects=True,
     )
@@ -115,7 +113,6 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "gpu",
-        flags=("--gpu",),
         metavar="TYPE[:N]",
         help="GPUs per worker, e.g. t4 or t4:2.",
         label="GPU type",
@@ -126,7 +123,6 @@ class GceOptions(ProviderOptions):
         False,
         FLAG,
         "spot",
-        flags=("--spot/--no-spot",),
         help="Use Spot VMs: cheaper, but may be preempted at any time.",
         group=_GROUP,
         selects=True,
@@ -135,7 +131,6 @@ class GceOptions(ProviderOptions):
         8 * 3600,
         DURATION,
         "max-duration",
-        flags=("--max-duration",),
         metavar="TIME",
         help="Maximum lifetime, enforced by Compute Engine; 0 disables it.",
         label="maximum lifetime",
@@ -145,7 +140,6 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "image",
-        flags=("--image",),
         metavar="IMAGE",
         help="Boot image, e.g. projects/P/global/images/family/F.",
         group=_GROUP,
@@ -154,18 +148,16 @@ class GceOptions(ProviderOptions):
         100,
         COUNT,
         "disk-size",
-        flags=("--disk-size",),
         metavar="GB",
         help="Size of the boot disk.",
         label="disk size in GB",
         group=_GROUP,
     )
-    disk_type: str = option("", TEXT, "disk-type", label="disk type")
+    disk_type: str = option("", TEXT, "disk-type")
     network: str = option(
         "default",
         TEXT,
         "network",
-        flags=("--network",),
         metavar="NAME",
         help="VPC network, or the path of a shared one, projects/P/global/networks/N.",
         group=_NETWORK,
@@ -174,7 +166,6 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "subnet",
-        flags=("--subnet",),
         metavar="NAME",
         help="Subnetwork, or its path.",
         default="the one of the region",
@@ -185,7 +176,6 @@ class GceOptions(ProviderOptions):
         True,
         FLAG,
         "firewall",
-        flags=("--firewall/--no-firewall",),
         help="Create firewall rules for the fleet, or rely on existing ones.",
         group=_NETWORK,
         fixed=False,
@@ -194,7 +184,6 @@ class GceOptions(ProviderOptions):
         True,
         FLAG,
         "iap",
-        flags=("--iap/--no-iap",),
         help="No external addresses; SSH goes through Identity-Aware Proxy.",
         label="Identity-Aware Proxy:",
         group=_NETWORK,
@@ -204,7 +193,6 @@ class GceOptions(ProviderOptions):
         (),
         TEXTS,
         "ssh-from",
-        flags=("--ssh-from",),
         metavar="CIDR",
         help="Source range allowed to use SSH. Repeatable.",
         default="your public address",
@@ -217,7 +205,6 @@ class GceOptions(ProviderOptions):
         (),
         TEXTS,
         "scopes",
-        flags=("--scopes",),
         metavar="SCOPE",
         help="OAuth scope of the service account, e.g. devstorage.read_only. Repeatable.",
         default="none",
@@ -227,10 +214,8 @@ class GceOptions(ProviderOptions):
         "",
         TEXT,
         "service-account",
-        flags=("--service-account",),
         metavar="EMAIL",
         help="Service account of the instances.",
-        label="service account",
         group=_NETWORK,
     )
 

@@ -12,7 +12,7 @@ from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import network_of
 from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
-from provision.gce.diagnosis import Diagnosis, diagnose, grant_role
+from provision.gce.diagnosis import Diagnosis, diagnose, grant_role, quota_hint
 from provision.gce.firewall import ssh_sources
 from provision.gce.options import GceOptions
 from provision.gce.quota import problems
@@ -149,15 +149,9 @@ def _within_quota(
     cloud: GceOptions, count: int, regions: Sequence[Region], quotas: _Quotas
 ) -> tuple[list[Region], list[Diagnosis]]:
     """Return the regions whose quotas are large enough, and the problems of the others."""
-    left: list[Region] = []
-    short: list[Diagnosis] = []
-    for region in regions:
-        shortages = quotas.problems(cloud, count, region.name)
-        if shortages:
-            short += shortages
-        else:
-            left.append(region)
-    return left, short
+    problems_of = {region: quotas.problems(cloud, count, region.name) for region in regions}
+    left = [region for region, shortages in problems_of.items() if not shortages]
+    return left, [shortage for shortages in problems_of.values() for shortage in shortages]
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
@@ -261,9 +255,7 @@ def _gpus(account: Account, project: Json) -> Finding:
     limit = limits.get("GPUS_ALL_REGIONS")
     if limit is None:
         return Finding("GPU quota", True, "unknown")
-    url = f"https://console.cloud.google.com/iam-admin/quotas?project={account.api.project}"
     if limit < 1:
-        return Finding(
-            "GPU quota", False, "GPUS_ALL_REGIONS is 0: GPUs cannot be created", hint=f"request more at {url}"
-        )
+        hint = quota_hint("GPUs", account.api.project)
+        return Finding("GPU quota", False, "GPUS_ALL_REGIONS is 0: GPUs cannot be created", hint=hint)
     return Finding("GPU quota", True, f"GPUS_ALL_REGIONS is {limit:g}")

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
-from provision.gce.options import GceOptions
-from provision.gce.rest.api import Api, Json, Timing, is_loopback
+from provision.gce.options import GceOptions, is_loopback
+from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
 from provision.gce.termination import termination_reasons
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Orphan, Quote, SshAccess
@@ -89,7 +89,7 @@ class GceProvider(Provider):
         """
         super().check(spec)
         try:
-            cloud = resolved(GceOptions.of(spec.options))
+            cloud = _options(spec)
         except ValueError as error:
             raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[("fleet", "up", "--help")]) from error
         if spec.workers > WORKERS_MAX:
@@ -113,7 +113,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the machine type cannot be read.
         """
-        cloud = resolved(GceOptions.of(spec.options))
+        cloud = _options(spec)
         if not may_bring_gpus(cloud):
             return spec
         with self._account.errors_while("read the machine type"):
@@ -130,7 +130,7 @@ class GceProvider(Provider):
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.errors_while("prepare the fleet"):
-            return preflight.quote(self._account, spec, resolved(GceOptions.of(spec.options)), names)
+            return preflight.quote(self._account, spec, _options(spec), names)
 
     def doctor(self) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
@@ -146,7 +146,7 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("create the instances"):
             self._account.settle(spec.name)
-            cloud = resolved(GceOptions.of(spec.options))
+            cloud = _options(spec)
             creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
@@ -166,7 +166,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: an instance does not run, or has not published its host key.
         """
-        cloud = resolved(GceOptions.of(spec.options))
+        cloud = _options(spec)
         with self._account.errors_while("list the instances"):
             existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
             wanted = [(worker, existing.get(worker.id)) for worker in instances]
@@ -212,7 +212,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
-        cloud = resolved(GceOptions.of(spec.options))
+        cloud = _options(spec)
         with self._account.errors_while("update the firewall rule of the fleet"):
             return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
 
@@ -224,16 +224,20 @@ class GceProvider(Provider):
         Raises:
             ProviderError: an instance could not be deleted.
         """
-        ids = {worker.id for worker in instances}
         with self._account.errors_while("delete the instances"):
-            fleets = {worker.fleet for worker in instances}
-            resources = [resource for fleet in sorted(fleets) for resource in self._account.resources(fleet)]
-            targets = [resource for resource in resources if str(resource["id"]) in ids]
+            targets = self._resources(instances)
             deletion.delete_instances(self._account, targets, progress)
         deleted = {str(resource["id"]) for resource in targets}
         for worker in instances:
             if worker.id not in deleted:
                 progress(worker.name, "deleted")
+
+    def _resources(self, instances: Sequence[Instance]) -> Sequence[Json]:
+        """Return the existing ones of `instances`, as the API lists them."""
+        ids = {worker.id for worker in instances}
+        fleets = sorted({worker.fleet for worker in instances})
+        resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
+        return [resource for resource in resources if str(resource["id"]) in ids]
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         """Delete instances, disks, addresses and firewall rules of `fleet` together, and list again.
@@ -295,12 +299,8 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the deadline cannot be changed.
         """
-        ids = {worker.id for worker in instances}
         with self._account.errors_while("change the deletion time of the instances"):
-            fleets = {worker.fleet for worker in instances}
-            resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
-            targets = [resource for resource in resources if str(resource["id"]) in ids]
-            deadline.extend(self._account, targets, round(seconds), progress)
+            deadline.extend(self._account, self._resources(instances), round(seconds), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.
@@ -311,12 +311,8 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the time cannot be set.
         """
-        ids = {worker.id for worker in instances}
         with self._account.errors_while("set the stop time of the instances"):
-            fleets = {worker.fleet for worker in instances}
-            resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
-            targets = [resource for resource in resources if str(resource["id"]) in ids]
-            return expiry.stop_at(self._account, targets, round(at))
+            return expiry.stop_at(self._account, self._resources(instances), round(at))
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.
@@ -326,6 +322,10 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("read the state of the instances"):
             return termination_reasons(self._account, fleet, names)
+
+
+def _options(spec: FleetSpec) -> GceOptions:
+    return resolved(GceOptions.of(spec.options))
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -26,7 +26,7 @@ class Region:
     zones: tuple[str, ...]
 
 
-def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None) -> list[Region]:
+def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]]) -> list[Region]:
     """Return the zones that can have the instances, grouped by region, the best ones first.
 
     Zones and regions that the user gave are in the given order: a zone alone, a region with all of its zones. If none
@@ -35,18 +35,13 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]] | None)
 
     Args:
         cloud: Options of the instances.
-        offered: Zones by region in which Compute Engine offers such machines; None: unknown, so that the zones with
-            a known price are used.
+        offered: Zones by region in which Compute Engine offers such machines.
     """
-    by_region = _by_region(prices.zones()) if offered is None else {name: set(offered[name]) for name in offered}
     if cloud.zones:
-        regions = [_named(cloud, place, by_region, offered is not None) for place in cloud.zones]
+        regions = [_named(cloud, place, offered) for place in cloud.zones]
     else:
-        priced = offered is None
-        regions = [
-            Region(name, _by_price(cloud, zones, only_priced=priced)) for name, zones in sorted(by_region.items())
-        ]
-        regions.sort(key=lambda region: _price_order(cloud, region.zones[0]) if region.zones else (True, 0.0))
+        regions = [Region(name, _by_price(cloud, zones)) for name, zones in sorted(offered.items()) if zones]
+        regions.sort(key=lambda region: _price_order(cloud, region.zones[0]))
     return [part for region in _without_repetition(regions) for part in _requestable(region)]
 
 
@@ -79,22 +74,25 @@ class Search:
         """Return the region to try now, with its remaining zones; None if there is none."""
         return self.remaining[0] if self.remaining else None
 
-    def skip(self, place: str | Region, scope: Scope, zones_available: Iterable[str] = ()) -> Search:
+    def skip(self, tried: Region, scope: Scope, zones_available: Iterable[str] = ()) -> Search:
         """Return the search that remains after a failure.
 
         Args:
-            place: Zone or region that was tried; a region name means all of its zones, a Region those that it lists.
+            tried: Zones that were tried.
             scope: Scope of the failure. RETRY removes nothing.
             zones_available: Zones that have room, according to Compute Engine; they are moved to the front.
         """
-        if scope is Scope.EVERYTHING:
-            return replace(self, remaining=())
         remaining = self.remaining
-        if scope is Scope.REGION:
-            name = place.name if isinstance(place, Region) else region_of(place) if is_zone(place) else place
-            remaining = tuple(region for region in remaining if region.name != name)
-        if scope is Scope.ZONE:
-            remaining = tuple(_without_zones(remaining, place))
+        if scope is Scope.EVERYTHING:
+            remaining = ()
+        elif scope is Scope.REGION:
+            remaining = tuple(region for region in remaining if region.name != tried.name)
+        elif scope is Scope.ZONE:
+            left = (
+                Region(region.name, tuple(zone for zone in region.zones if zone not in tried.zones))
+                for region in remaining
+            )
+            remaining = tuple(region for region in left if region.zones)
         return replace(self, remaining=_preferring(remaining, frozenset(zones_available)))
 
     def one_by_one(self, region: Region, tried: Collection[str], zones_available: Iterable[str] = ()) -> Search:
@@ -110,29 +108,21 @@ class Search:
         return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
-def _named(cloud: GceOptions, place: str, by_region: Mapping[str, Collection[str]], sure: bool) -> Region:
+def _named(cloud: GceOptions, place: str, offered: Mapping[str, Collection[str]]) -> Region:
     """Return the zone or region that a user gave; without zones if it does not offer such a machine."""
     if is_zone(place):
         name = region_of(place)
-        return Region(name, (place,) if not sure or place in by_region.get(name, ()) else ())
-    return Region(place, _by_price(cloud, by_region.get(place, ()), only_priced=False))
+        return Region(name, (place,) if place in offered.get(name, ()) else ())
+    return Region(place, _by_price(cloud, offered.get(place, ())))
 
 
-def _by_price(cloud: GceOptions, zones: Iterable[str], *, only_priced: bool) -> tuple[str, ...]:
-    chosen = (zone for zone in zones if not only_priced or prices.price(cloud, zone) is not None)
-    return tuple(sorted(chosen, key=lambda zone: (_price_order(cloud, zone), zone)))
+def _by_price(cloud: GceOptions, zones: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(zones, key=lambda zone: (_price_order(cloud, zone), zone)))
 
 
 def _price_order(cloud: GceOptions, zone: str) -> tuple[bool, float]:
     price = prices.price(cloud, zone)
     return (price is None, price or 0.0)
-
-
-def _by_region(zones: Iterable[str]) -> dict[str, set[str]]:
-    regions: dict[str, set[str]] = {}
-    for zone in zones:
-        regions.setdefault(region_of(zone), set()).add(zone)
-    return regions
 
 
 def _without_repetition(regions: Iterable[Region]) -> Iterator[Region]:
@@ -143,16 +133,6 @@ def _without_repetition(regions: Iterable[Region]) -> Iterator[Region]:
         seen.update(zones)
         if zones:
             yield Region(region.name, zones)
-
-
-def _without_zones(regions: Iterable[Region], place: str | Region) -> Iterator[Region]:
-    for region in regions:
-        if isinstance(place, Region):
-            left = tuple(zone for zone in region.zones if zone not in place.zones)
-        else:
-            left = tuple(zone for zone in region.zones if place not in (zone, region.name))
-        if left:
-            yield Region(region.name, left)
 
 
 def _preferring(regions: tuple[Region, ...], zones: frozenset[str]) -> tuple[Region, ...]:

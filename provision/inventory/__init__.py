@@ -4,6 +4,5 @@ from provision.inventory.ansible.entries import Entry
 from provision.inventory.errors import InventoryError, Location
 from provision.inventory.export import Form, export
 from provision.inventory.reader import Inventory, read_inventory
-from provision.ssh_config.arguments import SshArgs
 
-__all__ = ["Entry", "Form", "Inventory", "InventoryError", "Location", "SshArgs", "export", "read_inventory"]
+__all__ = ["Entry", "Form", "Inventory", "InventoryError", "Location", "export", "read_inventory"]

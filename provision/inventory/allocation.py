@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import Node
 from provision.inventory.pbs import parse_nodefile
 from provision.inventory.plain import read_plain
 from provision.inventory.reader import Inventory
-from provision.inventory.slurm import nodes_of
+from provision.inventory.slurm import expand_nodelist
 from provision.provider import ErrorKind, ProviderError
 
 _JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
@@ -72,15 +71,15 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
             hint="delete the fleet and create it again here, or use another name: --fleet NAME",
             next_steps=[("fleet", "down")],
         )
-    path, nodes = _slurm(environ) if batch == "slurm" else _pbs(environ)
-    return Inventory(path, "plain", read_plain("\n".join(node.name for node in nodes), path))
+    path, names = _slurm(environ) if batch == "slurm" else _pbs(environ)
+    return Inventory(path, "plain", read_plain("\n".join(names), path))
 
 
-def _slurm(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
-    return Path("/$SLURM_JOB_NODELIST"), nodes_of(environ.get("SLURM_JOB_NODELIST", ""))
+def _slurm(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
+    return Path("/$SLURM_JOB_NODELIST"), expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
 
 
-def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[Node, ...]]:
+def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
     path = Path(environ.get("PBS_NODEFILE", ""))
     try:
         return path, parse_nodefile(path.read_text(encoding="utf-8"), path)

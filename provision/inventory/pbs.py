@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import NODES_MAX, Node, is_node_name
+from provision.inventory.nodelist import NODES_MAX, is_node_name
 
 
-def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
-    """Return the nodes of the file PBS_NODEFILE, in the order of their first lines.
+def parse_nodefile(text: str, path: Path) -> tuple[str, ...]:
+    """Return the names in the file PBS_NODEFILE, in the order of their first lines.
 
     Args:
         text: Content of the file.
@@ -20,7 +19,7 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
         InventoryError: it names no node, or a line is not a node name.
     """
     lines = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
-    slots: Counter[str] = Counter()
+    names: dict[str, None] = {}
     for number, name in lines:
         if not name:
             continue
@@ -29,13 +28,13 @@ def parse_nodefile(text: str, path: Path) -> tuple[Node, ...]:
                 f"{path}:{number}: {name!r} is not a valid node name",
                 hint="PBS_NODEFILE must be the file that PBS wrote",
             )
-        slots[name] += 1
-        if len(slots) > NODES_MAX:
+        names[name] = None
+        if len(names) > NODES_MAX:
             raise InventoryError(f"{path}:{number}: more than {NODES_MAX} nodes")
-    if not slots:
+    if not names:
         raise InventoryError(
             f"{path} does not list a node",
             cause="PBS writes it when the job starts",
             hint="run fleet inside a job of PBS",
         )
-    return tuple(Node(name, count) for name, count in slots.items())
+    return tuple(names)

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 from provision.inventory.ansible.groups import Groups, Setting
-from provision.inventory.ansible.ranges import expand_host
 from provision.inventory.errors import InventoryError, Location
 
 _BRACKETED = re.compile(r"\[[^\]]*\].+")
@@ -41,18 +40,10 @@ def read_plain(text: str, path: Path) -> Groups:
                 hint="write one host per line: NAME, NAME:PORT, or USER@NAME",
             )
         user, at, host = word.rpartition("@")
-        try:
-            names, port = expand_host(host)
-        except ValueError as error:
-            raise InventoryError(str(error), location=location) from None
         if at and not user:
             raise InventoryError(f"no user before the @ in {word!r}", location=location)
-        for name in names:
-            groups.add_host(name, "ungrouped", location)
-            if port:
-                groups.set_host(name, "ansible_port", Setting(port, location))
-            if user:
-                groups.set_host(name, "ansible_user", Setting(user, location))
+        settings = [("ansible_user", Setting(user, location))] if user else []
+        groups.add_hosts(host, "ungrouped", location, settings)
     groups.close()
     return groups
 

@@ -133,7 +133,7 @@ def _refuse_twins(entries: tuple[Entry, ...], locations: Mapping[str, Location])
     """Raise InventoryError if two names lead to one host by the same route."""
     seen: dict[object, str] = {}
     for host in entries:
-        route = (host.address, host.port, host.ssh_args.proxy_jump, host.ssh_args.proxy_command)
+        route = (host.address, host.port, host.ssh.proxy)
         if route in seen:
             port = f" on port {host.port}" if host.port else ""
             raise InventoryError(

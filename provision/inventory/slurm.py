@@ -1,4 +1,4 @@
-"""Slurm's node expressions, ``gpu[01-03,7],login1``, and its counts of tasks, ``2(x3),1``.
+"""Slurm's node expressions, ``gpu[01-03,7],login1``.
 
 Expressions are read as by ``scontrol show hostnames``: the order is that of the expression, numbers padded with zeros
 keep their width, and of several brackets the last one varies fastest, the others from the left. Words after a bracket
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from itertools import product
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import NODES_MAX, Node, is_node_name
-from provision.quantities import counted
+from provision.inventory.nodelist import NODES_MAX, is_node_name
 
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*(?:/\s*(\d+)\s*)?)?", re.ASCII)
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _COMMA_OR_BRACKET = re.compile(r"\[[^\]]*\]|,")
-_TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 _DIGITS_MAX = 18
 
 
@@ -46,49 +44,6 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
         if len(names) > NODES_MAX:
             raise _malformed(expression, f"more than {NODES_MAX} nodes")
     return tuple(names)
-
-
-def parse_tasks_per_node(text: str, nodes: int) -> tuple[int, ...]:
-    """Return the number of tasks on each node; ``2(x3),1`` is two on three nodes, then one.
-
-    Args:
-        text: Value of SLURM_TASKS_PER_NODE.
-        nodes: Number of nodes.
-
-    Raises:
-        InventoryError: it is malformed, or has another number of nodes.
-    """
-    counts: list[int] = []
-    for part in text.split(","):
-        match = _TASKS.fullmatch(part.strip())
-        if match is None or int(match[1]) == 0 or match[2] == "0":
-            raise InventoryError(
-                f"invalid SLURM_TASKS_PER_NODE {_short(text)}: {part.strip()!r} is not a count such as 2 or 2(x3)"
-            )
-        repeat = int(match[2] or "1")
-        if len(counts) + repeat > nodes:
-            raise _other_number(text, nodes)
-        counts += [int(match[1])] * repeat
-    if len(counts) != nodes:
-        raise _other_number(text, nodes)
-    return tuple(counts)
-
-
-def nodes_of(expression: str, tasks_per_node: str = "") -> tuple[Node, ...]:
-    """Return the nodes of an allocation of Slurm, in their order.
-
-    Args:
-        expression: SLURM_JOB_NODELIST.
-        tasks_per_node: SLURM_TASKS_PER_NODE; empty: one task on each node.
-
-    Raises:
-        InventoryError: an argument is malformed, or they contradict each other.
-    """
-    names = expand_nodelist(expression)
-    if not tasks_per_node:
-        return tuple(Node(name) for name in names)
-    counts = parse_tasks_per_node(tasks_per_node, len(names))
-    return tuple(Node(name, count) for name, count in zip(names, counts, strict=True))
 
 
 def _split(expression: str) -> list[str]:
@@ -154,13 +109,6 @@ def _numbers(bracket: str, expression: str, limit: int) -> list[str]:
 
 def _malformed(expression: str, why: str, hint: str = "") -> InventoryError:
     return InventoryError(f"invalid node list {_short(expression)}: {why}", hint=hint)
-
-
-def _other_number(text: str, nodes: int) -> InventoryError:
-    return InventoryError(
-        f"SLURM_TASKS_PER_NODE {_short(text)} does not match the {counted(nodes, 'node')} of SLURM_JOB_NODELIST",
-        cause="the variables belong to different allocations",
-    )
 
 
 def _short(text: str) -> str:

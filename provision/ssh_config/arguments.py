@@ -61,50 +61,33 @@ _CHECKING = {
     "off": "no",
     "false": "no",
 }
+_NAMES = {
+    "port": "Port",
+    "user": "User",
+    "identityagent": "IdentityAgent",
+    "identitiesonly": "IdentitiesOnly",
+    "proxyjump": "ProxyJump",
+    "proxycommand": "ProxyCommand",
+    "stricthostkeychecking": "StrictHostKeyChecking",
+    "userknownhostsfile": "UserKnownHostsFile",
+    "hostkeyalias": "HostKeyAlias",
+}
+_PATHS = frozenset({"identityagent", "userknownhostsfile"})
 _JUMP = re.compile(r"(ssh://)?([^@\s,]+@)?(\[[0-9A-Fa-f:.]+\]|\w[\w.-]*)(:\d{1,5})?")
 _PLAIN = re.compile(r"[\w/.~%+@:,=-]+")
 
 
-@dataclass(frozen=True)
-class SshArgs:
-    """ssh options other than address, port, user and first key.
-
-    Attributes:
-        more_keys: Private keys after the first, in their order.
-        certificates: OpenSSH certificates for the keys, in their order.
-        agent: Socket of the SSH agent, or ``none``, or ``SSH_AUTH_SOCK``; empty: unset.
-        identities_only: Offer only those keys of the agent that are named here.
-        proxy_jump: Jump hosts, in the syntax of ``ssh -J``: ``user@bastion:2222,second``; empty: none.
-        proxy_command: Shell command whose input and output reach the host, with the ``%h`` and ``%p`` of ssh; empty:
-            none.
-        no_proxy: The inventory disables both, overriding the user's SSH configuration.
-        host_key_checking: ``yes``, ``ask``, ``accept-new`` or ``no``; empty: unset.
-        known_hosts: File with the keys of known hosts; empty: unset.
-        key_alias: Name of the host in known_hosts files; empty: unset.
-        config: SSH configuration to read instead of the user's; ``none``: no file at all; empty: unset.
-    """
-
-    more_keys: tuple[str, ...] = ()
-    certificates: tuple[str, ...] = ()
-    agent: str = ""
-    identities_only: bool = False
-    proxy_jump: str = ""
-    proxy_command: str = ""
-    no_proxy: bool = False
-    host_key_checking: str = ""
-    known_hosts: str = ""
-    key_alias: str = ""
-    config: str = ""
-
-
 @dataclass
 class SshOptions:
-    """ssh options while they are read; the first value of an option applies.
+    """Options of ssh; the first value of an option applies.
+
+    Paths are as written: they may begin with ``~``, and are relative to the working directory.
 
     Attributes:
-        values: Values by lower-case name of the option.
-        keys: Every private key that is named.
-        certificates: Every certificate that is named.
+        values: Values by lower-case name of the option. ``config`` is the SSH configuration to read instead of the
+            user's; ``none``: no file at all.
+        keys: Private keys, in their order.
+        certificates: OpenSSH certificates for the keys, in their order.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -154,22 +137,35 @@ class SshOptions:
         elif not _is_tuning(name, value):
             raise ValueError(f"the option {name}={value} of ssh is not supported")
 
-    def args(self) -> SshArgs:
-        """Return the options other than address, port, user and first key."""
-        jump, command = self.values.get("proxyjump", ""), self.values.get("proxycommand", "")
-        proxied = {value for value in (jump, command) if value and value.lower() != "none"}
-        return SshArgs(
-            more_keys=tuple(dict.fromkeys(self.keys))[1:],
-            certificates=tuple(dict.fromkeys(self.certificates)),
-            agent=self.values.get("identityagent", ""),
-            identities_only=self.values.get("identitiesonly", "no") == "yes",
-            proxy_jump=jump if jump in proxied else "",
-            proxy_command=command if command in proxied else "",
-            no_proxy=bool(jump or command) and not proxied,
-            host_key_checking=self.values.get("stricthostkeychecking", ""),
-            known_hosts=self.values.get("userknownhostsfile", ""),
-            key_alias=self.values.get("hostkeyalias", ""),
-            config=self.values.get("config", ""),
+    @property
+    def proxy(self) -> tuple[str, str]:
+        """Return the name and value of the option that sets a proxy; empty if there is none."""
+        proxies = ((name, self.values.get(name, "none")) for name in ("proxyjump", "proxycommand"))
+        return next(((name, value) for name, value in proxies if value.lower() != "none"), ("", ""))
+
+    def words(self, anchor: Callable[[str], str] = str) -> tuple[str, ...]:
+        """Return the options as arguments of ssh(1).
+
+        Args:
+            anchor: Function that returns a path which is valid in every working directory.
+        """
+        values = {name: self.values[name] for name in _NAMES if name in self.values}
+        if "proxyjump" in values or "proxycommand" in values:
+            # Without a proxy, this overrides that of the user's SSH configuration.
+            name, value = self.proxy if self.proxy[0] else ("proxycommand", "none")
+            values = {**values, "proxyjump": "", "proxycommand": "", name: value}
+        for name in _PATHS & set(values):
+            is_path = name != "identityagent" or "/" in values[name]
+            values[name] = quoted_path(anchor(values[name]) if is_path else values[name])
+        config = self.values.get("config", "")
+        pairs = [
+            *(("IdentityFile", quoted_path(anchor(key))) for key in dict.fromkeys(self.keys)),
+            *(("CertificateFile", quoted_path(anchor(path))) for path in dict.fromkeys(self.certificates)),
+            *((_NAMES[name], value) for name, value in values.items() if value),
+        ]
+        return (
+            *(("-F", anchor(config)) if config else ()),
+            *(word for name, value in pairs for word in ("-o", f"{name}={value}")),
         )
 
     def _jump(self, value: str) -> None:

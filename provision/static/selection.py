@@ -119,7 +119,7 @@ def _relative(path: Path) -> Path:
 
 def _resolve(entry: Entry, location: Location) -> SelectedHost:
     _check_keys(entry, location)
-    words = ssh_options(entry)
+    words = entry.ssh.words(_absolute)  # valid in every working directory
     try:
         route = resolve_route(entry.address, options=words)
     except SshConfigError as error:
@@ -136,23 +136,6 @@ def _resolve(entry: Entry, location: Location) -> SelectedHost:
     return SelectedHost(entry, location, words, route, _private_address(entry, location))
 
 
-def ssh_options(entry: Entry) -> tuple[str, ...]:
-    """Return the ssh options of a host, with absolute paths, so that they are valid in every working directory."""
-    args = entry.ssh_args
-    anchored = replace(
-        entry,
-        key_file=_absolute(entry.key_file),
-        ssh_args=replace(
-            args,
-            more_keys=tuple(_absolute(path) for path in args.more_keys),
-            certificates=tuple(_absolute(path) for path in args.certificates),
-            agent=_absolute(args.agent) if "/" in args.agent else args.agent,
-            known_hosts=_absolute(args.known_hosts),
-        ),
-    )
-    return (*(("-F", _absolute(args.config)) if args.config else ()), *anchored.options())
-
-
 def _absolute(path: str) -> str:
     """Return a path that is valid in every working directory; ssh itself resolves ``~`` and ``none``."""
     return path if path in ("", "none") or path.startswith("~") else str(Path(path).absolute())
@@ -160,9 +143,9 @@ def _absolute(path: str) -> str:
 
 def _check_keys(entry: Entry, location: Location) -> None:
     """Raise InventoryError if a private key of the inventory is missing; ssh would only try other keys."""
-    for text in (entry.key_file, *entry.ssh_args.more_keys):
-        path = expanded(text, home_directory()) if text else ""
-        if path and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
+    for text in entry.ssh.keys:
+        path = expanded(text, home_directory())
+        if not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
             raise InventoryError(
                 f"the private key of host {entry.name!r} does not exist: {text}",
                 location=location,

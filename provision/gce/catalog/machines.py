@@ -57,77 +57,60 @@ class Gpu:
     Attributes:
         short: Short name, ``t4``.
         accelerator: Name on Compute Engine, ``nvidia-tesla-t4``.
-        counts: Numbers of GPUs that one instance may have.
-        machine_types: Default machine type for each of these numbers.
-        built_in: It comes with its own machine types only; otherwise it is attached to N1.
-        quota: Name of the regional quota for it.
-        spot_quota: Name of the regional quota for it on spot instances.
-        cpus: Largest number of vCPUs for each number of GPUs; empty: the machine type decides.
+        machine_types: Default machine type for each number of GPUs that one instance may have.
+        cpus: Largest number of vCPUs for each number of GPUs, if it is attached to N1; empty: it comes with its own
+            machine types only.
     """
 
     short: str
     accelerator: str
-    counts: tuple[int, ...]
     machine_types: Mapping[int, str]
-    built_in: bool
-    quota: str
-    spot_quota: str
     cpus: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the numbers of GPUs that one instance may have."""
+        return tuple(self.machine_types)
 
-def _attached(short: str, machine_sizes: Mapping[int, int], cpus: Mapping[int, int]) -> Gpu:
-    """Return a GPU type that is attached to N1."""
-    metric = f"NVIDIA_{short.upper()}_GPUS"
-    return Gpu(
-        short=short,
-        accelerator=f"nvidia-tesla-{short}",
-        counts=tuple(machine_sizes),
-        machine_types=MappingProxyType({count: f"n1-standard-{size}" for count, size in machine_sizes.items()}),
-        built_in=False,
-        quota=metric,
-        spot_quota=f"PREEMPTIBLE_{metric}",
-        cpus=MappingProxyType(dict(cpus)),
-    )
+    @property
+    def built_in(self) -> bool:
+        """Return whether it comes with its own machine types only."""
+        return not self.cpus
 
+    @property
+    def quota(self) -> str:
+        """Return the name of the regional quota for it."""
+        return f"NVIDIA_{self.short.upper().replace('-', '_')}_GPUS"
 
-def _built_in(short: str, accelerator: str, machine_types: Mapping[int, str]) -> Gpu:
-    """Return a GPU type that comes with its machine types."""
-    metric = f"NVIDIA_{short.upper().replace('-', '_')}_GPUS"
-    return Gpu(
-        short=short,
-        accelerator=accelerator,
-        counts=tuple(machine_types),
-        machine_types=MappingProxyType(dict(machine_types)),
-        built_in=True,
-        quota=metric,
-        spot_quota=f"PREEMPTIBLE_{metric}",
-    )
+    @property
+    def spot_quota(self) -> str:
+        """Return the name of the regional quota for it on spot instances."""
+        return f"PREEMPTIBLE_{self.quota}"
 
 
+def _series(prefix: str, sizes: Mapping[int, object], suffix: str = "") -> dict[int, str]:
+    """Return machine types by their number of GPUs, from their sizes by this number."""
+    return {count: f"{prefix}-{size}{suffix}" for count, size in sizes.items()}
+
+
+_N1 = _series("n1-standard", {1: 4, 2: 8, 4: 16})
+_ITSELF = {1: 1, 2: 2, 4: 4, 8: 8}
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         gpu.short: gpu
         for gpu in (
-            _attached("t4", {1: 4, 2: 8, 4: 16}, {1: 48, 2: 48, 4: 96}),
-            _built_in(
-                "l4", "nvidia-l4", {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
-            ),
-            _attached("p4", {1: 4, 2: 8, 4: 16}, {1: 24, 2: 48, 4: 96}),
-            _attached("p100", {1: 4, 2: 8, 4: 16}, {1: 16, 2: 32, 4: 96}),
-            _attached("v100", {1: 4, 2: 8, 4: 16, 8: 32}, {1: 12, 2: 24, 4: 48, 8: 96}),
-            _built_in(
-                "a100",
-                "nvidia-tesla-a100",
-                {**{count: f"a2-highgpu-{count}g" for count in (1, 2, 4, 8)}, 16: "a2-megagpu-16g"},
-            ),
-            _built_in("a100-80gb", "nvidia-a100-80gb", {count: f"a2-ultragpu-{count}g" for count in (1, 2, 4, 8)}),
-            _built_in("h100", "nvidia-h100-80gb", {count: f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)}),
-            _built_in("h100-mega", "nvidia-h100-mega-80gb", {8: "a3-megagpu-8g"}),
-            _built_in("h200", "nvidia-h200-141gb", {8: "a3-ultragpu-8g"}),
-            _built_in("b200", "nvidia-b200", {8: "a4-highgpu-8g"}),
-            _built_in(
-                "rtx-pro-6000", "nvidia-rtx-pro-6000", {count: f"g4-standard-{48 * count}" for count in (1, 2, 4, 8)}
-            ),
+            Gpu("t4", "nvidia-tesla-t4", _N1, {1: 48, 2: 48, 4: 96}),
+            Gpu("l4", "nvidia-l4", _series("g2-standard", {1: 8, 2: 24, 4: 48, 8: 96})),
+            Gpu("p4", "nvidia-tesla-p4", _N1, {1: 24, 2: 48, 4: 96}),
+            Gpu("p100", "nvidia-tesla-p100", _N1, {1: 16, 2: 32, 4: 96}),
+            Gpu("v100", "nvidia-tesla-v100", {**_N1, 8: "n1-standard-32"}, {1: 12, 2: 24, 4: 48, 8: 96}),
+            Gpu("a100", "nvidia-tesla-a100", {**_series("a2-highgpu", _ITSELF, "g"), 16: "a2-megagpu-16g"}),
+            Gpu("a100-80gb", "nvidia-a100-80gb", _series("a2-ultragpu", _ITSELF, "g")),
+            Gpu("h100", "nvidia-h100-80gb", _series("a3-highgpu", _ITSELF, "g")),
+            Gpu("h100-mega", "nvidia-h100-mega-80gb", {8: "a3-megagpu-8g"}),
+            Gpu("h200", "nvidia-h200-141gb", {8: "a3-ultragpu-8g"}),
+            Gpu("b200", "nvidia-b200", {8: "a4-highgpu-8g"}),
+            Gpu("rtx-pro-6000", "nvidia-rtx-pro-6000", _series("g4-standard", {1: 48, 2: 96, 4: 192, 8: 384})),
         )
     }
 )

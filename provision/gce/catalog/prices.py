@@ -46,11 +46,6 @@ def price(cloud: GceOptions, zone: str) -> float | None:
     return None if each is None else round(machine * units + each * cloud.gpus, 4)
 
 
-def zones() -> tuple[str, ...]:
-    """Return the zones for which the table has a rate, in alphabetical order."""
-    return tuple(sorted({zone for _, zone in _rates()}))
-
-
 def _usd_h(item: str, zone: str, spot: bool) -> float | None:
     rate = _rates().get((item, zone))
     if rate is None:

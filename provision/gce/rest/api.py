@@ -12,12 +12,12 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import ip_address
-from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlencode
 
 from provision.gce.catalog.networks import network_of
 from provision.gce.diagnosis import (
@@ -28,6 +28,7 @@ from provision.gce.diagnosis import (
     no_credentials,
     no_project,
 )
+from provision.gce.options import is_loopback
 from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
 from provision.gce.rest.clients import client_class, types
 from provision.gce.rest.resources import last
@@ -95,16 +96,19 @@ class Timing:
             yield pause
             pause = min(self.longest_poll_s, pause * 1.5)
 
+    def polls(self, limit_s: Callable[[], float] | float, *, jitter: bool = False) -> Iterator[None]:
+        """Yield before each poll, and sleep between polls, until the limit has passed; yield at least once.
 
-def is_loopback(endpoint: str) -> bool:
-    """Return whether the API at this URL is on this computer."""
-    name = urlsplit(endpoint).hostname or ""
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False
+        Args:
+            limit_s: Seconds after which no other poll begins, or a function that returns them.
+            jitter: Shorten the intervals at random, so that several callers do not poll at the same time.
+        """
+        begun = time.monotonic()
+        for pause in self.pauses():
+            yield
+            if time.monotonic() > begun + (limit_s() if callable(limit_s) else limit_s):
+                return
+            time.sleep(pause * (random.uniform(0.5, 1.0) if jitter else 1.0))  # noqa: S311 - no secret
 
 
 class Api:
@@ -195,47 +199,49 @@ class Api:
             ApiError: it failed permanently, or for too long.
             ProviderError: the credentials are not accepted.
         """
-        begun = time.monotonic()
-        for pause in self.timing.pauses():
+        failed: ApiError | None = None
+
+        def limit_s() -> float:
+            return self.timing.retry_s if self._answered else self.timing.contact_s
+
+        for _ in self.timing.polls(limit_s, jitter=True):
             try:
                 with _translated():
                     result = action()
             except ApiError as error:
                 self._answered = self._answered or error.status > 0
-                limit_s = self.timing.retry_s if self._answered else self.timing.contact_s
-                if error.status not in (0, *_RETRIED) or time.monotonic() > begun + limit_s:
+                failed = error
+                if error.status not in (0, *_RETRIED):
                     raise
             else:
                 self._answered = True
                 return result
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads callers, no secret
-        raise AssertionError("pauses have no end")
+        raise failed or AssertionError("there is at least one attempt")
 
-    def _get(self, client: str, method: str, **fields: Any) -> Json:
-        message = self._call(
-            lambda: getattr(self._client(client), method)(
-                request={"project": self.project, **fields}, retry=None, timeout=CALL_TIMEOUT_S
-            )
+    def _request(self, client: str, method: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Json:
+        """Make one call, and return the resource or operation of its answer."""
+        request = {"project": self.project, **fields}
+        return self._call(
+            lambda: to_json(getattr(self._client(client), method)(request=request, retry=None, timeout=timeout_s))
         )
-        return to_json(message)
 
-    def _list(self, client: str, **fields: Any) -> list[Json]:
-        """Return the resources of one list, from all of its pages."""
+    def _list(self, client: str, field: str = "", **fields: Any) -> list[Json]:
+        """Return the resources of a list, from all of its pages.
 
-        def action() -> list[Json]:
-            request = {"project": self.project, "max_results": _PAGE, **fields}
-            pages = self._client(client).list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
-            return [to_json(item) for item in pages]
-
-        return self._call(action)
-
-    def _aggregated(self, client: str, field: str, **fields: Any) -> list[Json]:
-        """Return the resources of all zones and regions, with one call per page."""
+        Args:
+            client: Name of the client.
+            field: Field with the resources of a zone or region in the list of all zones and regions; empty: the
+                resources are in neither.
+            fields: Fields of the request.
+        """
+        request = {"project": self.project, "max_results": _PAGE, **fields}
 
         def action() -> list[Json]:
-            request = {"project": self.project, "max_results": _PAGE, **fields}
-            pages = self._client(client).aggregated_list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
-            return [to_json(item) for _, scoped in pages for item in getattr(scoped, field)]
+            method = getattr(self._client(client), "aggregated_list" if field else "list")
+            items = method(request=request, retry=None, timeout=CALL_TIMEOUT_S)
+            if field:
+                items = (item for _, scoped in items for item in getattr(scoped, field))
+            return [to_json(item) for item in items]
 
         return self._call(action)
 
@@ -248,25 +254,19 @@ class Api:
         """
         with _translated():
             self._prepare()
-        ended: dict[int, tuple[Any, BaseException | None]] = {}
+        futures = [Future[Any]() for _ in calls]
 
-        def call(number: int) -> None:
+        def call(future: Future[Any], action: Callable[[], Any]) -> None:
             try:
-                ended[number] = (calls[number](), None)
+                future.set_result(action())
             except BaseException as error:  # noqa: BLE001 - raised again below
-                ended[number] = (None, error)
+                future.set_exception(error)
 
         # Daemon threads instead of a pool: after Ctrl-C, the program does not wait for them.
-        threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(len(calls))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for number in range(len(calls)):
-            error = ended[number][1]
-            if error is not None:
-                raise error
-        return [ended[number][0] for number in range(len(calls))]
+        for pair in zip(futures, calls, strict=True):
+            threading.Thread(target=call, args=pair, daemon=True).start()
+        wait(futures)
+        return [future.result() for future in futures]
 
     def _prepare(self) -> None:
         """Determine the project and credentials, and import shared modules, in one thread before others start."""
@@ -279,59 +279,43 @@ class Api:
 
     def get_project(self) -> Json:
         """Return the project, with its quotas."""
-        return self._call(
-            lambda: to_json(
-                self._client("ProjectsClient").get(project=self.project, retry=None, timeout=CALL_TIMEOUT_S)
-            )
-        )
+        return self._request("ProjectsClient", "get")
 
     def regions(self) -> list[Json]:
         """Return the regions, with their quotas and zones."""
         return self._list("RegionsClient")
 
-    def accelerator_zones(self, name: str) -> list[str]:
-        """Return the zones that have accelerators of this type."""
-        accelerators = self._aggregated("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
-        return [last(item["zone"]) for item in accelerators if item.get("zone")]
+    def accelerator_types(self, name: str) -> list[Json]:
+        """Return the type of accelerators of this name, once for each zone that has it."""
+        return self._list("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
 
     def machine_types(self, name: str) -> list[Json]:
         """Return the machine type of this name, once for each zone that has it."""
-        return self._aggregated("MachineTypesClient", "machine_types", filter=f"name={name}")
-
-    def machine_zones(self, name: str) -> list[str]:
-        """Return the zones that have machines of this type."""
-        return [last(item["zone"]) for item in self.machine_types(name) if item.get("zone")]
+        return self._list("MachineTypesClient", "machine_types", filter=f"name={name}")
 
     def image(self, path: str) -> Json:
         """Return the image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
         words = path.removeprefix("https://www.googleapis.com/compute/v1/").split("/")
-        client, project = self._client("ImagesClient"), words[1]
         if words[-2] == "family":
-            return self._call(
-                lambda: to_json(
-                    client.get_from_family(project=project, family=words[-1], retry=None, timeout=CALL_TIMEOUT_S)
-                )
-            )
-        return self._call(
-            lambda: to_json(client.get(project=project, image=words[-1], retry=None, timeout=CALL_TIMEOUT_S))
-        )
+            return self._request("ImagesClient", "get_from_family", project=words[1], family=words[-1])
+        return self._request("ImagesClient", "get", project=words[1], image=words[-1])
 
     def network(self, path: str) -> Json:
         """Return a VPC network, of this project or of a host project."""
         project, name = network_of(path)
-        return self._get("NetworksClient", "get", project=project or self.project, network=name)
+        return self._request("NetworksClient", "get", project=project or self.project, network=name)
 
     def instances(self, query: str) -> list[Json]:
         """Return the instances of all zones, with one call per page."""
-        return self._aggregated("InstancesClient", "instances", filter=query)
+        return self._list("InstancesClient", "instances", filter=query)
 
     def disks(self, query: str) -> list[Json]:
         """Return the disks of all zones."""
-        return self._aggregated("DisksClient", "disks", filter=query)
+        return self._list("DisksClient", "disks", filter=query)
 
     def addresses(self, query: str) -> list[Json]:
         """Return the reserved addresses of all regions."""
-        return self._aggregated("AddressesClient", "addresses", filter=query)
+        return self._list("AddressesClient", "addresses", filter=query)
 
     def firewalls(self, project: str = "") -> list[Json]:
         """Return the firewall rules of this project, or of another one."""
@@ -339,7 +323,7 @@ class Api:
 
     def operations(self, query: str = "", project: str = "") -> list[Json]:
         """Return the operations of the last days, of all zones and regions."""
-        return self._aggregated("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
+        return self._list("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
 
     # --- changing resources -----------------------------------------------------------------------------------
 
@@ -348,44 +332,38 @@ class Api:
 
         Source: instances.bulkInsert and regionInstances.bulkInsert.
         """
-        messages = types()
-        resource = messages.BulkInsertInstanceResource.from_json(json.dumps(body))
         fields = {
-            "project": self.project,
             "request_id": request_id,
             "region" if regional else "zone": place,
-            "bulk_insert_instance_resource_resource": resource,
+            "bulk_insert_instance_resource_resource": types().BulkInsertInstanceResource.from_json(json.dumps(body)),
         }
-        kind = messages.BulkInsertRegionInstanceRequest if regional else messages.BulkInsertInstanceRequest
-        client = self._client("RegionInstancesClient" if regional else "InstancesClient")
-        return self._call(
-            lambda: to_json(client.bulk_insert_unary(request=kind(fields), retry=None, timeout=CALL_TIMEOUT_S))
-        )
+        client = "RegionInstancesClient" if regional else "InstancesClient"
+        return self._request(client, "bulk_insert_unary", **fields)
 
-    def insert_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
-        """Create a firewall rule; return the operation."""
-        messages = types()
-        request = messages.InsertFirewallRequest(
-            project=project or self.project,
-            request_id=request_id,
-            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
-        )
-        client = self._client("FirewallsClient")
-        return self._call(lambda: to_json(client.insert_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
-
-    def patch_firewall(self, body: Json, request_id: str, project: str = "") -> Json:
-        """Change a firewall rule to `body`; return the operation."""
-        messages = types()
-        request = messages.PatchFirewallRequest(
-            project=project or self.project,
-            request_id=request_id,
-            firewall=body["name"],
-            firewall_resource=messages.Firewall.from_json(json.dumps(body)),
-        )
-        client = self._client("FirewallsClient")
-        return self._call(lambda: to_json(client.patch_unary(request=request, retry=None, timeout=CALL_TIMEOUT_S)))
+    def write_firewall(self, method: Literal["insert", "patch"], body: Json, request_id: str, project: str) -> Json:
+        """Create a firewall rule, or change it to `body`; return the operation."""
+        fields = {
+            "project": project or self.project,
+            "request_id": request_id,
+            "firewall_resource": types().Firewall.from_json(json.dumps(body)),
+        }
+        if method == "patch":
+            fields["firewall"] = body["name"]
+        return self._request("FirewallsClient", f"{method}_unary", **fields)
 
     # --- operations -------------------------------------------------------------------------------------------
+
+    def until(self, is_done: Callable[[], bool], activity: str) -> None:
+        """Poll until `is_done` returns True.
+
+        Raises:
+            ApiError: it takes longer than `timing.operation_s`; `activity` names it in the message.
+        """
+        for _ in self.timing.polls(self.timing.operation_s):
+            if is_done():
+                return
+        message = f"{activity} is not done after {self.timing.operation_s:g} s"
+        raise ApiError([Failure(code="DEADLINE", message=message)])
 
     def wait(self, operation: Json, activity: str) -> Json:
         """Wait for an operation, and return it when it is done, even if it failed.
@@ -393,33 +371,26 @@ class Api:
         Raises:
             ApiError: it takes longer than `timing.operation_s`; `activity` names it in the message.
         """
-        deadline = time.monotonic() + self.timing.operation_s
-        pauses = self.timing.pauses()
-        while operation.get("status") != "DONE":
-            if time.monotonic() > deadline:
-                message = (
-                    f"{activity} is not done after {self.timing.operation_s:g} s (operation {operation['name']})"
-                )
-                raise ApiError([Failure(code="DEADLINE", message=message)])
-            before = time.monotonic()
-            operation = self._wait_once(operation)
-            if operation.get("status") != "DONE" and time.monotonic() - before < self.timing.first_poll_s:
-                time.sleep(next(pauses))  # the server may answer early
-        return operation
+        current = operation
+
+        def is_done() -> bool:
+            nonlocal current
+            if current.get("status") != "DONE":
+                current = self._wait_once(current)
+            return current.get("status") == "DONE"
+
+        self.until(is_done, f"{activity} (operation {operation['name']})")
+        return current
 
     def _wait_once(self, operation: Json) -> Json:
-        if operation.get("zone"):
-            client, place = "ZoneOperationsClient", {"zone": last(operation["zone"])}
-        elif operation.get("region"):
-            client, place = "RegionOperationsClient", {"region": last(operation["region"])}
-        else:
-            client, place = "GlobalOperationsClient", {}
+        place = {}
+        for scope in ("zone", "region"):
+            if operation.get(scope):
+                place = {scope: last(operation[scope])}
+        client = f"{next(iter(place), 'global').title()}OperationsClient"
         match = _PROJECT.search(operation.get("selfLink", ""))
-        project = match[1] if match else self.project
-        request = {"project": project, "operation": operation["name"], **place}
-        return self._call(
-            lambda: to_json(self._client(client).wait(request=request, retry=None, timeout=WAIT_TIMEOUT_S))
-        )
+        fields = {"project": match[1] if match else self.project, "operation": operation["name"], **place}
+        return self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
 
     def done(self, operation: Json, activity: str) -> None:
         """Wait for an operation that must succeed.
@@ -447,29 +418,32 @@ class Api:
             ApiError: the request as a whole failed.
         """
         answers: dict[int, Answer] = {}
-        deadline = time.monotonic() + self.timing.retry_s
-        for pause in self.timing.pauses():
-            left = [n for n in range(len(calls)) if n not in answers or answers[n].status in _RETRIED]
-            if not left or (answers and time.monotonic() > deadline):
+        left = list(range(len(calls)))
+        for _ in self.timing.polls(self.timing.retry_s):
+            for start in range(0, len(left), CALLS_MAX):
+                part = left[start : start + CALLS_MAX]
+                content_type, body = encode([calls[number] for number in part])
+                answer = self._post(f"{self.endpoint}/batch/compute/v1", body, {"Content-Type": content_type})
+                answers.update(zip(part, decode(answer.headers["Content-Type"], answer.content), strict=True))
+            left = [number for number in left if answers[number].status in _RETRIED]
+            if not left:
                 break
-            if answers:
-                time.sleep(pause)
-            for part in _slices(left, CALLS_MAX):
-                part_answers = self._call(lambda part=part: self._post_batch([calls[n] for n in part]))  # type: ignore[misc]
-                answers.update(zip(part, part_answers, strict=True))
-        return [answers[n] for n in range(len(calls))]
+        return [answers[number] for number in range(len(calls))]
 
-    def _post_batch(self, calls: Sequence[Call]) -> list[Answer]:
-        content_type, body = encode(calls)
-        answer = self._session.post(
-            f"{self.endpoint}/batch/compute/v1",
-            data=body,
-            headers={"Content-Type": content_type},
-            timeout=CALL_TIMEOUT_S,
-        )
-        if answer.status_code != 200:
-            raise ApiError(from_http(answer.status_code, _body(answer)))
-        return decode(answer.headers["Content-Type"], answer.content)
+    def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Any:
+        """Return the answer to a request that Google's library does not have.
+
+        Raises:
+            ApiError: it failed.
+        """
+
+        def action() -> Any:
+            answer = self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S)
+            if answer.status_code != 200:
+                raise ApiError(from_http(answer.status_code, _body(answer)))
+            return answer
+
+        return self._call(action)
 
     # --- permissions ------------------------------------------------------------------------------------------
 
@@ -483,17 +457,9 @@ class Api:
         """
         base = self.endpoint if is_loopback(self.endpoint) else RESOURCE_MANAGER
 
-        def action() -> set[str]:
-            answer = self._session.post(
-                f"{base}/v1/projects/{self.project}:testIamPermissions",
-                json={"permissions": list(permissions)},
-                timeout=CALL_TIMEOUT_S,
-            )
-            if answer.status_code != 200:
-                raise ApiError(from_http(answer.status_code, _body(answer)))
-            return set(answer.json().get("permissions", ()))
-
-        return self._call(action)
+        url = f"{base}/v1/projects/{self.project}:testIamPermissions"
+        body = json.dumps({"permissions": list(permissions)}).encode()
+        return set(self._post(url, body, {"Content-Type": "application/json"}).json().get("permissions", ()))
 
 
 def to_json(message: Any) -> Json:
@@ -544,7 +510,3 @@ def _body(answer: Any) -> Mapping[str, Any] | None:
 def _plain(error: Exception) -> str:
     cause = error.args[0] if error.args else error
     return str(getattr(cause, "reason", cause))
-
-
-def _slices(numbers: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    return (numbers[start : start + size] for start in range(0, len(numbers), size))

@@ -16,7 +16,7 @@ from provision.inventory.ansible.groups import Settings
 from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.ansible.yaml_text import VAULT
 from provision.inventory.errors import InventoryError, Location
-from provision.ssh_config.arguments import SshArgs, SshOptions, quoted_path, ssh_path
+from provision.ssh_config.arguments import SshOptions, ssh_path
 
 _SSH = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
 _PASSWORDS = frozenset(
@@ -67,11 +67,7 @@ class Entry:
     Attributes:
         name: Its name in the inventory.
         address: Address that SSH connects to, or a name that DNS or the user's SSH configuration resolves.
-        port: TCP port of SSH; 0: unset.
-        user: Login name; empty: unset.
-        key_file: Private key, as written: it may begin with ``~``, and is relative to the working directory;
-            empty: unset.
-        ssh_args: Other options for ssh.
+        ssh: Options for ssh, such as port, user, and keys.
         python: Interpreter for the user's script; empty: detected on the host.
         groups: Groups that contain it, directly or not, by name; without ``all``.
         variables: All variables of the host; some may be the user's. Templates are text, and an encrypted value is
@@ -80,31 +76,20 @@ class Entry:
 
     name: str
     address: str
-    port: int = 0
-    user: str = ""
-    key_file: str = ""
-    ssh_args: SshArgs = dataclasses.field(default_factory=SshArgs)
+    ssh: SshOptions = dataclasses.field(default_factory=SshOptions)
     python: str = ""
     groups: tuple[str, ...] = ()
     variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def options(self) -> tuple[str, ...]:
-        """Return the ssh(1) options of the inventory; the address and ``ssh_args.config`` are passed separately."""
-        args = self.ssh_args
-        values = [
-            ("Port", str(self.port or "")),
-            ("User", self.user),
-            *(("IdentityFile", quoted_path(key)) for key in (self.key_file, *args.more_keys) if key),
-            *(("CertificateFile", quoted_path(path)) for path in args.certificates),
-            ("IdentityAgent", quoted_path(args.agent) if args.agent else ""),
-            ("IdentitiesOnly", "yes" if args.identities_only else ""),
-            ("ProxyJump", args.proxy_jump),
-            ("ProxyCommand", "none" if args.no_proxy else args.proxy_command),
-            ("StrictHostKeyChecking", args.host_key_checking),
-            ("UserKnownHostsFile", quoted_path(args.known_hosts) if args.known_hosts else ""),
-            ("HostKeyAlias", args.key_alias),
-        ]
-        return tuple(word for name, value in values if value for word in ("-o", f"{name}={value}"))
+    @property
+    def port(self) -> int:
+        """Return the TCP port of SSH; 0: unset."""
+        return int(self.ssh.values.get("port", "0"))
+
+    @property
+    def user(self) -> str:
+        """Return the login name; empty: unset."""
+        return self.ssh.values.get("user", "")
 
 
 def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
@@ -123,10 +108,7 @@ def entry(name: str, settings: Settings, groups: tuple[str, ...]) -> Entry:
     return Entry(
         name=name,
         address=address or name,
-        port=int(options.values.get("port", "0")),
-        user=options.values.get("user", ""),
-        key_file=options.keys[0] if options.keys else "",
-        ssh_args=options.args(),
+        ssh=options,
         python=reading.python(),
         groups=groups,
         variables={variable: setting.value for variable, setting in settings.items()},

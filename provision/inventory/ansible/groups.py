@@ -6,11 +6,11 @@ without another group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.inventory.ansible.ranges import HOSTS_MAX
+from provision.inventory.ansible.ranges import HOSTS_MAX, expand_host
 from provision.inventory.errors import InventoryError, Location
 
 CONNECTION = frozenset(
@@ -82,6 +82,31 @@ class Groups:
         """Return the group `name`; create it if it is new."""
         return self.groups.setdefault(name, Group(name, location))
 
+    def add_hosts(
+        self, word: str, group: str, location: Location, settings: Iterable[tuple[str, Setting]], hint: str = ""
+    ) -> None:
+        """Put the hosts of a word, ``gpu[1:3]:2222``, into `group`, which exists, and set their variables.
+
+        Args:
+            word: Name of one or more hosts, and their port.
+            group: Name of the group.
+            location: Location of the word.
+            settings: Variables of each of the hosts; they may be repeated.
+            hint: Hint if the word is malformed.
+
+        Raises:
+            InventoryError: the word is malformed, or there are too many hosts.
+        """
+        try:
+            names, port = expand_host(word)
+        except ValueError as error:
+            raise InventoryError(str(error), location=location, hint=hint) from None
+        ports = [("ansible_port", Setting(port, location))] if port else []
+        for name in names:
+            self.add_host(name, group, location)
+            for variable, setting in (*ports, *settings):
+                self._set(self.hosts[name], f"host {name!r}", variable, setting)
+
     def add_host(self, name: str, group: str, location: Location) -> None:
         """Put the host `name` into `group`, which exists.
 
@@ -115,14 +140,6 @@ class Groups:
             )
             raise InventoryError(message, location=location, hint="remove one of them from the other's children")
         self.groups[parent].children[child] = None
-
-    def set_host(self, name: str, variable: str, setting: Setting) -> None:
-        """Set a variable of a host.
-
-        Raises:
-            InventoryError: it decides how the host is reached, and was set to something else before.
-        """
-        self._set(self.hosts[name], f"host {name!r}", variable, setting)
 
     def set_group(self, name: str, variable: str, setting: Setting) -> None:
         """Set a variable of a group.

@@ -120,18 +120,9 @@ class _IniForm:
         except ValueError:
             raise InventoryError("unbalanced quotes", location=location) from None
         settings = [self._assignment(word, location) for word in words[1:]]
-        try:
-            names, port = expand_host(words[0])
-        except ValueError as error:
-            user, at, rest = words[0].partition("@")
-            hint = f"write {rest} ansible_user={user}" if at else ""
-            raise InventoryError(str(error), location=location, hint=hint) from None
-        for name in names:
-            self.groups.add_host(name, self._group, location)
-            if port:
-                self.groups.set_host(name, "ansible_port", Setting(port, location))
-            for variable, setting in settings:
-                self.groups.set_host(name, variable, setting)
+        user, at, rest = words[0].partition("@")
+        hint = f"write {rest} ansible_user={user}" if at else ""
+        self.groups.add_hosts(words[0], self._group, location, settings, hint)
 
     def _assignment(self, word: str, location: Location) -> tuple[str, Setting]:
         variable, equals, value = word.partition("=")

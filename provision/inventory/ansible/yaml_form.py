@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from provision.inventory.ansible.groups import Groups, Setting
-from provision.inventory.ansible.ranges import expand_host
 from provision.inventory.ansible.yaml_text import Table, parse_yaml
 from provision.inventory.errors import InventoryError, Location
 
@@ -100,17 +99,8 @@ class _YamlForm:
             location = Location(self.path, line)
             if not isinstance(word, str):
                 raise InventoryError(f"{word!r} is not a valid host name", location=location, hint="quote it")
-            try:
-                names, port = expand_host(word)
-            except ValueError as error:
-                raise InventoryError(str(error), location=location) from None
             variables = settings(self._table(body, f"host {word!r}", line), self.path)
-            for name in names:
-                self.groups.add_host(name, group, location)
-                if port:
-                    self.groups.set_host(name, "ansible_port", Setting(port, location))
-                for variable, setting in variables.items():
-                    self.groups.set_host(name, variable, setting)
+            self.groups.add_hosts(word, group, location, variables.items())
 
     def _table(self, content: Any, owner: str, line: int, *, one_name: bool = False) -> Table:
         """Return the mapping under a key; if `one_name` may be given alone, it counts as a mapping of one key."""

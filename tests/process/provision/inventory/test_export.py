@@ -79,13 +79,14 @@ def test_the_reader_of_inventories_reads_the_inventory(tmp_path: Path) -> None:
     entries = read_inventory(path).select("my_fleet")
     for host, entry in zip(HOSTS, entries, strict=True):
         assert (entry.name, entry.address, entry.port, entry.user) == (host.name, host.address, host.port, host.user)
-        args = entry.ssh_args
+        values = entry.ssh.values
         assert entry.python == host.python
-        assert (entry.key_file, *args.more_keys) == (keys_of(host) or ("",))
-        assert (args.certificates, args.agent) == (host.certificates, host.agent)
-        assert args.identities_only == (host.name != "worker-3")
-        assert (args.known_hosts, args.key_alias, args.host_key_checking) == (str(KNOWN), host.key_alias, "yes")
-    assert entries[2].ssh_args.proxy_command == parsed_by_ssh(tmp_path)["worker-2"]["proxycommand"]
+        assert entry.ssh.keys == list(keys_of(host))
+        assert (tuple(entry.ssh.certificates), values.get("identityagent", "")) == (host.certificates, host.agent)
+        assert values["identitiesonly"] == ("no" if host.name == "worker-3" else "yes")
+        assert (values["userknownhostsfile"], values["stricthostkeychecking"]) == (str(KNOWN), "yes")
+        assert values.get("hostkeyalias", "") == host.key_alias
+    assert entries[2].ssh.values["proxycommand"] == parsed_by_ssh(tmp_path)["worker-2"]["proxycommand"]
 
 
 @pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
@@ -144,5 +145,5 @@ def test_any_path_survives_the_export(
     path = tmp_path_factory.mktemp("export") / "hosts.ini"
     path.write_text(export("demo", [host], key, known_hosts, "ansible"), encoding="utf-8")
     (entry,) = read_inventory(path).hosts
-    assert (entry.key_file, entry.ssh_args.known_hosts) == (str(key), str(known_hosts))
-    assert bool(entry.ssh_args.proxy_command) == bool(proxy)
+    assert (entry.ssh.keys, entry.ssh.values["userknownhostsfile"]) == ([str(key)], str(known_hosts))
+    assert ("proxycommand" in entry.ssh.values) == bool(proxy)

@@ -67,20 +67,15 @@ def assert_agrees(inventory: Inventory, listing: dict[str, Any]) -> None:
 
 def options_of(host: Entry) -> dict[str, Any]:
     """Return the options of an entry, with the names of ``ssh -G``."""
-    args = host.ssh_args
-    words = {
-        "hostname": host.address.lower(),  # as ssh compares names
-        "port": str(host.port or ""),
-        "user": host.user,
-        "proxyjump": args.proxy_jump,
-        "proxycommand": args.proxy_command,
-        "stricthostkeychecking": {"yes": "true", "no": "false"}.get(args.host_key_checking, args.host_key_checking),
-        "userknownhostsfile": args.known_hosts,
-        "hostkeyalias": args.key_alias,
-    }
+    names = ("port", "user", "stricthostkeychecking", "userknownhostsfile", "hostkeyalias")
+    words = {name: host.ssh.values.get(name, "") for name in names}
+    words["hostname"] = host.address.lower()  # as ssh compares names
+    checking = words["stricthostkeychecking"]
+    words["stricthostkeychecking"] = {"yes": "true", "no": "false"}.get(checking, checking)
+    words |= [host.ssh.proxy]
     return {
         **{name: value for name, value in words.items() if value},
-        "identityfile": [key for key in (host.key_file, *args.more_keys) if key],
+        "identityfile": list(dict.fromkeys(host.ssh.keys)),
     }
 
 
@@ -102,7 +97,7 @@ def test_ssh_makes_of_an_entry_what_it_makes_of_ansibles_words(name: str, tmp_pa
     (tmp_path / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
     made = {}
     for host in read_inventory(FILES / name).hosts:
-        words = ["ssh", "-G", "-F", str(tmp_path / "config"), *host.options(), "--", host.address]
+        words = ["ssh", "-G", "-F", str(tmp_path / "config"), *host.ssh.words(), "--", host.address]
         made[host.name] = given_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert made == recorded(FILES / name)["ssh"]
 
@@ -147,9 +142,9 @@ def test_nested_groups_have_one_order() -> None:
 def test_an_entry_has_all_options_of_ssh() -> None:
     inventory = read_inventory(FILES / "ini_ssh_args.ini")
     by_name = {host.name: host for host in inventory.hosts}
-    assert by_name["nothing"].ssh_args.no_proxy
-    assert not by_name["jump"].ssh_args.no_proxy
-    assert by_name["key"].key_file == "/keys/lab"
+    assert "ProxyCommand=none" in by_name["nothing"].ssh.words()
+    assert "ProxyCommand=none" not in by_name["jump"].ssh.words()
+    assert by_name["key"].ssh.keys[0] == "/keys/lab"
     (host_w2,) = read_inventory(FILES / "next_to" / "hosts.ini").select("w2")
     assert (host_w2.address, host_w2.user, host_w2.port, host_w2.groups) == ("10.0.0.2", "lab", 0, ("site", "web"))
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import Node
 from provision.inventory.pbs import parse_nodefile
-from provision.inventory.slurm import expand_nodelist, nodes_of, parse_tasks_per_node
+from provision.inventory.slurm import expand_nodelist
 from provision.provider import ErrorKind, ProviderError
 
 # Recorded output of `scontrol show hostnames` of Slurm 22.05.
@@ -153,54 +152,20 @@ def test_a_long_list_is_read_in_a_moment() -> None:
     assert expand_nodelist(",".join(names)) == tuple(names)
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ("1", (1,)),
-        ("2(x3),1", (2, 2, 2, 1)),
-        ("1,2,3", (1, 2, 3)),
-        ("4(x2),1,8(x2)", (4, 4, 1, 8, 8)),
-        ("1(x1)", (1,)),
-        ("72(x2) , 1", (72, 72, 1)),
-    ],
-)
-def test_tasks_per_node(text: str, counts: tuple[int, ...]) -> None:
-    assert parse_tasks_per_node(text, len(counts)) == counts
-
-
-@pytest.mark.parametrize(
-    "text", ["", "x", "2x3", "2(3)", "2(x)", "2(x0)", "0", "-1", "2(x3", "1,,2", "1.5", "9" * 30]
-)
-def test_malformed_tasks_per_node(text: str) -> None:
-    with pytest.raises(InventoryError, match=r"is not a count such as 2 or 2\(x3\)"):
-        parse_tasks_per_node(text, 4)
-
-
-@pytest.mark.parametrize("text", ["2(x3)", "2(x5)", "1", "1(x999999)", "2(x3),1,1"])
-def test_tasks_of_another_number_of_nodes(text: str) -> None:
-    with pytest.raises(InventoryError, match="does not match the 4 nodes"):
-        parse_tasks_per_node(text, 4)
-
-
-def test_nodes_have_their_tasks() -> None:
-    assert nodes_of("n[1-2],m7", "2(x2),1") == (Node("n1", 2), Node("n2", 2), Node("m7", 1))
-    assert nodes_of("n[1-2]") == (Node("n1"), Node("n2"))
-
-
 NODEFILE = Path("/var/spool/pbs/aux/17.server")
 
 
 @pytest.mark.parametrize(
     ("text", "nodes"),
     [
-        ("n1\nn2\n", (Node("n1"), Node("n2"))),
-        ("n2\nn2\nn1\nn2\nn1\n", (Node("n2", 3), Node("n1", 2))),
-        ("n1.cluster.example.org", (Node("n1.cluster.example.org"),)),
-        ("\n  n1  \r\n\r\nn2\r\n", (Node("n1"), Node("n2"))),
-        ("10.0.0.1\n", (Node("10.0.0.1"),)),
+        ("n1\nn2\n", ("n1", "n2")),
+        ("n2\nn2\nn1\nn2\nn1\n", ("n2", "n1")),
+        ("n1.cluster.example.org", ("n1.cluster.example.org",)),
+        ("\n  n1  \r\n\r\nn2\r\n", ("n1", "n2")),
+        ("10.0.0.1\n", ("10.0.0.1",)),
     ],
 )
-def test_the_node_file_of_pbs(text: str, nodes: tuple[Node, ...]) -> None:
+def test_the_node_file_of_pbs(text: str, nodes: tuple[str, ...]) -> None:
     assert parse_nodefile(text, NODEFILE) == nodes
 
 
