@@ -1,9 +1,11 @@
-"""Directories that only their owner can enter."""
+"""Directories that only their owner can enter, and records in them."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
 import shutil
 import time
 from pathlib import Path
@@ -31,6 +33,23 @@ def make_directory(path: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
     if not path.is_dir():
         raise NotADirectoryError(20, "Not a directory", str(path))
+
+
+def write_record(path: Path, content: object) -> None:
+    """Write a JSON file to disk, atomically, over the existing one."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def delete_record(path: Path) -> None:
+    """Delete a file that `write_record` wrote, and what it left after a crash; a missing file is success."""
+    for left_by_a_crash in path.parent.glob(f"{path.name}.*"):
+        left_by_a_crash.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def remove_directory(directory: Path) -> None:

@@ -86,6 +86,14 @@ class ProviderError(Exception):
         return Finding(subject, False, message, self.hint, self.next_steps)
 
 
+def check_prerequisite(subject: str, check: Callable[[], str]) -> Finding:
+    """Return the result of a check as a finding, or the error with which it failed."""
+    try:
+        return Finding(subject, True, check())
+    except ProviderError as error:
+        return error.finding(subject)
+
+
 class Provider(ABC):
     """Creates, lists, and deletes the instances of fleets.
 

@@ -13,7 +13,6 @@ from provision.inventory.allocation import current_allocation, here, read_alloca
 from provision.model import Finding
 from provision.provider import ProviderError, Site
 from provision.quantities import counted
-from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 
 
@@ -30,10 +29,9 @@ class AllocationProvider(StaticProvider):
         self.name = batch
 
     @classmethod
-    def open(cls, options: StaticOptions, site: Site) -> AllocationProvider:
+    def open(cls, options: Any, site: Site) -> AllocationProvider:
         """Return the provider of the nodes of an allocation."""
-        batch = _batch(options)
-        return cls(batch, site.directory / "static" / batch)
+        return cls(options.batch, site.directory / "static" / options.batch)
 
     @classmethod
     def change(cls, options: AllocationOptions, given: Mapping[str, Any]) -> AllocationOptions:
@@ -41,21 +39,17 @@ class AllocationProvider(StaticProvider):
         return replace(options, **{"inventory": current_allocation(options.batch) or options.inventory, **given})
 
     @classmethod
-    def named_hosts(cls, options: StaticOptions) -> Sequence[str]:
+    def named_hosts(cls, options: Any) -> Sequence[str]:
         """Return the names of the selected nodes.
 
         Raises:
             ProviderError: this program does not run in an allocation.
         """
-        return super().named_hosts(options) if options.inventory else [here(_batch(options))]
+        return super().named_hosts(options) if options.inventory else [here(options.batch)]
 
     def doctor(self) -> list[Finding]:
         """Check that this program runs in an allocation, and that the OpenSSH programs are installed."""
         return [_finding(self.name), *super().doctor()]
-
-
-def _batch(options: Any) -> str:
-    return str(options.batch)
 
 
 def _finding(batch: str) -> Finding:

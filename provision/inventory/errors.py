@@ -38,3 +38,13 @@ class InventoryError(ProviderError):
     def __post_init__(self, location: Location | None) -> None:
         if location is not None:
             self.message = f"{location}: {self.message}"
+
+
+def only_for_ansible(message: str, path: Path, location: Location | None = None) -> InventoryError:
+    """Return the error that only Ansible can read an inventory, with the command that exports it."""
+    return InventoryError(
+        message,
+        location=location,
+        hint="export it to a file, and use this file: --inventory hosts.yml",
+        next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
+    )

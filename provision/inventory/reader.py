@@ -15,7 +15,7 @@ from provision.inventory.ansible.ini import read_ini
 from provision.inventory.ansible.limits import select
 from provision.inventory.ansible.variables import Variables
 from provision.inventory.ansible.yaml_form import read_yaml
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.errors import InventoryError, Location, only_for_ansible
 from provision.inventory.plain import is_plain, read_plain
 
 Kind = Literal["ini", "yaml", "plain"]
@@ -88,18 +88,10 @@ def read_inventory(path: Path) -> Inventory:
         InventoryError: it cannot be read, is malformed, or is something that only Ansible can run.
     """
     if path.is_dir():
-        raise InventoryError(
-            f"{path} is a directory; an inventory must be a file",
-            hint="export it to one file, and use this file: --inventory hosts.yml",
-            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
-        )
+        raise only_for_ansible(f"{path} is a directory; an inventory must be a file", path)
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
-        raise InventoryError(
-            f"{path} is executable; dynamic inventories are not supported",
-            hint="export its output to a file, and use this file: --inventory hosts.yml",
-            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
-        )
+        raise only_for_ansible(f"{path} is executable; dynamic inventories are not supported", path)
     kind = _kind(text, path)
     if kind == "yaml":
         content = read_yaml(text, path)
@@ -112,11 +104,7 @@ def read_inventory(path: Path) -> Inventory:
 
 def _kind(text: str, path: Path) -> Kind:
     if path.suffix.lower() == ".toml":
-        raise InventoryError(
-            f"{path}: inventories in TOML are not supported",
-            hint="convert it to YAML, and use this file: --inventory hosts.yml",
-            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
-        )
+        raise only_for_ansible(f"{path}: inventories in TOML are not supported", path)
     if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
         return "yaml"
     return "plain" if is_plain(text) else "ini"

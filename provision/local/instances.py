@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from provision.directories import delete_record, write_record
 from provision.local import processes
 from provision.names import index_of
 
@@ -60,13 +61,7 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Write `record`, atomically, over the existing one."""
-        path = self._path(record.fleet, record.name)
-        fresh = path.with_name(f"{path.name}.{record.id}")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(asdict(record), file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_record(self._path(record.fleet, record.name), asdict(record))
 
     def read(self, fleet: str, name: str, listening: Listening | None = None) -> Record | None:
         """Return the record of an instance, rebuilt from its directory or sshd if the file is lost or damaged.
@@ -134,9 +129,7 @@ class Records:
         path = self._path(fleet, name)
         if path.is_dir():
             shutil.rmtree(path)
-        for left_by_a_crash in self.root.glob(f"{path.name}.*"):
-            left_by_a_crash.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        delete_record(path)
 
     def forget_unfinished(self, fleet: str) -> None:
         """Delete unfinished record files of instances that have no record."""

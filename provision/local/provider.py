@@ -22,7 +22,7 @@ from provision.local.options import LocalOptions
 from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
 from provision.names import index_of
 from provision.openssh import install_openssh
-from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
+from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site, check_prerequisite
 
 WORKERS_MAX = 64
 _STARTS_AT_ONCE = 16
@@ -212,31 +212,16 @@ class LocalProvider(Provider):
 
     def doctor(self) -> list[Finding]:
         """Check sshd, the login, TensorFlow, and the directory of the instances, without changing them."""
-        return [_sshd_finding(), _login_finding(), _tensorflow_finding(), _directory_finding(self._records.root)]
+        return [
+            check_prerequisite("sshd", lambda: f"the OpenSSH server is {_find_sshd()}"),
+            check_prerequisite("login", lambda: f"{login.check_login()} can log in"),
+            _tensorflow_finding(),
+            _directory_finding(self._records.root),
+        ]
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """Return all instances of `fleet` (None: of every fleet), ordered by fleet and index."""
         return [_instance(record) for record in self._records.all(fleet)]
-
-
-def _sshd_finding() -> Finding:
-    program = sshd.find()
-    if program is None:
-        return Finding(
-            "sshd",
-            False,
-            "the OpenSSH server is not installed on this computer",
-            next_steps=install_openssh("server"),
-        )
-    return Finding("sshd", True, f"the OpenSSH server is {program}")
-
-
-def _login_finding() -> Finding:
-    try:
-        user = login.check_login()
-    except ProviderError as error:
-        return error.finding("login")
-    return Finding("login", True, f"{user} can log in")
 
 
 def _tensorflow_finding() -> Finding:

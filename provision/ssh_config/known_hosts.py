@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.openssh import install_openssh
-from provision.provider import ErrorKind
-from provision.ssh_config.routes import ASK_TIMEOUT_S, SshConfigError
+from provision.ssh_config.routes import run_openssh
 
 # The first known type is pinned; a host presents this type when the client requests it.
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
@@ -53,34 +50,10 @@ def known_keys(name: str, files: Sequence[str]) -> KnownKeys:
 
 def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
     """Yield the marker and the key of each line of `file` for `name`."""
-    for line in _printed(name, file).splitlines():
+    for line in run_openssh("ssh-keygen", "-F", name, "-f", file).stdout.splitlines():
         words = line.split()
         if not words or words[0] == "#":
             continue
         marker = words.pop(0) if words[0].startswith("@") else ""
         if len(words) >= 3:
             yield marker, f"{words[1]} {words[2]}"
-
-
-def _printed(name: str, file: str) -> str:
-    """Return the output of ``ssh-keygen -F``."""
-    try:
-        done = subprocess.run(
-            ["ssh-keygen", "-F", name, "-f", file],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ASK_TIMEOUT_S,
-        )
-    except FileNotFoundError:
-        raise SshConfigError(
-            ErrorKind.MISSING,
-            "ssh-keygen is not installed on this computer",
-            hint="install the OpenSSH client",
-            next_steps=install_openssh("client"),
-        ) from None
-    except subprocess.TimeoutExpired:
-        message = f"ssh-keygen did not read {file} within {ASK_TIMEOUT_S:g} s"
-        raise SshConfigError(ErrorKind.MISSING, message) from None
-    return done.stdout

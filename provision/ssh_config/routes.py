@@ -69,21 +69,21 @@ class Route:
     proxy: tuple[str, ...]
 
 
-def ask(command: Sequence[str]) -> str:
-    """Return the output of an OpenSSH program.
+def run_openssh(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run an OpenSSH program that reads files of the user, and return its result.
 
     Raises:
-        SshConfigError: it is missing, fails, or does not answer within ASK_TIMEOUT_S.
+        SshConfigError: it is missing, or does not answer within ASK_TIMEOUT_S.
     """
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S
         )
     except FileNotFoundError:
         raise SshConfigError(
-            ErrorKind.USAGE,
+            ErrorKind.MISSING,
             f"{command[0]} is not installed on this computer",
-            cause="OpenSSH reads your SSH configuration",
+            cause="OpenSSH reads your SSH configuration and known_hosts files",
             hint="install the OpenSSH client",
             next_steps=install_openssh("client"),
         ) from None
@@ -91,9 +91,18 @@ def ask(command: Sequence[str]) -> str:
         raise SshConfigError(
             ErrorKind.USAGE,
             f"{shlex.join(command)} did not answer within {ASK_TIMEOUT_S:g} s",
-            cause="a `Match exec` of your SSH configuration may be blocked",
-            next_steps=[tuple(command)],
+            cause="a `Match exec` of your SSH configuration may be blocked" if command[0] == "ssh" else "",
+            next_steps=[command],
         ) from None
+
+
+def ask(command: Sequence[str]) -> str:
+    """Return the output of ``ssh -G``.
+
+    Raises:
+        SshConfigError: ssh is missing, fails, or does not answer.
+    """
+    done = run_openssh(*command)
     if done.returncode:
         words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise SshConfigError(
@@ -127,6 +136,7 @@ def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> 
         "%": "%",
         "k": alias if alias not in _NONE else name,
     }
+    checking = _one(settings, "stricthostkeychecking", "ask")
     own_port = port != 22 and alias in _NONE
     home = home_directory()
     paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
@@ -145,7 +155,7 @@ def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> 
         agent=_agent(settings, paths, home) if keys else "",
         identities_only=_one(settings, "identitiesonly", "no") == "yes",
         known_hosts=tuple(expanded(path, home) for line in lines for path in _files(line) if path not in _NONE),
-        checking=_checking(_one(settings, "stricthostkeychecking", "ask")),
+        checking=_CHECKING.get(checking, checking),
         proxy=_proxy(settings, tokens, options),
     )
 
@@ -166,10 +176,6 @@ def parse(text: str) -> dict[str, list[str]]:
 
 def _one(settings: Mapping[str, Sequence[str]], keyword: str, default: str) -> str:
     return settings.get(keyword, (default,))[0]
-
-
-def _checking(value: str) -> str:
-    return _CHECKING.get(value, value)
 
 
 def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], home: Path) -> str:

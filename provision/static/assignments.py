@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provision.directories import make_directory
+from provision.directories import delete_record, make_directory, write_record
 
 
 @dataclass(frozen=True)
@@ -63,20 +61,11 @@ class Assignments:
             self.forget(fleet)
             return
         make_directory(self.root)
-        path = self._path(fleet)
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"hosts": [asdict(record) for record in records]}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_record(self._path(fleet), {"hosts": [asdict(record) for record in records]})
 
     def forget(self, fleet: str) -> None:
         """Delete the records of a fleet; a missing file is success."""
-        path = self._path(fleet)
-        for left_by_a_crash in self.root.glob(f"{path.name}.*"):
-            left_by_a_crash.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
+        delete_record(self._path(fleet))
 
     def fleets(self) -> list[str]:
         """Return the names of all fleets that have hosts, in order."""

@@ -202,7 +202,7 @@ def _probe(item: tuple[FleetSpec, Assignment]) -> tuple[Host, Route, KnownKeys]:
     """Return the host of a assignment, without a key if none is confirmed, with its route and known_hosts entries."""
     spec, assignment = item
     route = resolve_route(assignment.target, options=assignment.options)
-    entries = _known(route.key_name, route)
+    entries = known_keys(route.key_name, route.known_hosts)
     host = Host(
         name=assignment.name,
         address=route.address,
@@ -222,12 +222,8 @@ def _probe(item: tuple[FleetSpec, Assignment]) -> tuple[Host, Route, KnownKeys]:
     return host, route, entries
 
 
-def _known(name: str, route: Route) -> KnownKeys:
-    return known_keys(name, route.known_hosts)
-
-
 def _unknown_host(assignment: Assignment, host: Host, route: Route, entries: KnownKeys) -> UnknownHost:
-    bare = _known(route.bare_name, route) if route.bare_name else KnownKeys()
+    bare = known_keys(route.bare_name, route.known_hosts) if route.bare_name else KnownKeys()
     return UnknownHost(
         host=host,
         inventory_name=assignment.inventory_name,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.inventory.ansible.groups import Settings
+from provision.inventory.ansible.groups import CONNECTION, Settings
 from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.ansible.yaml_text import VAULT
 from provision.inventory.errors import InventoryError, Location
@@ -29,18 +29,7 @@ _PASSWORDS = frozenset(
         "ansible_ssh_private_key_passphrase",
     }
 )
-_HONOURED = frozenset(
-    {
-        "ansible_ssh_args",
-        "ansible_ssh_common_args",
-        "ansible_ssh_extra_args",
-        "ansible_ssh_host",
-        "ansible_ssh_host_key_checking",
-        "ansible_ssh_port",
-        "ansible_ssh_private_key_file",
-        "ansible_ssh_user",
-    }
-)
+_HONOURED = CONNECTION | {"ansible_ssh_host_key_checking"}
 _TUNING = frozenset(
     {
         "ansible_ssh_control_path",

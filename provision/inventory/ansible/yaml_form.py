@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.ansible.yaml_text import Table, parse_yaml
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.errors import InventoryError, Location, only_for_ansible
 
 _SHAPE = "a group has the keys hosts, children, and vars; each contains one name per line, followed by a colon"
 
@@ -26,12 +26,8 @@ def read_yaml(text: str, path: Path) -> Groups:
     if not isinstance(data, Table):
         raise InventoryError("an inventory in YAML must be a mapping of groups", location=Location(path), hint=_SHAPE)
     if "plugin" in data:
-        raise InventoryError(
-            f"dynamic inventory plugins are not supported: {data['plugin']!r}",
-            location=Location(path, data.lines["plugin"]),
-            hint="export its output to a file, and use this file: --inventory hosts.yml",
-            next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
-        )
+        message = f"dynamic inventory plugins are not supported: {data['plugin']!r}"
+        raise only_for_ansible(message, path, Location(path, data.lines["plugin"]))
     if "_meta" in data:
         raise InventoryError(
             "the output of an inventory script is not supported",
