@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from fleet.cli import demo
-from fleet.cli.application import Grouped, app
+from fleet.cli.application import Grouped, app, root_command
 from fleet.cli.failures import keep_traceback, next_lines, report_failure, usage_error, wants_json
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, status, up
 from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> int:
     sink: Sink | None = None
     fleet = DEFAULT_FLEET
     try:
-        code = app(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
+        code = root_command()(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, cast
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 app = typer.Typer(
     name="fleet",
@@ -17,6 +18,12 @@ app = typer.Typer(
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
     "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
 )
+
+
+@functools.cache
+def root_command() -> TyperGroup:
+    """Return the command whose subcommands are those of `app`, all of which must be registered."""
+    return cast("TyperGroup", typer.main.get_command(app))
 
 
 class Grouped(TyperCommand):

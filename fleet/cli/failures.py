@@ -7,10 +7,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-import typer
 from typer.exceptions import TyperException
 
-from fleet.cli.application import app
+from fleet.cli.application import root_command
 from fleet.cli.command_line import CommandLine, Option, option_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
@@ -21,12 +20,15 @@ from fleet.steps import Again, Step
 
 def typed_command(arguments: list[str]) -> CommandLine | None:
     """Return the command line as it was typed; None if it has no known command."""
-    commands = getattr(typer.main.get_command(app), "commands", {})
+    commands = root_command().commands
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
     if at == len(arguments) or arguments[at] not in commands:
         return None
     options = [
-        Option((*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts), not param.is_flag)
+        Option(
+            (*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts),
+            not getattr(param, "is_flag", False),
+        )
         for param in commands[arguments[at]].params
         if param.param_type_name == "option"
     ]
@@ -102,7 +104,7 @@ def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
     from fleet.cli.mistakes import unknown_command, unknown_option
 
-    commands = getattr(typer.main.get_command(app), "commands", {})
+    commands = root_command().commands
     context = getattr(error, "ctx", None)
     command = context.info_name if context is not None and context.parent is not None else ""
     typed = typed_command(arguments)
