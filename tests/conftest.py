@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from provision.local import sshd
@@ -17,6 +18,10 @@ ROOT = Path(__file__).parent
 # Compiling all modules in each process that the tests start, and all tests in each worker, doubles the CPU time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The same few examples in each run; `./scripts/soak properties` tries others.
+hypothesis.settings.register_profile("sample", derandomize=True, max_examples=30, deadline=None, database=None)
+hypothesis.settings.load_profile("sample")
 
 
 def pytest_configure() -> None:

@@ -8,6 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import hypothesis
+import pytest
+
 from tests.soak import cloud, faults, fuzz
 
 
@@ -42,12 +45,27 @@ def main() -> int:
     )
     emulated.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
     emulated.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
+    properties = campaigns.add_parser(
+        "properties",
+        help="random examples for all tests of properties",
+        description="Run the tests that use Hypothesis with more examples than the test command.",
+    )
+    properties.add_argument("--seed", type=int, default=None, help="seed of the examples [default: random]")
+    properties.add_argument(
+        "--examples", type=int, default=2000, help="number of examples of each test [default: 2000]"
+    )
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     if options.campaign == "fuzz":
         passes = fuzz.run(seed, options.minutes, lambda line: print(line, flush=True))
         print(f"{passes} passes from seed {seed}: nothing found")
         return 0
+    if options.campaign == "properties":
+        hypothesis.settings.register_profile(
+            "soak", max_examples=options.examples, deadline=None, suppress_health_check=[*hypothesis.HealthCheck]
+        )
+        profile = ["--hypothesis-profile=soak", f"--hypothesis-seed={seed}", "--timeout=0"]
+        return pytest.main(["-m", "hypothesis", *profile, "tests/unit", "tests/process"])
     if options.campaign == "cloud":
         violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
         print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")

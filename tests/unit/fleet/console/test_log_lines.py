@@ -141,11 +141,11 @@ def test_colours_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("piece", "count"),
     [
-        (b"x" * 65536, 763),
-        (b"\r" * 65536, 763),
-        (b"50%\r" * 16384, 763),
-        (b"|\x08" * 256, 500),
-        (b"\x1b[1m" * 512, 500),
+        (b"x" * 65536, 150),
+        (b"\r" * 65536, 150),
+        (b"50%\r" * 16384, 150),
+        (b"|\x08" * 256, 50),
+        (b"\x1b[1m" * 512, 100),
     ],
 )
 def test_megabytes_without_a_newline_take_little_memory(piece: bytes, count: int) -> None:
@@ -160,7 +160,7 @@ def test_megabytes_without_a_newline_take_little_memory(piece: bytes, count: int
     (line,) = text.feed(b"\n")
     assert len(line) < 70_000
     if piece[:1] == b"x":
-        assert line.endswith("… 47.7 MiB more")
+        assert line.endswith("… 9.4 MiB more")
     if piece[:1] == b"5":
         assert line == "50%"
     if piece[:1] == b"|":

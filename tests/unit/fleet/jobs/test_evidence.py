@@ -95,7 +95,7 @@ def test_the_end_of_a_long_log_is_kept_and_memory_is_bounded() -> None:
 
 def test_memory_is_bounded_however_many_attempts_there_are() -> None:
     judged, replayed = Evidence(MEMBERS), Evidence(MEMBERS)
-    for attempt in range(1, 100):
+    for attempt in range(1, 2 * MOST_ATTEMPTS):
         for evidence in (judged, replayed):
             for member in MEMBERS:
                 log(evidence, member.task, b"x" * 3 * LARGEST_TAIL, attempt)

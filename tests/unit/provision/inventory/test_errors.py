@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.inventory import InventoryError, read_inventory
@@ -243,7 +243,7 @@ YAML = {
     "circle": ("web:\n  children:\n    a: {children: {web: }}\n", ":3: groups 'a' and 'web' contain each other"),
     "alias of itself": ("web: &a\n  vars:\n    x: *a\n", ":1: invalid YAML: found unconstructable recursive node"),
     "list as a name": ("web:\n  vars:\n    [a, b]: 1\n", ":3: invalid YAML: keys must be strings"),
-    "nested without end": ("x: " + "[" * 5000, r"hosts\.yml: nested too deeply, or recursive"),
+    "nested without end": ("x: " + "[" * 1000, r"hosts\.yml: nested too deeply, or recursive"),
     "character": ("web:\n  vars:\n    x: \x07\n", ":3: invalid character"),
     "range": ("web:\n  hosts:\n    h[1-3]:\n", r":3: the range \[1-3\] must be begin:end"),
     "dynamic plugin": (
@@ -394,7 +394,6 @@ TEXTS = st.lists(st.sampled_from([*"[]:{}=!&*,#;'\"|>-@~ \t\n%\\.01ahé", *WORDS
 
 
 @given(text=TEXTS, name=st.sampled_from(["x", "x.ini", "x.yml", "x.json", "x.txt"]), limit=TEXTS)
-@settings(deadline=None)
 def test_no_content_of_a_file_causes_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, text: str, name: str, limit: str
 ) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.remote.upload.bundle import scan
@@ -115,7 +115,6 @@ _patterns = st.builds(
 
 @needs_git
 @pytest.mark.timeout(120)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(
     paths=st.lists(_paths, min_size=1, max_size=8),
     top=st.lists(_patterns, max_size=4),

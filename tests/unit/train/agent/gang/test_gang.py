@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
@@ -477,7 +477,6 @@ def promises(before: Gang, after: Gang) -> None:
 
 
 @given(POLICIES, EVENTS)
-@settings(max_examples=500, deadline=None)
 def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
     policy: Policy, events: list[tuple[str, object, float]]
 ) -> None:

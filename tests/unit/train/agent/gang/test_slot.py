@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
@@ -140,7 +140,6 @@ EVENTS: st.SearchStrategy[SlotEvent] = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=40))
-@settings(max_examples=500, deadline=None)
 def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SlotEvent]) -> None:
     slot = Slot(SlotStatus("worker-1", 1, 2223), work=Work(restored=True))
     alive, highest = 0, 0
