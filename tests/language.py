@@ -7,6 +7,7 @@ Each banned pattern is listed with its replacement. Recorded data is not checked
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -107,6 +108,7 @@ VAGUE: dict[str, str] = {
     "who": "the task or host",
 }
 
+_CHECKED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Raise, ast.Name, ast.arg)
 _GAP = r"(?:[ \t]|[ \t]*\n[ \t]*#?[ \t]*)"
 _PATTERNS = [(re.compile(rf"(?:{text.replace(chr(32), _GAP)})(?![\w-])"), instead) for text, instead in PHRASES]
 _ANY = re.compile(rf"(?<![\w.'-])(?:{'|'.join(pattern.pattern for pattern, _ in _PATTERNS)})")
@@ -135,6 +137,8 @@ def check_text(path: str, text: str) -> Iterator[Finding]:
 def check_python(path: str, text: str) -> Iterator[Finding]:
     """Yield the docstrings, names, and error texts of a module that break a rule."""
     for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, _CHECKED):
+            continue
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node, clean=False) or "").split(maxsplit=1)[:1]
             if first and first[0] in DOCSTRING_STARTS:
@@ -143,11 +147,15 @@ def check_python(path: str, text: str) -> Iterator[Finding]:
         if not path.startswith(API_TEXTS):
             yield from _check_error(path, node)
         name, line = _bound_name(node)
-        if name in VAGUE:
-            yield Finding(path, line, name, VAGUE[name])
-        for word in re.findall(r"[A-Z]?[a-z]+", name):
-            if word.lower() in NAMES:
-                yield Finding(path, line, name, NAMES[word.lower()])
+        for instead in _better_names(name):
+            yield Finding(path, line, name, instead)
+
+
+@functools.cache
+def _better_names(name: str) -> tuple[str, ...]:
+    """Return the replacements of a name that breaks a rule."""
+    words = (word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name))
+    return (*([VAGUE[name]] if name in VAGUE else []), *(NAMES[word] for word in words if word in NAMES))
 
 
 def _check_error(path: str, node: ast.AST) -> Iterator[Finding]:
