@@ -28,7 +28,7 @@ from train.agent.protocol.session import (
 PORT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
 PROBES_DEADLINE_S = 20.0  # for all tries of all ports
 _PAUSE_S = (0.1, 1.0)  # before the second try, doubled up to the longest
-_AT_ONCE = 128
+PROBES_AT_ONCE = 128
 _ERRORS = {
     errno.ETIMEDOUT: readiness.TIMED_OUT,
     errno.ECONNREFUSED: readiness.REFUSED,
@@ -147,7 +147,7 @@ class PortProbes:
             self._disconnect(probe)
 
     def _start_probes(self) -> None:
-        while self._waiting and len(self._active) < _AT_ONCE:
+        while self._waiting and len(self._active) < PROBES_AT_ONCE:
             self._start_probe(self._waiting.popleft())
         if not (self._waiting or self._active or self._pausing or self._done):
             self.close()

@@ -124,7 +124,7 @@ def test_over_ipv6_too(site: Site) -> None:
 
 
 def test_more_hosts_than_are_probed_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_AT_ONCE", 2)
+    monkeypatch.setattr(probing, "PROBES_AT_ONCE", 2)
     ports = [site.listen(f"worker-{n + 1}") for n in range(7)]
     assert set(site.probe(*ports).values()) == {""}
 
@@ -171,7 +171,7 @@ def test_a_host_that_drops_packets_is_reported_as_timed_out(site: Site, monkeypa
 
 def test_a_task_that_was_not_probed_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "PROBES_DEADLINE_S", 0.3)
-    monkeypatch.setattr(probing, "_AT_ONCE", 1)
+    monkeypatch.setattr(probing, "PROBES_AT_ONCE", 1)
     silent = site.stranger().getsockname()[1]
     assert site.probe(silent, site.listen("worker-2")) == {}
 
