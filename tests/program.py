@@ -19,12 +19,18 @@ import psutil
 
 from tests.fork_server import PROGRAM, start_command
 
-__all__ = ["PROGRAM", "PYTHON", "CommandResult", "Program", "lines_of", "task_config", "wait_for"]
+__all__ = ["PROGRAM", "PYTHON", "THREADS", "CommandResult", "Program", "lines_of", "task_config", "wait_for"]
 
 PYTHON = shlex.quote(sys.executable)
 """The interpreter of the tests, as it is written in a shell."""
 DEADLINE_S = 90.0
 """Time limit of a wait. It only ends broken tests, so it is generous: the machine may be loaded."""
+THREADS = tuple(
+    word
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+    for word in ("--env", f"{name}=1")
+)
+"""Options of `fleet train` for one thread of each kind: the threads of several TensorFlow processes wait actively."""
 T = TypeVar("T")
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.docs.test_docs import CLOUD, commands
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
-from tests.program import Program, lines_of, wait_for
+from tests.program import THREADS, Program, lines_of, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -112,7 +112,7 @@ def test_a_job_continues_after_a_preemption(rented: Program, emulator: Emulator)
     rented.script("task.py", SCRIPT)
     rented.run("up", "--workers", "2", "--gpu", "t4", "--spot", "--yes", timeout=180)
     before = names(emulator)
-    client = rented.start("train", "task.py")
+    client = rented.start("train", "task.py", *THREADS)
 
     def log() -> str:
         result = emulator.cloud.directory.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")

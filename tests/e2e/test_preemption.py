@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from tests.program import Program, wait_for
+from tests.program import THREADS, Program, wait_for
 
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import os
+import os, time
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -28,6 +28,7 @@ handler = tf.distribute.experimental.PreemptionCheckpointHandler(
 print("begins after", handler.total_run_calls, flush=True)
 for number in range(10**9):
     handler.run(step)
+    time.sleep(0.05)
     if number == 10:
         print("stepping", flush=True)
 """
@@ -36,7 +37,7 @@ for number in range(10**9):
 def test_a_preemption_handler_saves_and_exits(program: Program) -> None:
     program.script("task.py", SCRIPT)
     program.run("up", "--workers", "2")
-    client = program.start("train", "task.py", "--grace", "30")
+    client = program.start("train", "task.py", "--grace", "30", *THREADS)
     logs = "local/*/fleet/jobs/*/*/*/log"
     wait_for(
         "steps on both workers",

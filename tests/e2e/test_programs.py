@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_training import losses
-from tests.program import Program, lines_of
+from tests.e2e.tutorials import losses
+from tests.program import THREADS, Program, lines_of
 from tests.wire.test_programs import NO_PROXY, served
 
 pytestmark = pytest.mark.e2e
@@ -69,7 +69,7 @@ def index(tmp_path: Path) -> Iterator[str]:
         yield lines
 
 
-def test_a_module_with_packages_trains_from_a_generator(program: Program, index: str) -> None:
+def test_a_module_with_packages_trains_from_a_generator_by_a_shell(program: Program, index: str) -> None:
     program.script("lessons/__init__.py", "")
     program.script("lessons/task.py", TASK)
     program.script("lessons/data.py", DATA)
@@ -77,7 +77,9 @@ def test_a_module_with_packages_trains_from_a_generator(program: Program, index:
     program.run("up", "--workers", "2")
     checked = program.run("check", "-m", "lessons.task", "--local-first", "90", timeout=240, env=NO_PROXY)
     assert checked.text.count("made its first step") + checked.text.count("the script ended after") == 2
-    ran = program.run("train", "-m", "lessons.task", "--", "--epochs", "3", timeout=240, env=NO_PROXY)
+    # The same program, started by a shell.
+    program.script("run.sh", 'set -e\npython -c "import sys; print(sys.version)"\nexec python -m lessons.task "$@"\n')
+    ran = program.run("train", *THREADS, "--", "bash", "run.sh", "--epochs", "3", timeout=240, env=NO_PROXY)
     assert "legacy Keras on all workers" in ran.err
     assert "installing" not in ran.err  # installed by the check
     for task in ("worker-0", "worker-1"):
@@ -85,11 +87,6 @@ def test_a_module_with_packages_trains_from_a_generator(program: Program, index:
         assert len(values) == 3
         assert values[-1] < values[0]
         assert "replicas 2" in lines_of(ran, task)
-    # The same program, started by a shell.
-    program.script("run.sh", 'set -e\npython -c "import sys; print(sys.version)"\nexec python -m lessons.task "$@"\n')
-    shell = program.run("train", "--", "bash", "run.sh", "--epochs", "1", timeout=240, env=NO_PROXY)
-    assert "legacy Keras on all workers" in shell.err
-    assert "replicas 2" in lines_of(shell, "worker-1")
 
 
 def _reticulate() -> bool:

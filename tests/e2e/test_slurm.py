@@ -1,4 +1,4 @@
-"""Real TensorFlow on two nodes of a real Slurm: started by srun, and over SSH."""
+"""Real TensorFlow on two nodes of a real Slurm, started by srun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import PYTHON, wait_for
+from tests.program import wait_for
 from tests.slurm import Slurm, obstacle, slurm
 
 pytestmark = pytest.mark.e2e
@@ -28,8 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if reason := obstacle():
         pytest.skip(reason)
     with slurm(tmp_path_factory.mktemp("slurm")) as result:
-        result.enable_ssh()
-        shutil.copy(EXAMPLES / "keras_fit.py", result.work / "task.py")
+        shutil.copy(EXAMPLES / "custom_loop.py", result.work / "task.py")
         shutil.copy(EXAMPLES / "digits.npz", result.work)
         yield result
 
@@ -55,10 +54,3 @@ def test_a_batch_script_trains_through_srun(cluster: Slurm) -> None:
     assert f"job fleet-{job}.0 succeeded" in err.read_text()
     assert_trained_as_one((cluster.work / "out").read_text(), "0: ", "1: ")
     assert not list(cluster.work.glob(".fleet-*"))
-
-
-def test_an_allocation_trains_over_ssh(cluster: Slurm) -> None:
-    up = f"fleet up --provider slurm --python {PYTHON}"
-    words = f"{up} && fleet train task.py -- --epochs 2 && fleet down --yes"
-    ran = cluster.run("salloc", "-Q", "-N2", "sh", "-c", words, timeout=120)
-    assert_trained_as_one(ran.text, "worker-0 | ", "worker-1 | ")

@@ -2,8 +2,7 @@
 
     python make_mnist.py OUT.npz [EXAMPLES]
 
-The same arguments make the same arrays. In an epoch the tutorials read 20 batches of 64 examples on each worker, the
-custom loop from the worker's shard: 2 workers need 2,560 examples.
+The same arguments make the same arrays.
 """
 
 from __future__ import annotations

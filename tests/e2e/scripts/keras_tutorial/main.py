@@ -15,4 +15,4 @@ train_data = mnist_setup.mnist_dataset(global_batch_size)
 with strategy.scope():
     model = mnist_setup.build_and_compile_cnn_model()
 
-model.fit(train_data, epochs=3, steps_per_epoch=20)
+model.fit(train_data, epochs=3, steps_per_epoch=10)

@@ -10,7 +10,7 @@ per_worker_batch_size = 64
 cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
 global_batch_size = per_worker_batch_size * len(cluster["worker"])
 num_epochs = 3
-num_steps_per_epoch = 20
+num_steps_per_epoch = 5
 checkpoint_dir = os.path.join(util.get_temp_dir(), "ckpt")
 
 
