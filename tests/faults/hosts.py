@@ -128,10 +128,11 @@ class FaultHost:
         running: dict[int, psutil.Process] = {}
         if not self._space:  # the kernel gives the number of the namespace of a host that is off to another
             return running
-        for process in psutil.process_iter():
+        for pid in psutil.pids():  # no object for each process: this is called often
             with contextlib.suppress(psutil.Error, OSError):
-                if process.pid == self._init or str(Path(f"/proc/{process.pid}/ns/pid").readlink()) != self._space:
+                if pid == self._init or str(Path(f"/proc/{pid}/ns/pid").readlink()) != self._space:
                     continue
+                process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE and not process.name().startswith("sshd"):
                     running[_inner_pid(process.pid)] = process
         return running

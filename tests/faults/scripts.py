@@ -107,18 +107,27 @@ say("end", total())
 """
 )
 
-# model.fit with BackupAndRestore, and the whole model in one file, written in place, after each epoch.
+# model.fit with BackupAndRestore. After each backup, the chief also writes large weights to one file, in place, by
+# Keras and HDF5; the next attempt reads it. `model.weights.h5` has the number of the epoch as its value.
 #
-#     task.py EPOCHS [pause=SECONDS]
+#     task.py EPOCHS
 FIT = (
     _SAY
     + r"""
-options = dict(word.split("=") for word in sys.argv[2:] if "=" in word)
 rank = int(os.environ["FLEET_RANK"])
+path = os.path.join(directory, "model.weights.h5")
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
     model.compile("sgd", "mse")
+layer = tf.keras.layers.Dense(4000, input_shape=(2000,), use_bias=False, kernel_initializer="zeros")
+large = tf.keras.Sequential([layer])
+done = 0
+if os.path.exists(path):
+    large.load_weights(path)
+    done = int(large.get_weights()[0][0, 0])
+    assert int(large.get_weights()[0][-1, -1]) == done
+say("kept", done)
 
 class Report(tf.keras.callbacks.Callback):
     begun = False
@@ -127,53 +136,20 @@ class Report(tf.keras.callbacks.Callback):
             say("begin", epoch)
         self.begun = True
     def on_epoch_end(self, epoch, logs=None):
-        time.sleep(float(options.get("pause", 0.3)) if attempt < 3 else 0.0)
         say("step", epoch + 1)
+        if rank == 0:
+            large.set_weights([tf.fill([2000, 4000], float(epoch + 1)).numpy()])
+            say("saving", epoch + 1)
+            large.save_weights(path)
+            say("saved", epoch + 1)
+            time.sleep(1.5 if attempt == 1 else 0.0)
 
 x = tf.random.normal([32, 4], seed=1)
 data = tf.data.Dataset.from_tensor_slices((x, tf.reduce_sum(x, 1))).batch(8)
 data = data.with_options(tf.data.Options())
 model.fit(data, epochs=int(sys.argv[1]), verbose=0, callbacks=[
-    Report(), tf.keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")),
+    tf.keras.callbacks.BackupAndRestore(os.path.join(directory, "backup")), Report(),
 ])
 say("end", sys.argv[1])
-"""
-)
-
-# One file for the whole model, written in place by Keras and HDF5, from which the script itself continues.
-#
-#     task.py EPOCHS
-H5 = (
-    _SAY
-    + r"""
-rank = int(os.environ["FLEET_RANK"])
-path = os.path.join(directory, "model.weights.h5")
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    count = tf.Variable(0, dtype=tf.int64)
-
-@tf.function
-def train_step():
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
-
-layer = tf.keras.layers.Dense(4000, input_shape=(2000,), use_bias=False, kernel_initializer="zeros")
-model = tf.keras.Sequential([layer])
-done = 0
-kept = os.path.join(directory, "model.weights.h5")
-if os.path.exists(kept):
-    model.load_weights(kept)
-    done = int(model.get_weights()[0][0, 0])
-    assert int(model.get_weights()[0][-1, -1]) == done
-say("begin", done)
-for epoch in range(done + 1, int(sys.argv[1]) + 1):
-    for _ in range(3):
-        train_step()
-    if rank == 0:
-        model.set_weights([tf.fill([2000, 4000], float(epoch)).numpy()])
-        say("saving", epoch)
-        model.save_weights(path)
-        say("saved", epoch)
-        time.sleep(1.5 if attempt == 1 else 0.0)
-say("end", done)
 """
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.soak import cloud, faults, fuzz
+from tests.soak import cloud, faults, fuzz, standins, tensorflow
 
 
 def main() -> int:
@@ -54,6 +54,14 @@ def main() -> int:
     properties.add_argument(
         "--examples", type=int, default=2000, help="number of examples of each test [default: 2000]"
     )
+    rounds = {
+        "standins": ("every kind of fault on a fleet of three, with stand-in tasks", standins.run),
+        "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
+    }
+    for name, (help_text, _) in rounds.items():
+        repeated = campaigns.add_parser(name, help=help_text, description="Play all cases in random orders.")
+        repeated.add_argument("--seed", type=int, default=None, help="seed of the orders [default: random]")
+        repeated.add_argument("--rounds", type=int, default=1, help="number of rounds [default: 1]")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     if options.campaign == "fuzz":
@@ -70,6 +78,11 @@ def main() -> int:
         violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
         print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
         return 1 if violations else 0
+    if options.campaign in rounds:
+        _, run = rounds[options.campaign]
+        violations_found = run(seed, options.rounds, lambda line: print(line, flush=True))
+        print(f"{options.rounds} rounds from seed {seed}: {violations_found} violations")
+        return 1 if violations_found else 0
     keep = options.keep or Path(tempfile.mkdtemp(prefix="fleet-soak-"))
     campaign = faults.Campaign(seed, options.histories, options.minutes, options.lanes, keep)
     return 1 if campaign.run() else 0

@@ -1,0 +1,95 @@
+"""Run the campaign `tensorflow`: all tutorials, and faults of which the test command plays the stand-ins."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.e2e import tutorials
+from tests.faults.hosts import FaultFleet, fault_fleet
+from tests.faults.scripts import LOOP
+from tests.faults.test_tensorflow import QUICK, continues, lists_second_checkpoint, over
+from tests.program import Program
+
+
+def _supervisor_killed(two: FaultFleet) -> None:
+    play = two.train(LOOP, *QUICK, "--restarts", "2", arguments=["4", "pause=0.1", "big"])
+    play.wait_for_log(0, "say saved 15")
+    play.send(1, "supervisor")
+    report = over(play)
+    assert report.verdicts == [(1, "killed", "worker-1")]
+    assert continues(report, 2, 2) >= 15
+
+
+def _host_cut_off_and_back(three: FaultFleet) -> None:
+    options = ("--restarts", "2", "--min-workers", "2", "--backoff", "1")
+    play = three.train(LOOP, *QUICK, *options, arguments=["6", "pause=0.1"])
+    play.wait_for_steps(0, 12, 1)
+    three.isolate(2)
+    play.wait_for_record(0, "task_state", 2, phase="running")
+    assert three.hosts[2].is_idle() or not play.log(2, 2)
+    three.heal()
+    report = over(play)
+    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
+    continues(report, 2, 2)
+    assert not report.values("worker-2", 2, "begin")
+
+
+def _spare_for_the_chief(three: FaultFleet) -> None:
+    play = three.train(LOOP, *QUICK, "--restarts", "2", "--spares", "1", arguments=["4", "pause=0.1"])
+    play.wait_for_log(0, "say saved 10")
+    play.saved_everywhere(lists_second_checkpoint, 1, 2)
+    three.kill_host(0)
+    play.wait_for_record(1, "task_state", 2, phase="running")
+    three.heal()
+    report = over(play, cut=(0,))
+    assert report.verdicts == [(1, "peer-unreachable", "worker-0")]
+    continues(report, 2, 2, at_least=10)
+    slots = {(event["slot"], event["task"]) for event in report.of("task_state") if event["attempt"] == 2}
+    assert ("worker-2", "worker-0") in slots
+
+
+_FAULTS = {
+    "a killed supervisor": (_supervisor_killed, 2),
+    "a host that is cut off and back": (_host_cut_off_and_back, 3),
+    "a spare for the chief's host": (_spare_for_the_chief, 3),
+}
+
+
+def _tutorial(name: str, directory: Path) -> None:
+    (directory / "work").mkdir()
+    program = Program(state=directory / "state", directory=directory / "work")
+    try:
+        tutorials.train(program, name)
+    finally:
+        program.close()
+
+
+def _fault(name: str, directory: Path) -> None:
+    fault, hosts = _FAULTS[name]
+    with fault_fleet(directory, hosts) as fleet:
+        fault(fleet)
+
+
+def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
+    """Play all jobs `rounds` times, in random orders; return the number of violations."""
+    jobs: list[tuple[str, Callable[[Path], None]]] = [
+        *((name, partial(_tutorial, name)) for name in tutorials.TUTORIALS),
+        *((name, partial(_fault, name)) for name in _FAULTS),
+    ]
+    chance = random.Random(seed)
+    violations = 0
+    for _ in range(rounds):
+        for name, job in chance.sample(jobs, len(jobs)):
+            with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
+                try:
+                    job(Path(directory))
+                except AssertionError as error:
+                    violations += 1
+                    report(f"violation: {name}: {error}")
+                else:
+                    report(f"{name}: succeeded")
+    return violations
