@@ -1,4 +1,4 @@
-"""Run the campaign `tensorflow`: all tutorials, and faults of which the test command plays the stand-ins."""
+"""Run the campaign `tensorflow`: all tutorials, an evaluator, and faults that the test command plays otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,41 @@ from tests.e2e import tutorials
 from tests.faults.hosts import FaultFleet, fault_fleet
 from tests.faults.scripts import LOOP
 from tests.faults.test_tensorflow import QUICK, continues, lists_second_checkpoint, over
-from tests.program import Program
+from tests.program import THREADS, Program, lines_of, task_config
+
+# Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
+_EVALUATED = """
+import os, time
+import tensorflow as tf
+print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+resolver = strategy.cluster_resolver
+print("replicas", strategy.num_replicas_in_sync, flush=True)
+with strategy.scope():
+    total = tf.Variable(0.0)
+    epoch = tf.Variable(0, dtype=tf.int64)
+checkpoint = tf.train.Checkpoint(total=total, epoch=epoch)
+directory = os.environ["FLEET_CHECKPOINT_DIR"]
+
+@tf.function
+def step():
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
+
+if resolver.task_type == "evaluator":
+    for path in tf.train.checkpoints_iterator(directory):
+        checkpoint.restore(path)
+        print("evaluated", int(epoch.numpy()), float(total.numpy()), float(step().numpy()), flush=True)
+
+is_chief = resolver.task_type == "chief"
+manager = tf.train.CheckpointManager(checkpoint, directory if is_chief else directory + "/temp", max_to_keep=2)
+for number in range(4):
+    for _ in range(5):
+        total.assign_add(step())
+    epoch.assign_add(1)
+    manager.save()
+    time.sleep(0.5)
+print("trained", float(total.numpy()), flush=True)
+"""
 
 
 def _supervisor_killed(two: FaultFleet) -> None:
@@ -59,11 +93,30 @@ _FAULTS = {
 }
 
 
-def _tutorial(name: str, directory: Path) -> None:
+def _evaluator(program: Program) -> None:
+    program.script("task.py", _EVALUATED)
+    program.run("up", "--workers", "3")
+    ran = program.run("train", "task.py", "--chief", "--evaluator", *THREADS, timeout=120)
+    for task, replicas in (("chief-0", 2), ("worker-0", 2), ("evaluator-0", 1)):
+        assert f"replicas {replicas}" in lines_of(ran, task)
+    for task in ("chief-0", "worker-0"):
+        assert sorted(task_config("\n".join(lines_of(ran, task)))["cluster"]) == ["chief", "worker"]
+        assert "trained 40.0" in lines_of(ran, task)
+    config = task_config("\n".join(lines_of(ran, "evaluator-0")))
+    assert list(config["cluster"]) == ["evaluator"]
+    assert config["task"] == {"type": "evaluator", "index": 0}
+    evaluated = [line.split()[1:] for line in lines_of(ran, "evaluator-0") if line.startswith("evaluated")]
+    assert [float(total) for _, total, _ in evaluated] == [10.0 * int(epoch) for epoch, _, _ in evaluated]
+    assert {item for _, _, item in evaluated} == {"1.0"}
+    assert evaluated[-1][0] == "4", "the last checkpoint is evaluated, too"
+    assert not program.tasks()
+
+
+def _on_local_fleet(job: Callable[[Program], object], directory: Path) -> None:
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
     try:
-        tutorials.train(program, name)
+        job(program)
     finally:
         program.close()
 
@@ -77,7 +130,8 @@ def _fault(name: str, directory: Path) -> None:
 def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
     """Play all jobs `rounds` times, in random orders; return the number of violations."""
     jobs: list[tuple[str, Callable[[Path], None]]] = [
-        *((name, partial(_tutorial, name)) for name in tutorials.TUTORIALS),
+        *((name, partial(_on_local_fleet, partial(tutorials.train, name=name))) for name in tutorials.TUTORIALS),
+        ("an evaluator for chief and worker", partial(_on_local_fleet, _evaluator)),
         *((name, partial(_fault, name)) for name in _FAULTS),
     ]
     chance = random.Random(seed)
