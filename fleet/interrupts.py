@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from types import FrameType
 
 _IMPORTING = "<frozen importlib"  # file of the frames of Python's own import
@@ -83,3 +86,24 @@ def ignore_interrupts() -> None:
 def was_interrupted() -> bool:
     """Return whether a signal has raised KeyboardInterrupt."""
     return _interrupts.raised
+
+
+@contextlib.contextmanager
+def defer_interrupts() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM until the block has ended; for blocks that have deadlines."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        if pending:
+            raise KeyboardInterrupt

@@ -175,6 +175,7 @@ class SshAccess:
         before: Ranges that the rule allowed before this call changed it.
         propagation_s: Longest time until a changed rule is in force everywhere.
         note: Reason why the fleet has no rules of its own.
+        option: Option of `fleet up` that sets the ranges; may be repeated.
     """
 
     open_to: tuple[str, ...] = ()
@@ -183,6 +184,7 @@ class SshAccess:
     before: tuple[str, ...] = ()
     propagation_s: float = 0.0
     note: str = ""
+    option: str = ""
 
     @property
     def admits_caller(self) -> bool:

@@ -109,7 +109,7 @@ def program_fields(
     Raises:
         UsageError: a variable or a secret is invalid.
     """
-    from fleet.jobs.variables import environment, secrets, withheld
+    from fleet.jobs.environment import environment, secrets, withheld
 
     after_dashes: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
     words = (*([script] if script else []), *(arguments or ()))

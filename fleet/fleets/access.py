@@ -118,11 +118,11 @@ class Access:
             return access.note, ()
         if not access.callers:
             words = f"SSH is open to {_join_ranges(access.open_to)} only; the address of this computer is not known"
-            return f"{words}: name it with 'fleet up --ssh-from'", ()
+            return f"{words}: name it with 'fleet up {access.option}'", ()
         if access.admits_caller:
             return (f"SSH is open to {_join_ranges(access.open_to)}" if always else ""), ()
         words = f"SSH is open to {_join_ranges(access.open_to)} only; you call from {_join_ranges(access.callers)}"
-        options = [word for source in (*access.open_to, *access.callers) for word in ("--ssh-from", source)]
+        options = [word for source in (*access.open_to, *access.callers) for word in (access.option, source)]
         return words, [Step("up", *options, fleet=self.spec.name)]
 
 

@@ -46,8 +46,8 @@ from train.agent.protocol.records import (
     Want,
     name_of,
 )
+from train.bundled_pip import read_pip_wheel
 from train.errors import TrainError
-from train.pip_wheel import read_pip_wheel
 
 R = TypeVar("R")
 

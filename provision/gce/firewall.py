@@ -13,6 +13,7 @@ from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
 from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
 
+_OPTION = "--ssh-from"
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _PROPAGATION_S = 30.0
 _DECISIVE = ("sourceRanges", "targetTags")
@@ -45,7 +46,7 @@ def unknown_address() -> ProviderError:
         "could not detect the public IP address of this computer",
         cause="neither a name server (UDP) nor a web service (HTTPS) responded; the firewall allows SSH from this "
         "address only",
-        hint="set it with --ssh-from ADDRESS/32, or reach the instances through Identity-Aware Proxy",
+        hint=f"set it with {_OPTION} ADDRESS/32, or reach the instances through Identity-Aware Proxy",
         again={"--iap": True},
     )
 
@@ -66,7 +67,8 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
         if not account.host_project or error.status != _FORBIDDEN:
             raise
         return SshAccess(note=_not_allowed(account, spec, cloud))
-    return SshAccess(sources, () if cloud.ssh_from or not cloud.external else sources, changed)
+    callers = () if cloud.ssh_from or not cloud.external else sources
+    return SshAccess(sources, callers, changed, option=_OPTION)
 
 
 def needed(spec: FleetSpec, account: Account, cloud: GceOptions) -> str:
@@ -136,7 +138,7 @@ def _followed(
     current = next((rule for rule in rules if rule["name"] == body["name"]), None)
     if current is None:
         return SshAccess((), callers)
-    now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers)
+    now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers, option=_OPTION)
     if not callers or now.admits_caller or cloud.ssh_from:
         return now
     _write(account, spec, "patch", body)

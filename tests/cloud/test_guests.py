@@ -29,9 +29,9 @@ from tests.emulator import packages
 from tests.emulator.accounts import granted
 from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
 from tests.program import wait_for
-from train.agent.host.inventory import parse_gpus
+from train.agent.host.facts import parse_gpus
 from train.agent.host.usage import GPU_COMMAND, parse_gpu_use
-from train.pip_wheel import read_pip_wheel
+from train.bundled_pip import read_pip_wheel
 
 pytestmark = pytest.mark.wire
 _NUMBERS = itertools.count(1)

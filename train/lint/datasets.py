@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from train.lint.interpreter.names import TFDS, Kind, is_reader, kind_of, loaded_by
+from train.lint.interpreter.api_names import TFDS, Kind, is_reader, kind_of, loaded_by
 from train.lint.interpreter.values import (
     Call,
     Const,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from train.lint.interpreter.names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
+from train.lint.interpreter.api_names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
 from train.lint.interpreter.trace import Trace
 from train.lint.interpreter.values import Call, Either, Instance, Items, Made, Place, Table, Value, options, text
 from train.script.keras import FIRST_WITH_KERAS_3, Need

@@ -79,7 +79,7 @@ def agent(
     and run SCRIPT together, in its directory. Rank 0 reports the result.
     """
     from fleet.commands.jobs import agent as verb
-    from fleet.jobs.variables import environment
+    from fleet.jobs.environment import environment
     from provision.allocation.ranks import Given
 
     def request() -> verb.AgentRequest:

@@ -22,7 +22,7 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.follow import Ended, outcome_or_raise
 from fleet.jobs.ids import job_id
-from fleet.jobs.local import LocalTask
+from fleet.jobs.local_task import LocalTask
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.remote.client import AgentClient

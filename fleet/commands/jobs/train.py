@@ -14,8 +14,8 @@ from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import ask, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
-from fleet.fleets.interrupts import deferred_interrupt
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
+from fleet.interrupts import defer_interrupts
 from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.ids import job_id
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
@@ -125,7 +125,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
-        with deferred_interrupt():
+        with defer_interrupts():
             _commit(channels, commits, request.grace_s)
             record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
             directory.write(record)

@@ -35,7 +35,7 @@ from train.agent.protocol.wording import signal_name
 STOP_MARGIN_S = 10.0
 # After a failure no task can make progress, so a longer grace period would not help.
 FAILURE_GRACE_S = 1.0
-# Compute Engine takes a host 30 seconds after its notice; the last checkpoint must be copied by then.
+# A host may be taken 30 seconds after its notice; the last checkpoint must be copied by then.
 PREEMPTION_GRACE_S = 20.0
 # Until every agent has reported which ports it reaches.
 CHECK_TIMEOUT_S = 25.0

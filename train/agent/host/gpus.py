@@ -4,7 +4,7 @@ import re
 import time
 from typing import Dict, List, Sequence
 
-from train.agent.host.inventory import Interpreter, Probe
+from train.agent.host.facts import Interpreter, Probe
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.injected import read_source

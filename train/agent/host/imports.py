@@ -4,7 +4,7 @@ import json
 import subprocess
 from typing import Dict, List, Sequence
 
-from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, run_program
+from train.agent.host.facts import PROBE_DEADLINE_S, Probe, run_program
 from train.agent.injected import read_source
 
 

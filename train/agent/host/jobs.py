@@ -50,7 +50,8 @@ def lost_result(paths: TaskPaths, job: str, attempt: int) -> JobResult:
     reason, kind = f"the agent that looked after {task} is gone without a word", ReasonKind.OTHER
     if lines:
         reason = f"the agent that looked after {task} broke off: {lines[-1]}"
-        kind = ReasonKind.DISK_FULL if os.strerror(errno.ENOSPC) in lines[-1] else kind
+        is_full = any(os.strerror(number) in lines[-1] for number in (errno.ENOSPC, errno.EDQUOT))
+        kind = ReasonKind.DISK_FULL if is_full else kind
     at = max((_changed(path) for path in (paths.records(attempt), paths.log(attempt))), default=0.0)
     return JobResult(job, attempt, Outcome.LOST, at, task, reason, reason_kind=kind)
 

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any, Dict, List, Tuple
 
 from train.agent.files.paths import HostPaths
-from train.agent.host.inventory import PROBE_DEADLINE_S, Probe, run_program
+from train.agent.host.facts import PROBE_DEADLINE_S, Probe, run_program
 from train.agent.injected import read_source
 from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.venv import Base, EnvironmentSpec, significant_lines

@@ -15,7 +15,7 @@ from typing import Dict, List, Tuple
 
 from train.agent.files.disk import list_names, make_directory, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
-from train.agent.host.inventory import PROBE_DEADLINE_S, run_program
+from train.agent.host.facts import PROBE_DEADLINE_S, run_program
 from train.agent.host.runner import Steps
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import NeedPip, PipWheel, Refusal

@@ -14,6 +14,7 @@ _KINDS = {
     errno.EHOSTUNREACH: ReasonKind.UNREACHABLE,
     errno.ENETUNREACH: ReasonKind.UNREACHABLE,
 }
+_REFUSALS = {Refusal.DISK: ReasonKind.DISK_FULL, Refusal.PORT: ReasonKind.PORT_IN_USE}
 
 
 class RefusedError(Exception):
@@ -40,8 +41,10 @@ class ClientGoneError(Exception):
 
 
 def reason_kind(error: Optional[BaseException]) -> ReasonKind:
-    """Return the class of an error of the operating system, or of the one that caused `error`."""
+    """Return the class of a refusal, of an error of the operating system, or of the one that caused `error`."""
     while error is not None:
+        if isinstance(error, RefusedError) and error.record.kind in _REFUSALS:
+            return _REFUSALS[error.record.kind]
         if isinstance(error, (ConnectionError, socket.timeout)):
             return ReasonKind.UNREACHABLE
         if isinstance(error, OSError) and error.errno in _KINDS:

@@ -6,8 +6,8 @@ import time
 
 from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
+from train.agent.host.facts import Probe, login_environment
 from train.agent.host.gpus import await_driver, count_tensorflow_gpus
-from train.agent.host.inventory import Probe, login_environment
 from train.agent.host.runner import Steps
 from train.agent.packages.base import overlay
 from train.agent.packages.venv import OLDEST_PYTHON, Base, EnvironmentSpec, Venvs, significant_lines

@@ -29,8 +29,7 @@ from train.agent.files.disk import (
     write_atomic,
 )
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.host.imports import missing as missing_modules
-from train.agent.host.inventory import (
+from train.agent.host.facts import (
     Interpreter,
     Probe,
     find_executables,
@@ -38,6 +37,7 @@ from train.agent.host.inventory import (
     login_environment,
     memory_total,
 )
+from train.agent.host.imports import missing as missing_modules
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.host.startup import Proof, is_program

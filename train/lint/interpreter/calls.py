@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from train.lint.interpreter import conditions
+from train.lint.interpreter.api_names import Kind, canonical, keras_part, kind_of, type_of
 from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element, owned
-from train.lint.interpreter.names import Kind, canonical, keras_part, kind_of, type_of
-from train.lint.interpreter.state import DEEPEST_CALLS
+from train.lint.interpreter.execution import DEEPEST_CALLS
 from train.lint.interpreter.values import (
     DIFFERS,
     Arguments,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from train.lint.interpreter import conditions
-from train.lint.interpreter.names import Kind, canonical, kind_of
-from train.lint.interpreter.state import State
+from train.lint.interpreter.api_names import Kind, canonical, kind_of
+from train.lint.interpreter.execution import State
 from train.lint.interpreter.values import (
     Arguments,
     Bound,

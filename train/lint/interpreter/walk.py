@@ -14,10 +14,10 @@ from enum import IntEnum
 from typing import Any
 
 from train.lint.interpreter import conditions
+from train.lint.interpreter.api_names import Kind, canonical, kind_of, star_names
 from train.lint.interpreter.calls import Caller
 from train.lint.interpreter.evaluate import ENVIRON, element
-from train.lint.interpreter.names import Kind, canonical, kind_of, star_names
-from train.lint.interpreter.state import GaveUpError
+from train.lint.interpreter.execution import GaveUpError
 from train.lint.interpreter.trace import Import, Loop, Trace
 from train.lint.interpreter.values import (
     DIFFERS,

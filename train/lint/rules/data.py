@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.lint.datasets import Chain, chains, iterated
-from train.lint.interpreter.names import TFDS, Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import TFDS, Kind, keras_part, kind_of
 from train.lint.interpreter.values import Call, Const, Items, Made, Mark, Value, is_none, options
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import Subject, argument, inner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.names import Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import Kind, keras_part, kind_of
 from train.lint.interpreter.values import DIFFERS, Bound, Call, Const, Items, Made, Mark, Opaque, Value, options, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.rules.together import GROUPS, only_some, taking_part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from train.lint.interpreter.names import Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import Kind, keras_part, kind_of
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Made, Ref, Value, options, text
 from train.lint.rule import ERROR, WARNING, Violation, rule, severity

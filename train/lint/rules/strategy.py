@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
+from train.lint.interpreter.api_names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Made, Mark, Ref, Value, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity

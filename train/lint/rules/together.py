@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from train.lint.interpreter.names import Kind, kind_of
+from train.lint.interpreter.api_names import Kind, kind_of
 from train.lint.interpreter.trace import Leave
 from train.lint.interpreter.values import Call, Const, Guard, Instance, Made, Mark, Value
 from train.lint.rule import ERROR, WARNING, Violation, rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.errors import KerasError
-from train.lint.interpreter.names import Kind
+from train.lint.interpreter.api_names import Kind
 from train.lint.interpreter.values import Place, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.subject import Subject

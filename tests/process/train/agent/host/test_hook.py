@@ -14,7 +14,7 @@ import pytest
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
 from tests.process.train.agent.requests.test_bootstrap import interpreter
 from tests.program import PYTHON
-from train.agent.host.inventory import Probe
+from train.agent.host.facts import Probe
 from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, HangInspection

@@ -46,7 +46,7 @@ from train.agent.protocol.records import (
     Refusal,
     Refused,
 )
-from train.pip_wheel import read_pip_wheel
+from train.bundled_pip import read_pip_wheel
 
 BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
 T4 = "0, Tesla T4, 15360, 580.82.07\n"
@@ -648,7 +648,7 @@ def test_the_output_of_a_driver_that_does_not_come_up_is_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from train.agent.host import gpus as module
-    from train.agent.host.inventory import Probe
+    from train.agent.host.facts import Probe
     from train.agent.host.runner import Steps
     from train.agent.protocol.channel import Channel
     from train.agent.protocol.errors import RefusedError

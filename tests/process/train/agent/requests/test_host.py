@@ -16,7 +16,7 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, commits, committed, eventually, follow
 from tests.program import PYTHON
-from train.agent.host.inventory import keras_backend
+from train.agent.host.facts import keras_backend
 from train.agent.protocol.records import (
     Chunk,
     Entry,

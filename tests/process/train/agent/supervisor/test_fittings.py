@@ -13,8 +13,8 @@ import pytest
 
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle
+from train.agent.host.facts import Probe
 from train.agent.host.imports import missing
-from train.agent.host.inventory import Probe
 from train.agent.protocol.records import Prepared, Refusal, Refused
 from train.agent.supervisor.environment import HostEnvironment
 from train.agent.supervisor.host_environment import create_host_environment, interface_of

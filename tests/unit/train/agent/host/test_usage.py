@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from train.agent.host.inventory import parse_gpus
+from train.agent.host.facts import parse_gpus
 from train.agent.host.processes import Stat, descendants, identify, is_alive, list_processes, parse_stat
 from train.agent.host.usage import CpuMeter, GpuMeter, parse_gpu_use
 from train.agent.protocol.records import Gpu, GpuUse
