@@ -416,7 +416,7 @@ class SmokeTested:
 
 
 @dataclass(frozen=True)
-class ResultPlace:
+class ResultLocation:
     """Results of one kind that a task left on its host."""
 
     task: str
@@ -439,7 +439,7 @@ class StoredResults:
     pulled: str  # yes, no, partly; empty: no results to pull
     directory: str  # the directory on this computer to which it was pulled
     paths: tuple[str, ...]  # HOST:PATH of the job's directories
-    results: tuple[ResultPlace, ...]
+    results: tuple[ResultLocation, ...]
 
 
 @dataclass(frozen=True)
@@ -490,7 +490,7 @@ class ResultsFound:
     job: str
     files: int
     size: int  # bytes
-    results: tuple[ResultPlace, ...]
+    results: tuple[ResultLocation, ...]
     next_step: str
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fleet.providers import make_provider
 from fleet.state import Store
-from fleet.translation import translating
+from fleet.translation import wrap_provider
 from provision.options import ProviderOptions
 from provision.provider import Provider
 
@@ -45,7 +45,7 @@ class Services:
             options: Options of the fleet.
             keep: The provider may create files in the state directory.
         """
-        return translating(self.open_provider(options, keep=keep))
+        return wrap_provider(self.open_provider(options, keep=keep))
 
     def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
         """Return the provider itself."""

@@ -64,7 +64,7 @@ def _selects(provider: str, values: Mapping[str, Any]) -> bool:
     return any(value and declared[field].selects for field, value in values.items())
 
 
-def from_environment(environ: Mapping[str, str], provider: str | None = None) -> Settings:
+def read_environment(environ: Mapping[str, str], provider: str | None = None) -> Settings:
     """Return the settings of the environment, without the name of the fleet, which is a default of an option.
 
     Args:
@@ -99,7 +99,7 @@ def load(path: Path) -> Settings:
     for name, table in _tables(path).items():
         keys = _keys(name)
         if keys is None:
-            raise _unknown_error(f"{path}: unknown table [{name}]", name, known_keys())
+            raise _unknown_error(f"{path}: unknown table [{name}]", name, list_keys())
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
         values = fields if name == _FLEET else options.setdefault(name, {})
@@ -171,6 +171,6 @@ def _keys(table: str) -> dict[str, tuple[str, Option]] | None:
     return {declared.key: (field, declared) for field, declared in fields.items()}
 
 
-def known_keys() -> dict[str, tuple[str, ...]]:
+def list_keys() -> dict[str, tuple[str, ...]]:
     """Return every key of a fleet.toml, by table; the tables of providers of other packages are left out."""
     return {name: tuple(keys) for name in (_FLEET, *NAMES) if (keys := _keys(name))}

@@ -510,7 +510,7 @@ def _owner_in(path: Path) -> str:
     return text if len(text) == _OWNER_LENGTH and set(text) <= set(_OWNER_LETTERS) else ""
 
 
-def with_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:
+def replace_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:
     """Return `record` as of the end of `fleet up`: price and deletion time are those of `instances`."""
     return dataclasses.replace(
         record,

@@ -50,16 +50,16 @@ class _Translating:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        return translated()(value) if callable(value) else value
+        return translate_errors()(value) if callable(value) else value
 
 
-def translating(provider: T) -> T:
+def wrap_provider(provider: T) -> T:
     """Return a provider that raises its errors as errors of the program."""
     return cast("T", _Translating(provider))
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise errors of a provider or of the training side as errors of the program."""
     try:
         yield

@@ -11,7 +11,13 @@ from typer.exceptions import TyperException
 
 from fleet.cli import demo
 from fleet.cli.application import Grouped, app, root_command
-from fleet.cli.failures import keep_traceback, next_lines, report_failure, usage_error, wants_json
+from fleet.cli.failures import (
+    explain_usage_error,
+    is_json_requested,
+    keep_traceback,
+    render_next_steps,
+    report_failure,
+)
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, status, up
 from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
 from fleet.cli.options import Output
@@ -54,8 +60,8 @@ for _command, _class in _COMMANDS:
     app.command(cls=_class)(_command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from fleet import __version__
 
         print(f"fleet {__version__}")  # noqa: T201
@@ -65,7 +71,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass
@@ -92,12 +98,12 @@ def run(arguments: list[str]) -> int:
     except FleetError as error:
         failure = error
     except TyperException as error:
-        failure = usage_error(error, arguments)
+        failure = explain_usage_error(error, arguments)
     except KeyboardInterrupt:
         failure = CancelledError("interrupted")
     except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
         failure = InternalError.of(error)
     if isinstance(failure, InternalError):
         keep_traceback(failure)
-    lines = next_lines(failure, arguments, fleet)
-    return report_failure(failure, lines, sink or (open_sink(Output.JSON) if wants_json(arguments) else None))
+    lines = render_next_steps(failure, arguments, fleet)
+    return report_failure(failure, lines, sink or (open_sink(Output.JSON) if is_json_requested(arguments) else None))

@@ -67,7 +67,7 @@ class CommandLine:
             at = next((index for index, word in enumerate(words) if word.is_operand), len(words))
             words[at : at + 1] = [Word((str(change[SCRIPT]),))] if change[SCRIPT] else []
         options = {name: value for name, value in change.items() if name != SCRIPT}
-        return replace(self, words=(*option_words(options), *words))
+        return replace(self, words=(*make_words(options), *words))
 
     def takes(self, change: Change) -> bool:
         """Return whether the command has all options of `change`."""
@@ -109,7 +109,7 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
     return CommandLine(command, tuple(words), tuple(arguments[end + 1 :]), names)
 
 
-def option_words(change: Change) -> tuple[Word, ...]:
+def make_words(change: Change) -> tuple[Word, ...]:
     """Return the options that a change adds to a command line."""
     return tuple(
         Word((name,) if value is True else (name, str(value)), name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typer.exceptions import TyperException
 
 from fleet.cli.application import root_command
-from fleet.cli.command_line import CommandLine, Option, option_words, parse
+from fleet.cli.command_line import CommandLine, Option, make_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
 from fleet.events import Sink
@@ -18,7 +18,7 @@ from fleet.interrupts import ignore_interrupts
 from fleet.steps import Again, Step
 
 
-def typed_command(arguments: list[str]) -> CommandLine | None:
+def find_typed_command(arguments: list[str]) -> CommandLine | None:
     """Return the command line as it was typed; None if it has no known command."""
     commands = root_command().commands
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
@@ -35,9 +35,9 @@ def typed_command(arguments: list[str]) -> CommandLine | None:
     return parse(arguments[at], arguments[at + 1 :], options)
 
 
-def next_lines(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
+def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
     """Return the command lines of the next steps, each once, with the name of the fleet."""
-    typed = typed_command(arguments)
+    typed = find_typed_command(arguments)
     steps = (_resolve(step, typed) if isinstance(step, Again) else step for step in error.next_steps)
     return list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
 
@@ -47,14 +47,14 @@ def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
     if typed is None:
         return None
     if again.command and again.command != typed.command:
-        return Step(again.command, *(part for word in option_words(again.change) for part in word.text))
+        return Step(again.command, *(part for word in make_words(again.change) for part in word.text))
     return typed.changed(again.change).step() if typed.takes(again.change) else None
 
 
 def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:
     """Print an error and return its exit code."""
     ignore_interrupts()
-    from fleet.console.colors import wants_color
+    from fleet.console.colors import accepts_color
     from fleet.console.errors import print_error
     from fleet.console.jsonl import JsonSink
 
@@ -66,7 +66,7 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
             sys.stderr,
             next_lines=next_lines,
             json=json,
-            color=wants_color(sys.stderr, os.environ),
+            color=accepts_color(sys.stderr, os.environ),
             width=width,
         )
     except BrokenPipeError:  # as with 2>&1 | head; the exit code still reports the failure
@@ -74,7 +74,7 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
     return error.exit_code
 
 
-def wants_json(arguments: list[str]) -> bool:
+def is_json_requested(arguments: list[str]) -> bool:
     """Return whether a command line asks for JSON lines."""
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(
@@ -100,20 +100,20 @@ def keep_traceback(failure: InternalError) -> None:
         failure.hint = f"report it, with the file {file}"
 
 
-def usage_error(error: TyperException, arguments: list[str]) -> UsageError:
+def explain_usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
-    from fleet.cli.mistakes import unknown_command, unknown_option
+    from fleet.cli.mistakes import explain_unknown_command, explain_unknown_option
 
     commands = root_command().commands
     context = getattr(error, "ctx", None)
     command = context.info_name if context is not None and context.parent is not None else ""
-    typed = typed_command(arguments)
+    typed = find_typed_command(arguments)
     option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
     if option and typed is not None:
         takers = {name: [opt for param in entry.params for opt in param.opts] for name, entry in commands.items()}
-        return unknown_option(option, typed, takers)
+        return explain_unknown_option(option, typed, takers)
     word = next((word for word in arguments if not word.startswith("-")), "")
     if not command and word and word not in commands:
-        return unknown_command(word, commands)
+        return explain_unknown_command(word, commands)
     message = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
     return UsageError(message, next_steps=[Step(*filter(None, [command]), "--help")])

@@ -34,7 +34,7 @@ _HABITS = {  # words of other tools
 }
 
 
-def unknown_command(name: str, commands: Collection[str]) -> UsageError:
+def explain_unknown_command(name: str, commands: Collection[str]) -> UsageError:
     """Return the error of a command that does not exist.
 
     Args:
@@ -50,7 +50,7 @@ def unknown_command(name: str, commands: Collection[str]) -> UsageError:
     return UsageError(f"unknown command {name!r}", hint=hint, next_steps=[step])
 
 
-def unknown_option(name: str, typed: CommandLine, takers: Mapping[str, Collection[str]]) -> UsageError:
+def explain_unknown_option(name: str, typed: CommandLine, takers: Mapping[str, Collection[str]]) -> UsageError:
     """Return the error of an option that the command does not have.
 
     An option after SCRIPT belongs to the script, whose arguments follow ``--``.

@@ -90,7 +90,7 @@ def argument(metavar: str, help_text: str, **details: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help_text, show_default=False, **details)
 
 
-def fields_of(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def select_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values of a command line that are fields of `kind`, a dataclass or a named tuple."""
     names: tuple[str, ...] = getattr(kind, "_fields", ()) or tuple(field.name for field in fields(kind))
     return {name: given[name] for name in names if given.get(name) is not None}

@@ -61,7 +61,7 @@ Variables = Annotated[
 ]
 
 
-def program_fields(
+def read_program_fields(
     ctx: typer.Context,
     script: Annotated[
         str, argument("[SCRIPT]", "Training script: task.py, task.R, or a directory with __main__.py.")
@@ -130,9 +130,9 @@ def program_fields(
     }
 
 
-def with_program(command: Callable[..., None]) -> Callable[..., None]:
+def add_program_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of `program_fields` to a command, which takes them as keyword arguments."""
-    of_program = inspect.signature(program_fields, eval_str=True)
+    of_program = inspect.signature(read_program_fields, eval_str=True)
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()

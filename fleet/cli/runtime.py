@@ -126,7 +126,7 @@ def read_settings(provider: str | None = None) -> Settings:
 
     file = settings.find(Path.cwd())
     defaults = settings.load(file) if file else settings.Settings()
-    return settings.from_environment(os.environ, provider or defaults.provider).over(defaults)
+    return settings.read_environment(os.environ, provider or defaults.provider).over(defaults)
 
 
 def resolve_fleet(given: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from fleet.console.colors import is_smart, wants_color
+from fleet.console.colors import accepts_color, is_smart
 
 if TYPE_CHECKING:
     from fleet.events import Sink
@@ -45,5 +45,5 @@ def make_sink(
     from fleet.console.lines import LinesSink
 
     return LinesSink(
-        stdout.buffer, stderr, prefix=prefix, color=wants_color(stdout, environ), terminal=stdout.isatty()
+        stdout.buffer, stderr, prefix=prefix, color=accepts_color(stdout, environ), terminal=stdout.isatty()
     )

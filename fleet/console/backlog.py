@@ -29,11 +29,11 @@ class Backlog:
     """Collect output of all tasks.
 
     Attributes:
-        noise: Lines of start-up chatter that were left out.
+        hidden: Lines of start-up chatter that were left out.
     """
 
     def __init__(self) -> None:
-        self.noise = 0
+        self.hidden = 0
         self._texts: dict[str, LogText] = {}
         self._last: dict[
             str, tuple[int, bool]
@@ -67,7 +67,7 @@ class Backlog:
         for task, data, _ in self._chunks:
             for line in self._text(task).feed(data):
                 if is_startup_line(line):
-                    self.noise += 1
+                    self.hidden += 1
                 else:
                     shown.append((task, line))
         batch = Batch(tuple(shown), self._dropped)
@@ -99,16 +99,16 @@ class Backlog:
         room: dict[str, int] = {}
         cut: set[str] = set()
         for task, data, newlines in reversed(self._chunks):
-            wanted = room.setdefault(task, _KEPT_LINES)
+            kept_lines = room.setdefault(task, _KEPT_LINES)
             if task in cut:
                 self._dropped += newlines
-            elif newlines <= wanted:
-                room[task] = wanted - newlines
+            elif newlines <= kept_lines:
+                room[task] = kept_lines - newlines
                 kept.appendleft((task, data, newlines))
             else:
-                self._dropped += newlines - wanted
+                self._dropped += newlines - kept_lines
                 cut.add(task)
-                kept.appendleft((task, _last_lines(data, wanted), wanted))
+                kept.appendleft((task, _last_lines(data, kept_lines), kept_lines))
         for task in cut:
             self._text(task).skip()
         self._chunks = kept
@@ -116,7 +116,7 @@ class Backlog:
 
 def _last_lines(data: bytes, count: int) -> bytes:
     """Return the last `count` complete lines of `data`, the newline before them, and the rest."""
-    place = len(data)
+    start = len(data)
     for _ in range(count + 1):
-        place = data.rfind(b"\n", 0, place)
-    return data[place:]
+        start = data.rfind(b"\n", 0, start)
+    return data[start:]

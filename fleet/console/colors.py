@@ -26,7 +26,7 @@ SGR = {
 _TASK_COLORS = ("cyan", "magenta", "bright_blue", "green", "bright_cyan", "bright_magenta", "blue")
 
 
-def task_color(task: str) -> str:
+def choose_color(task: str) -> str:
     """Return the color of a task: the same in every session, different from its neighbours'."""
     kind, _, index = task.rpartition("-")
     if not (index.isascii() and index.isdigit()):
@@ -45,6 +45,6 @@ def is_smart(stream: IO[Any], environ: Mapping[str, str]) -> bool:
     return environ.get("TERM", "") not in ("", "dumb", "unknown") and stream.isatty()
 
 
-def wants_color(stream: IO[Any], environ: Mapping[str, str]) -> bool:
+def accepts_color(stream: IO[Any], environ: Mapping[str, str]) -> bool:
     """Return True if `stream` is a terminal that accepts colors (NO_COLOR, https://no-color.org)."""
     return not environ.get("NO_COLOR") and is_smart(stream, environ)

@@ -52,10 +52,10 @@ class Column:
     @property
     def width(self) -> int:
         """Return the width in terminal columns."""
-        return min(self.limit, max(cell_len(self.title), *(cell_len(cell.text) for cell in self.cells)))
+        return min(self.limit, max(measure_text(self.title), *(measure_text(cell.text) for cell in self.cells)))
 
 
-def cell_len(text: str) -> int:
+def measure_text(text: str) -> int:
     """Return the terminal columns of `text`, which has no control characters."""
     if text.isascii():
         return len(text)
@@ -70,9 +70,9 @@ def _char_len(char: str) -> int:
 
 def fit(text: str, width: int, mark: str = "…") -> str:
     """Return `text`, or the part of it that fits `width` terminal columns, including the `mark`."""
-    if cell_len(text) <= width:
+    if measure_text(text) <= width:
         return text
-    room = width - cell_len(mark)
+    room = width - measure_text(mark)
     if room < 0:
         return ""
     used, end = 0, 0
@@ -83,37 +83,37 @@ def fit(text: str, width: int, mark: str = "…") -> str:
     return text[:end] + mark
 
 
-def line_len(line: Line) -> int:
+def measure_line(line: Line) -> int:
     """Return the terminal columns of a line."""
-    return sum(cell_len(span.text) for span in line)
+    return sum(measure_text(span.text) for span in line)
 
 
 def crop(line: Line, width: int, mark: str = "…") -> Line:
     """Return `line`, or the part of it that fits `width`."""
-    if line_len(line) <= width:
+    if measure_line(line) <= width:
         return line
     spans: list[Span] = []
     for span in line:
-        room = width - line_len(tuple(spans))
+        room = width - measure_line(tuple(spans))
         spans.append(Span(fit(span.text, room, mark), span.style))
-        if cell_len(span.text) > room:
+        if measure_text(span.text) > room:
             break
     return tuple(span for span in spans if span.text)
 
 
 def justify(left: Line, right: Line, width: int, mark: str = "…") -> Line:
     """Return `left` and `right` at the two ends of a line; `left` is cut if both do not fit."""
-    if not line_len(right):
+    if not measure_line(right):
         return crop(left, width, mark)
-    cut = crop(left, max(0, width - line_len(right) - GAP), mark)
-    space = width - line_len(cut) - line_len(right)
+    cut = crop(left, max(0, width - measure_line(right) - GAP), mark)
+    space = width - measure_line(cut) - measure_line(right)
     return (*cut, Span(" " * space), *right)
 
 
 def choose(columns: Iterable[Column], width: int) -> list[Column]:
     """Return the columns that have content and fit `width` together."""
     chosen = [column for column in columns if any(cell.text for cell in column.cells)]
-    while table_width(chosen) > width:
+    while measure_table(chosen) > width:
         worst = max(chosen, key=lambda column: column.rank)
         if worst.rank == 0:
             break
@@ -121,12 +121,12 @@ def choose(columns: Iterable[Column], width: int) -> list[Column]:
     return chosen
 
 
-def table_width(columns: Sequence[Column]) -> int:
+def measure_table(columns: Sequence[Column]) -> int:
     """Return the terminal columns of a table."""
     return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)
 
 
-def table(columns: Sequence[Column], width: int, mark: str = "…") -> list[Line]:
+def arrange_table(columns: Sequence[Column], width: int, mark: str = "…") -> list[Line]:
     """Return header and rows of a table, none longer than `width`."""
     rows = [tuple(Span(column.title, "dim") for column in columns)]
     rows += list(zip(*(column.cells for column in columns), strict=True))
@@ -137,7 +137,7 @@ def _row(columns: Sequence[Column], cells: tuple[Span, ...], mark: str) -> Line:
     spans: list[Span] = []
     for column, cell in zip(columns, cells, strict=True):
         text = fit(cell.text, column.width, mark)
-        space = Span(" " * (column.width - cell_len(text)))
+        space = Span(" " * (column.width - measure_text(text)))
         if spans:
             spans.append(Span(" " * GAP))
         spans += [space, Span(text, cell.style)] if column.right else [Span(text, cell.style), space]

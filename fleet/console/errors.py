@@ -9,13 +9,13 @@ from typing import TextIO
 
 from fleet.console.colors import paint
 from fleet.console.jsonl import JsonSink
-from fleet.console.log_lines import clean, quoted
+from fleet.console.log_lines import clean, mark_label
 from fleet.errors import FleetError, JobNotFinished
 
 _INDENT = 7  # width of the longest label, "error: "
 
 
-def error_text(error: FleetError, next_lines: Sequence[str] = (), *, color: bool = False, width: int = 0) -> str:
+def format_error(error: FleetError, next_lines: Sequence[str] = (), *, color: bool = False, width: int = 0) -> str:
     """Format an error as one to four paragraphs: message, cause, hint, next commands.
 
     Further lines of a paragraph are indented, so that each stays recognizable. Commands are never wrapped.
@@ -37,7 +37,7 @@ def error_text(error: FleetError, next_lines: Sequence[str] = (), *, color: bool
     for label, words, style in parts:
         lines = [clean(line) for line in words.strip().split("\n")]
         if label != "next":
-            lines = [lines[0], *(quoted(line) for line in lines[1:])]
+            lines = [lines[0], *(mark_label(line) for line in lines[1:])]
         if lines == [""]:
             continue
         if width > 2 * _INDENT and label != "next":
@@ -77,5 +77,5 @@ def print_error(
     if json is not None:
         with suppress(BrokenPipeError):  # the reader is gone; the text below and the exit code still report the error
             json.error(error, next_lines)
-    err.write(error_text(error, next_lines, color=color, width=width))
+    err.write(format_error(error, next_lines, color=color, width=width))
     err.flush()

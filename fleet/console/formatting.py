@@ -7,7 +7,7 @@ import math
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Format a running time: ``0:42``, ``12:34``, ``1:02:03``, ``2d 03:04:05``."""
     total = max(0, int(seconds))
     days, hours, minutes, rest = total // 86400, total // 3600 % 24, total // 60 % 60, total % 60
@@ -16,7 +16,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """Format a duration with one or two units: ``42 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     total = max(0, int(seconds))
     if total < 60:
@@ -28,17 +28,17 @@ def span(seconds: float) -> str:
     return f"{total // 60} min"
 
 
-def short_span(seconds: float) -> str:
+def format_short_span(seconds: float) -> str:
     """Format a duration, with a fraction below 10 seconds: ``0.5 s``, ``12 s``, ``3 min``."""
-    return f"{round(seconds, 1):g} s" if seconds < 10 else span(seconds)
+    return f"{round(seconds, 1):g} s" if seconds < 10 else format_span(seconds)
 
 
-def money(dollars: float) -> str:
+def format_money(dollars: float) -> str:
     """Format US dollars: ``$0.07``; ``<$0.01`` for a smaller amount above zero."""
     return "<$0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Format bytes: ``512 B``, ``5.0 MiB``."""
     power = 0
     while count >= 1000 and power < len(_UNITS) - 1:  # 1000: never four digits
@@ -47,13 +47,13 @@ def size(count: float) -> str:
     return f"{int(count)} B" if power == 0 else f"{count:.1f} {_UNITS[power]}"
 
 
-def size_short(count: float) -> str:
+def format_short_size(count: float) -> str:
     """Format bytes in at most five characters: ``512B``, ``1.2G``, ``117M``."""
-    number, unit = size(count).split()
+    number, unit = format_size(count).split()
     return (number if len(number) <= 3 else number.partition(".")[0]) + unit[0]
 
 
-def metric(value: float) -> str:
+def format_metric(value: float) -> str:
     """Format a metric in at most eight characters: ``0.3412``, ``12.345``, ``1.2e-05``, ``nan``."""
     if not math.isfinite(value):
         return str(value)
@@ -63,21 +63,21 @@ def metric(value: float) -> str:
     return f"{value:.{4 if magnitude < 10 else 3 if magnitude < 100 else 1}f}"
 
 
-def metric_title(name: str) -> str:
+def shorten_metric(name: str) -> str:
     """Return the heading of a metric's column; every kind of accuracy is shortened to that word."""
     if name.endswith("accuracy"):
         name = "val_accuracy" if name.startswith("val_") else "accuracy"
     return name.upper()
 
 
-def rate(per_second: float) -> str:
+def format_rate(per_second: float) -> str:
     """Format steps per second with three digits; empty if unknown (-1)."""
     if per_second < 0:
         return ""
     return f"{per_second:.{2 if per_second < 10 else 1 if per_second < 100 else 0}f}"
 
 
-def of(count: int, total: int) -> str:
+def format_count(count: int, total: int) -> str:
     """Format a count: ``3/5``; ``3`` if the total is unknown (-1), empty if the count is unknown."""
     if count < 0:
         return ""

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def event_name(kind: type) -> str:
+def name_event(kind: type) -> str:
     """Return the name of an event on a line: ``task_state`` for TaskState."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
@@ -34,7 +34,7 @@ def to_json(event: Event | FleetStatus) -> dict[str, Any]:
     Data of a LogChunk becomes ``text`` if it is UTF-8, else ``base64``. Numbers that JSON lacks become the strings
     ``NaN``, ``Infinity`` and ``-Infinity``.
     """
-    fields = {"event": event_name(type(event)), **_plain(event)}
+    fields = {"event": name_event(type(event)), **_plain(event)}
     if isinstance(event, LogChunk):
         data = fields.pop("data")
         try:
@@ -48,7 +48,7 @@ def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str
     """Return an error as JSON values."""
     return {
         "event": "error",
-        "kind": event_name(type(error)).removesuffix("_error"),
+        "kind": name_event(type(error)).removesuffix("_error"),
         "message": error.message,
         "cause": error.cause,
         "hint": error.hint,

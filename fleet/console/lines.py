@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
-from fleet.console.colors import paint, task_color
+from fleet.console.colors import choose_color, paint
 from fleet.console.log_lines import LogText
-from fleet.console.messages import Reporter, inspection_text
-from fleet.console.reports import report_text
+from fleet.console.messages import Reporter, format_inspection
+from fleet.console.reports import format_report
 from fleet.events import (
     Event,
     HangInspection,
@@ -78,7 +78,7 @@ class LinesSink:
             return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
-        report = report_text(event)
+        report = format_report(event)
         if isinstance(event, (ResultsFound, ResultsAtRisk)):
             print(report, end="", file=self._err, flush=True)
             return
@@ -89,7 +89,7 @@ class LinesSink:
             self._pushed.add(event.host)
         text = self._reporter.message(event)
         if text and not _is_reported_as_error(event):
-            details = "\n" + inspection_text(event).rstrip("\n") if isinstance(event, HangInspection) else ""
+            details = "\n" + format_inspection(event).rstrip("\n") if isinstance(event, HangInspection) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class LinesSink:
 
     def _prefix_of(self, task: str) -> bytes:
         prefix = f"{task} |"
-        return (paint(prefix, task_color(task)) if self._color else prefix).encode("utf-8", "replace") + b" "
+        return (paint(prefix, choose_color(task)) if self._color else prefix).encode("utf-8", "replace") + b" "
 
     def _write(self, data: bytes) -> None:
         if self._broken or not data:

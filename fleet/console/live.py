@@ -15,12 +15,12 @@ from rich.text import Text
 
 from fleet import events
 from fleet.console.backlog import Backlog, Batch
-from fleet.console.colors import paint, task_color
+from fleet.console.colors import choose_color, paint
 from fleet.console.columns import Line
-from fleet.console.live_table import ASCII, Glyphs, frame
+from fleet.console.live_table import ASCII, Glyphs, render_view
 from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
-from fleet.console.reports import report_text
+from fleet.console.reports import format_report
 from fleet.console.view import View, apply
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
@@ -33,7 +33,7 @@ _LINES_PER_S = 5000  # of the log; more cannot be read
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
-_SAID = (
+_PRINTED = (
     events.Note,
     events.ZoneTried,
     events.JobStarted,
@@ -135,7 +135,7 @@ class LiveSink:
                 self._backlog.add(event)
             else:
                 self._view = apply(self._view, event, now)
-                self._say(event)
+                self._add_message(event)
             self._dirty = True
         if self._failure is not None:
             self._gone = True
@@ -170,11 +170,11 @@ class LiveSink:
             vertical_overflow="crop",
         )
 
-    def _say(self, event: events.Event) -> None:
-        report = report_text(event)
+    def _add_message(self, event: events.Event) -> None:
+        report = format_report(event)
         if report:
             self._messages.append((time.monotonic(), report))
-        elif isinstance(event, _SAID):
+        elif isinstance(event, _PRINTED):
             message = self._reporter.message(event)
             if not message:
                 return
@@ -212,17 +212,17 @@ class LiveSink:
             batch = self._backlog.take(self._lines_max())
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
-            noise = self._backlog.noise
+            hidden = self._backlog.hidden
             self._dirty = bool(self._messages)
         text = before + self._log_text(view, batch, end, last=last) + due
         size = self._console.size
-        lines = frame(
+        lines = render_view(
             view,
             width=size.width,
             height=size.height,
             now=self._clock(),
             bars=bars,
-            notice=self._notice(noise, "" if last or view.result or not view.job else self._hint),
+            notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
             glyphs=self._glyphs,
         )
         self._region.lines = [self._rich(line) for line in lines]
@@ -274,16 +274,18 @@ class LiveSink:
 
     def _log_line(self, task: str, line: str, wide: int) -> str:
         text = line if self._color else clean(line)
-        return f"{paint(f'{task:{wide}} |', self._style(task_color(task)))} {text}\n" if self._prefix else text + "\n"
+        return (
+            f"{paint(f'{task:{wide}} |', self._style(choose_color(task)))} {text}\n" if self._prefix else text + "\n"
+        )
 
-    def _notice(self, noise: int, hint: str) -> str:
+    def _notice(self, hidden: int, hint: str) -> str:
         parts = []
         if self._flood:
             parts.append(_left_out(self._flood, self._glyphs))
         if hint:
             parts.append(hint)
-        if noise and not self._flood:
-            parts.append(f"{counted(noise, 'TensorFlow startup line')} hidden")
+        if hidden and not self._flood:
+            parts.append(f"{counted(hidden, 'TensorFlow startup line')} hidden")
         return f" {self._glyphs.dot} ".join(parts)
 
     def _style(self, style: str) -> str:

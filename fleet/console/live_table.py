@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.console import formatting
-from fleet.console.columns import GAP, Column, Line, Span, choose, crop, line_len, table, table_width
+from fleet.console.columns import GAP, Column, Line, Span, arrange_table, choose, crop, measure_line, measure_table
+from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.log_lines import clean
-from fleet.console.messages import result_message
-from fleet.console.rows import STOPPED, Row, row_columns, state_word
-from fleet.console.view import Stage, View, stragglers
+from fleet.console.messages import describe_result
+from fleet.console.rows import STOPPED, Row, describe_state, make_columns
+from fleet.console.view import Stage, View, find_stragglers
 from fleet.events import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
@@ -33,7 +33,7 @@ class Glyphs:
 ASCII = Glyphs(rule="-", full="#", rest="-", mark="~", dot="-")
 
 
-def frame(
+def render_view(
     view: View,
     *,
     width: int,
@@ -60,16 +60,16 @@ def frame(
     lines = _header(view, width, now, glyphs)
     foot = _foot(view, width, notice, glyphs)
     room = max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1)
-    slow = stragglers(view.rows)
+    slow = find_stragglers(view.rows)
     shown, folded = _fold_rows(view.rows, slow, room)
     if shown:
-        lines += table(_columns(view, shown, slow, bars, width, glyphs), width, glyphs.mark)
+        lines += arrange_table(_columns(view, shown, slow, bars, width, glyphs), width, glyphs.mark)
     if folded:
         lines.append(_fold_line(folded, slow, glyphs))
     return [crop(line, width, glyphs.mark) for line in lines + foot]
 
 
-def bar(done: float, total: float, width: int, glyphs: Glyphs) -> str:
+def draw_bar(done: float, total: float, width: int, glyphs: Glyphs) -> str:
     """Draw a progress bar that is readable without colors."""
     full = int(width * min(1.0, max(0.0, done / total))) if total > 0 else width
     return glyphs.full * full + glyphs.rest * (width - full)
@@ -79,15 +79,15 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     """Return the rule between log and table with the fleet and its cost, then the job."""
     facts = []
     if view.started_at or view.began_at:
-        facts.append(formatting.clock(now - (view.started_at or view.began_at)))
+        facts.append(format_clock(now - (view.started_at or view.began_at)))
     if view.price_usd_h > 0:
-        facts.append(formatting.money(view.cost_usd(now)))
+        facts.append(format_money(view.cost_usd(now)))
     if view.delete_at > 0 and not view.down:
-        facts.append(f"deleted in {formatting.span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
+        facts.append(f"deleted in {format_span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
     edge = Span(glyphs.rule * 2, "dim")
     right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
-    left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - line_len(right), glyphs.mark)
-    rule = Span(glyphs.rule * (width - line_len(left) - line_len(right)), "dim")
+    left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - measure_line(right), glyphs.mark)
+    rule = Span(glyphs.rule * (width - measure_line(left) - measure_line(right)), "dim")
     lines: list[Line] = [(*left, rule, *right)]
     if view.job:
         lines.append((Span(f"job {view.job}  {_attempt_words(view, now)}  {clean(view.script)}"),))
@@ -99,16 +99,14 @@ def _attempt_words(view: View, now: float) -> str:
     words = f"attempt {view.attempt}" + (f" of {view.attempts}" if view.attempts > 1 else "")
     if not view.retry_at or view.result:
         return words
-    return (
-        f"{words}, next in {formatting.span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
-    )
+    return f"{words}, next in {format_span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
 
 
 def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
     if view.result:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
-        words = textwrap.wrap(clean(result_message(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
+        words = textwrap.wrap(clean(describe_result(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]
     elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
@@ -124,9 +122,9 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     transferred = sum(row.whole for row in view.rows)
     if view.stage in (Stage.PUSH, Stage.PULL) and transferred:
         done, total = float(sum(row.part for row in view.rows)), float(transferred)
-        text = f"{formatting.size(done)} of {formatting.size(total)}"
+        text = f"{format_size(done)} of {format_size(total)}"
     word = view.stage.value if view.stage else ""
-    drawn = bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)), glyphs)
+    drawn = draw_bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)), glyphs)
     full = drawn.rstrip(glyphs.rest) if glyphs.rest != glyphs.full else drawn
     return (Span(f"{word}  "), Span(full, "green"), Span(drawn[len(full) :], "dim"), Span(f"  {text}"))
 
@@ -146,7 +144,7 @@ def _notable(row: Row, slow: frozenset[str]) -> bool:
 
 
 def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
-    (word, count), *others = Counter(state_word(row, slow) or "known" for row in rows).most_common()
+    (word, count), *others = Counter(describe_state(row, slow) or "known" for row in rows).most_common()
     text = ", ".join([f"{count} more {word}", *(f"{count} {word}" for word, count in others)])
     return (Span(f"{glyphs.mark} and {text}", "dim"),)
 
@@ -154,8 +152,8 @@ def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
 def _columns(
     view: View, rows: list[Row], slow: frozenset[str], bars: Mapping[str, str], width: int, glyphs: Glyphs
 ) -> list[Column]:
-    columns = choose(row_columns(rows, "TASK" if view.stage is Stage.JOB else "HOST", slow), width)
-    room = width - table_width(columns) - GAP
+    columns = choose(make_columns(rows, "TASK" if view.stage is Stage.JOB else "HOST", slow), width)
+    room = width - measure_table(columns) - GAP
     if room < _BAR_MIN:
         return columns
     cells = tuple(_last_cell(row, bars, room, glyphs) for row in rows)
@@ -168,9 +166,9 @@ def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> 
         return Span(clean(row.lost or row.reason), "dim")
     if row.phase is None:
         text = clean(row.detail)
-        return Span(f"{bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.part < row.whole else text)
+        return Span(f"{draw_bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.part < row.whole else text)
     if not row.running:
         return Span("")
     if row.progress.step >= 0 and row.progress.steps > 0:
-        return Span(bar(row.progress.step, row.progress.steps, min(room, _BAR_MAX), glyphs), "dim")
+        return Span(draw_bar(row.progress.step, row.progress.steps, min(room, _BAR_MAX), glyphs), "dim")
     return Span(bars.get(row.name, ""), "dim")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fleet.console.formatting import size
+from fleet.console.formatting import format_size
 
 LINE_MAX = 1000  # characters of a line that are shown
 _HELD_MAX = 32 * 1024  # bytes of an unfinished line that are kept
@@ -55,12 +55,12 @@ def clean(text: str) -> str:
     return _SGR.sub("", _clean_line(text.replace("\n", " "))) if _CONTROL.search(text) else text
 
 
-def quoted(line: str) -> str:
+def mark_label(line: str) -> str:
     """Return a further line of a text, marked if it could be taken for a paragraph of a separate error."""
     return f"| {line.lstrip()}" if _LABEL.match(line) else line
 
 
-def display_line(line: str, dropped: int = 0) -> str:
+def render_line(line: str, dropped: int = 0) -> str:
     """Return the final state of a line: at most LINE_MAX characters and a mark, no control sequences except colors.
 
     As on a terminal, text after a carriage return replaces the text before it, and text after backspaces
@@ -118,7 +118,7 @@ def _cut(line: str, dropped: int) -> str:
         return line
     del pieces[2 * LINE_MAX :]  # more color sequences than this are not text
     end = "\x1b[0m" if len(pieces) > 1 else ""
-    return "".join(pieces) + f"{end} … {size(dropped)} more"
+    return "".join(pieces) + f"{end} … {format_size(dropped)} more"
 
 
 class LogText:
@@ -139,7 +139,7 @@ class LogText:
         lines = self._end()
         whole, newline, self._held = rest.rpartition(b"\n")
         if newline:
-            lines += [display_line(line) for line in whole.decode("utf-8", "replace").split("\n")]
+            lines += [render_line(line) for line in whole.decode("utf-8", "replace").split("\n")]
         self._hold(b"")
         return lines
 
@@ -152,7 +152,7 @@ class LogText:
         self._held, self._dropped, self._gap = b"", 0, False
         if gap:
             return []
-        return [display_line(held.decode("utf-8", "replace"), dropped)]
+        return [render_line(held.decode("utf-8", "replace"), dropped)]
 
     def skip(self) -> None:
         """Handle a gap in the output: discard the held text and the rest of the interrupted line."""
@@ -163,7 +163,7 @@ class LogText:
         """Return the unfinished line without colors if it is a progress bar; else an empty text."""
         if self._gap or not (b"\r" in self._held or b"\x08" in self._held):
             return ""
-        return clean(display_line(self._held.decode("utf-8", "replace")))
+        return clean(render_line(self._held.decode("utf-8", "replace")))
 
     def _hold(self, data: bytes) -> None:
         """Append `data`, which has no newline, to the unfinished line."""

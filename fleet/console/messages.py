@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet import events
-from fleet.console.formatting import money, short_span, size, span
-from fleet.console.log_lines import clean, quoted
+from fleet.console.formatting import format_money, format_short_span, format_size, format_span
+from fleet.console.log_lines import clean, mark_label
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
 from provision.quantities import counted
@@ -18,16 +18,16 @@ from train.agent.protocol.wording import signal_name
 _SPARE = "none: a spare gets no task until another host is lost"
 
 
-def message(event: events.Event) -> str:
+def describe_event(event: events.Event) -> str:
     """Return the message of an event, without control characters; empty if it has none.
 
     Output of a task, progress and usage have no sentence. events.PushProgress has one when it is complete.
     """
-    words = _SENTENCES.get(type(event))
+    words = _DESCRIPTIONS.get(type(event))
     if words is None:
         return ""
     first, *further = (clean(line) for line in words(event).split("\n"))
-    return "\n".join([first, *(quoted(line) for line in further)])
+    return "\n".join([first, *(mark_label(line) for line in further)])
 
 
 class Reporter:
@@ -49,7 +49,7 @@ class Reporter:
             reason = self._reasons.get(event.attempt, "")
             if reason and _plain(event.message) == reason:
                 return ""
-        return message(event)
+        return describe_event(event)
 
 
 def _plain(text: str) -> str:
@@ -57,16 +57,16 @@ def _plain(text: str) -> str:
     return re.sub(r" \([^()]*\)", "", text)
 
 
-def plan_text(plan: events.TaskPlanned) -> str:
+def format_plan(plan: events.TaskPlanned) -> str:
     """Return the command and the environment of a task as lines, for ``--dry-run``."""
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
-    lines = [called(plan.task or plan.slot, plan.host), *(f"  {key:{wide}}  {value}" for key, value in rows)]
+    lines = [name_task(plan.task or plan.slot, plan.host), *(f"  {key:{wide}}  {value}" for key, value in rows)]
     return "".join(clean(line) + "\n" for line in lines)
 
 
-def inspection_text(event: HangInspection) -> str:
+def format_inspection(event: HangInspection) -> str:
     """Return the stack and the connections of a task that hangs, each with a heading."""
     lines = []
     parts = (
@@ -83,12 +83,12 @@ def inspection_text(event: HangInspection) -> str:
 NEVER_STARTED = "never started"
 
 
-def called(task: str, slot: str) -> str:
+def name_task(task: str, slot: str) -> str:
     """Return a task with its slot: ``worker-1 on worker-2``, or only one of them if they are the same."""
     return f"{task} on {slot}" if slot not in ("", task) and task else task or slot
 
 
-def exit_words(end: Exit | None) -> str:
+def format_exit(end: Exit | None) -> str:
     """Describe how a process ended: ``exit 1``, ``SIGKILL``, ``done`` for exit 0, ``ended`` if unknown."""
     if end is None or (end.code is None and end.signal is None):
         return "ended"
@@ -97,7 +97,7 @@ def exit_words(end: Exit | None) -> str:
     return f"exit {end.code}" if end.code else "done"
 
 
-def result_message(result: JobResult) -> str:
+def describe_result(result: JobResult) -> str:
     """Describe how a job ended."""
     if result.outcome is Outcome.SUCCEEDED:
         return f"job {result.job} succeeded"
@@ -129,7 +129,7 @@ def _fleet_opened(event: events.FleetOpened) -> str:
     each = f", {event.tasks_per_host} tasks each" if event.tasks_per_host > 1 else ""
     text = f"fleet {event.fleet}: {hosts}{each} ({event.provider})"
     if event.price_usd_h > 0:
-        text += f", {money(event.price_usd_h)} an hour"
+        text += f", {format_money(event.price_usd_h)} an hour"
     if event.delete_at > 0:
         text += time.strftime(", deleted automatically on %Y-%m-%d at %H:%M", time.localtime(event.delete_at))
     return text
@@ -140,7 +140,7 @@ def _push_progress(event: events.PushProgress) -> str:
         return ""
     if event.total == 0:
         return f"{event.host}: up to date"
-    return f"{event.host}: {counted(event.files, 'file')} pushed, {size(event.total)}"
+    return f"{event.host}: {counted(event.files, 'file')} pushed, {format_size(event.total)}"
 
 
 def _task_prepared(event: events.TaskPrepared) -> str:
@@ -166,7 +166,7 @@ def _job_started(event: events.JobStarted) -> str:
 
 
 def _connection_lost(event: events.ConnectionLost) -> str:
-    then = f"retrying in {span(max(1, event.retry_s))}" if event.retry_s > 0 else "giving up"
+    then = f"retrying in {format_span(max(1, event.retry_s))}" if event.retry_s > 0 else "giving up"
     return f"{event.host}: connection lost ({event.reason}); {then}"
 
 
@@ -175,16 +175,16 @@ def _fleet_down(event: events.FleetDown) -> str:
         left = f"files remain on {event.left}" if event.left else "no files remain on them"
         return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} released; {left}"
     left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
-    cost = f", cost {money(event.cost_usd)}" if event.cost_usd > 0 else ""
+    cost = f", cost {format_money(event.cost_usd)}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
-    return f"fleet {event.fleet}: {deleted}, uptime {span(event.uptime_s)}{cost}"
+    return f"fleet {event.fleet}: {deleted}, uptime {format_span(event.uptime_s)}{cost}"
 
 
 def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
         words = _describe_exit(event.exit) if event.started else NEVER_STARTED
-    return f"{called(event.task, event.slot)}: {words}" + (f" ({event.reason})" if event.reason else "")
+    return f"{name_task(event.task, event.slot)}: {words}" + (f" ({event.reason})" if event.reason else "")
 
 
 def _attempt_ended(event: AttemptEnded) -> str:
@@ -194,7 +194,7 @@ def _attempt_ended(event: AttemptEnded) -> str:
     if event.preempted:
         then = f"attempt {event.attempt + 1} starts when all hosts are back"
         return f"attempt {event.attempt} ended{_because(reason)}; {then}"
-    wait = f"in {short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
+    wait = f"in {format_short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
     most = f" (of at most {event.attempts})" if event.attempts > 0 else ""
     return f"attempt {event.attempt} failed{_because(reason)}; attempt {event.attempt + 1} starts {wait}{most}"
 
@@ -211,18 +211,18 @@ def _job_diagnosed(event: events.JobDiagnosed) -> str:
 
 def _jobs_deleted(event: events.JobsDeleted) -> str:
     kept = "".join(f"\njob {job} was not deleted: {why}" for job, why in event.kept.items())
-    return f"{counted(len(event.jobs), 'job')} deleted, {size(event.freed)} freed on the hosts" + kept
+    return f"{counted(len(event.jobs), 'job')} deleted, {format_size(event.freed)} freed on the hosts" + kept
 
 
 def _results_pulled(event: events.ResultsPulled) -> str:
     present = event.files - event.received_files
     before = f", {present:,} of them there before" if present and event.received_files else ""
     if not event.received_files:
-        return f"{counted(event.files, 'file')}, {size(event.size)}: already complete in {event.directory}"
-    return f"{counted(event.files, 'file')}, {size(event.size)}{before}, in {event.directory}"
+        return f"{counted(event.files, 'file')}, {format_size(event.size)}: already complete in {event.directory}"
+    return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
 
 
-_SENTENCES: dict[type, Callable[[Any], str]] = {
+_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
     events.FleetOpened: _fleet_opened,
     events.ZoneTried: lambda event: f"{event.zone}: {event.step}",
@@ -243,5 +243,5 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,
     events.JobDiagnosed: _job_diagnosed,
-    JobResult: result_message,
+    JobResult: describe_result,
 }

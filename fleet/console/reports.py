@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet import events
-from fleet.console.columns import Column, Span, choose, render, table
-from fleet.console.formatting import money, size, size_short, span
+from fleet.console.columns import Column, Span, arrange_table, choose, render
+from fleet.console.formatting import format_money, format_short_size, format_size, format_span
 from fleet.console.log_lines import clean
-from fleet.console.messages import plan_text
+from fleet.console.messages import format_plan
 from fleet.folding import fold
 from provision.quantities import counted
 from train.lint.finding import Finding
@@ -21,11 +21,11 @@ _WIDTH = 80
 _OFFERS = 5  # shown
 _ORPHANS = 40  # shown
 _JOBS = 4  # shown, of those that a deletion would lose
-_PLACES = 3  # shown, of each job
+_PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
 
 
-def report_text(event: events.Event) -> str:
+def format_report(event: events.Event) -> str:
     """Return the lines of a report, at most 80 columns each, with a final newline; empty for other events."""
     words = _REPORTS.get(type(event))
     return words(event) if words else ""
@@ -50,7 +50,7 @@ def _quoted(event: events.Quoted) -> str:
     priced = "spot prices" if event.spot else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
     end = (
-        f"each is deleted automatically {span(event.delete_after_s)} after its start"
+        f"each is deleted automatically {format_span(event.delete_after_s)} after its start"
         if event.delete_after_s
         else "only fleet down deletes them"
     )
@@ -73,7 +73,9 @@ def _orphans_found(event: events.OrphansFound) -> str:
         Column.of("ZONE", shown, lambda orphan: orphan.zone, rank=3),
         Column.of("USER", shown, lambda orphan: orphan.user, rank=2, limit=16),
         Column.of("AGE", shown, lambda orphan: _age(orphan.created_at), rank=1, right=True),
-        Column.of("COST", shown, lambda orphan: money(orphan.cost_usd) if orphan.cost_usd > 0 else "", right=True),
+        Column.of(
+            "COST", shown, lambda orphan: format_money(orphan.cost_usd) if orphan.cost_usd > 0 else "", right=True
+        ),
     ]
     text = _wrap(f"{counted(len(event.orphans), 'orphaned resource')}:") + _render_table(columns)
     if len(event.orphans) > len(shown):
@@ -85,7 +87,7 @@ def _orphans_found(event: events.OrphansFound) -> str:
 
 
 def _age(began_at: float) -> str:
-    return span(time.time() - began_at) if began_at else ""
+    return format_span(time.time() - began_at) if began_at else ""
 
 
 def _checked(event: events.Checked) -> str:
@@ -114,8 +116,8 @@ def _hosts_checked(event: events.HostsChecked) -> str:
         version("KERAS", "keras"),
         version("TF-KERAS", "tf_keras", rank=1),
         column("GPUS", _gpus, limit=20),
-        column("DISK", lambda host: size_short(host.disk_free), rank=2, right=True),
-        column("MEMORY", lambda host: size_short(host.memory), rank=3, right=True),
+        column("DISK", lambda host: format_short_size(host.disk_free), rank=2, right=True),
+        column("MEMORY", lambda host: format_short_size(host.memory), rank=3, right=True),
         column("ARCH", lambda host: host.machine, rank=4),
     ]
     text = _wrap(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _render_table(columns)
@@ -160,7 +162,7 @@ def _wrap(text: str, first: str = "", indent: str = "") -> str:
 
 def _render_table(columns: list[Column]) -> str:
     room = _WIDTH - len(_INDENT)
-    lines = table(choose(columns, room), room)
+    lines = arrange_table(choose(columns, room), room)
     return render(((Span(_INDENT), *line) for line in lines), color=False)
 
 
@@ -170,8 +172,8 @@ def _jobs_listed(event: events.JobsListed) -> str:
         text += _render_table(_job_columns(event.jobs))
     shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
     for disk in shown:
-        room = f"{size(disk.free)} of {size(disk.total)} free on the disk of {disk.host}"
-        text += _wrap(f"{_INDENT}{room}, its jobs use {size(disk.jobs)}")
+        room = f"{format_size(disk.free)} of {format_size(disk.total)} free on the disk of {disk.host}"
+        text += _wrap(f"{_INDENT}{room}, its jobs use {format_size(disk.jobs)}")
     if len(event.disks) > len(shown):
         text += f"{_INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
     return text + _silent(event.silent)
@@ -183,7 +185,7 @@ def _job_columns(jobs: tuple[events.StoredResults, ...]) -> list[Column]:
         Column.of("SCRIPT", jobs, lambda job: job.script, rank=2, limit=20),
         Column.of("STATE", jobs, lambda job: job.state or "unknown"),
         Column.of("AGE", jobs, lambda job: _age(job.started_at), rank=1, right=True),
-        Column.of("SIZE", jobs, lambda job: size(job.size), right=True),
+        Column.of("SIZE", jobs, lambda job: format_size(job.size), right=True),
         Column.of("PULLED", jobs, lambda job: job.pulled or "nothing to pull", rank=1),
     ]
 
@@ -203,7 +205,7 @@ def _results_at_risk(event: events.ResultsAtRisk) -> str:
     text += "".join(_job_at_risk(job) for job in event.jobs[:_JOBS])
     if len(event.jobs) > _JOBS:
         rest = event.jobs[_JOBS:]
-        text += f"{_INDENT}and {counted(len(rest), 'more job')}, {size(sum(job.size for job in rest))}\n"
+        text += f"{_INDENT}and {counted(len(rest), 'more job')}, {format_size(sum(job.size for job in rest))}\n"
     return text + _silent(event.silent)
 
 
@@ -211,35 +213,35 @@ def _job_at_risk(job: events.StoredResults) -> str:
     age = f", started {_age(job.started_at)} ago" if job.started_at else ""
     pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
     script = f" {job.script}" if job.script else ""
-    text = _wrap(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {size(job.size)}")
+    text = _wrap(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {format_size(job.size)}")
     kinds: dict[str, int] = {}
-    for place in job.results:
-        kinds[place.kind] = kinds.get(place.kind, 0) + place.size
+    for result in job.results:
+        kinds[result.kind] = kinds.get(result.kind, 0) + result.size
     if kinds:
-        text += _wrap(f"{_INDENT}{', '.join(f'{kind} {size(count)}' for kind, count in kinds.items())}")
+        text += _wrap(f"{_INDENT}{', '.join(f'{kind} {format_size(count)}' for kind, count in kinds.items())}")
     if job.pulled in ("no", "partly") and job.directory:
         text += clean(f"{_INDENT}pulled before to {job.directory}") + "\n"
     return text + _first_paths([f"{_INDENT}{path}" for path in job.paths])
 
 
 def _results_found(event: events.ResultsFound) -> str:
-    shown = [place for place in event.results if place.kind != "logs"]
+    shown = [result for result in event.results if result.kind != "logs"]
     lines = [
-        f"{_INDENT}{size(result.size)}, {counted(result.files, 'file')}  {result.host}:{result.path}"
+        f"{_INDENT}{format_size(result.size)}, {counted(result.files, 'file')}  {result.host}:{result.path}"
         for result in shown
     ]
-    text = f"results: {counted(event.files, 'file')}, {size(event.size)}\n"
+    text = f"results: {counted(event.files, 'file')}, {format_size(event.size)}\n"
     return text + _first_paths(lines) + f"next:    {clean(event.next_step)}\n"
 
 
 def _first_paths(lines: list[str]) -> str:
     """Return the first lines with paths, not wrapped, so that they can be copied."""
-    more = [f"{_INDENT}and {len(lines) - _PLACES} more places"] if len(lines) > _PLACES + 1 else []
-    return "".join(clean(line) + "\n" for line in (lines[:_PLACES] if more else lines) + more)
+    more = [f"{_INDENT}and {len(lines) - _PATHS} more places"] if len(lines) > _PATHS + 1 else []
+    return "".join(clean(line) + "\n" for line in (lines[:_PATHS] if more else lines) + more)
 
 
 _REPORTS: dict[type, Callable[[Any], str]] = {
-    events.TaskPlanned: plan_text,
+    events.TaskPlanned: format_plan,
     events.Quoted: _quoted,
     events.OrphansFound: _orphans_found,
     events.Checked: _checked,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fleet.console import formatting
-from fleet.console.colors import task_color
+from fleet.console.colors import choose_color
 from fleet.console.columns import Column, Span
+from fleet.console.formatting import format_count, format_metric, format_rate, format_short_size, shorten_metric
 from fleet.console.log_lines import clean
-from fleet.console.messages import called, exit_words
+from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress
 
 STOPPED = "stopped"
@@ -86,18 +86,18 @@ class Row:
         return self.phase is Phase.RUNNING
 
 
-def state_word(row: Row, slow: frozenset[str]) -> str:
+def describe_state(row: Row, slow: frozenset[str]) -> str:
     """Describe the state of a row in a few words."""
     if row.phase is None:
         return "no answer" if row.lost else row.step_text
     if row.phase is Phase.EXITED:
-        return row.step_text or exit_words(row.exit)
+        return row.step_text or format_exit(row.exit)
     if row.lost:
         return "no answer"
     return "slow" if row.name in slow else row.phase.value
 
 
-def row_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozenset()) -> list[Column]:
+def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozenset()) -> list[Column]:
     """Return the columns of a table; if space is short, those with the highest rank are left out first.
 
     Args:
@@ -111,15 +111,15 @@ def row_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozense
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
     return [
-        Column(title, tuple(Span(called(row.name, row.slot), task_color(row.name)) for row in rows), limit=24),
+        Column(title, tuple(Span(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(_state(row, slow) for row in rows), limit=30),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
-        numbers("EPOCH", lambda row: formatting.of(row.progress.epoch, row.progress.epochs), 1),
-        numbers("STEP", lambda row: formatting.of(row.progress.step, row.progress.steps), 2),
-        numbers("STEPS/S", lambda row: formatting.rate(row.progress.steps_per_s), 4),
+        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1),
+        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2),
+        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4),
         *(
-            numbers(formatting.metric_title(clean(name)), _metric(name), 5 + 2 * place if place else 3)
-            for place, name in enumerate(_metrics(rows))  # memory comes after the first metric
+            numbers(shorten_metric(clean(name)), _metric(name), 5 + 2 * number if number else 3)
+            for number, name in enumerate(_metrics(rows))  # memory comes after the first metric
         ),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
         numbers("GPU MEM", lambda row: _memory(row.gpu_memory_mib * 2**20), 8),
@@ -129,7 +129,7 @@ def row_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozense
 
 
 def _state(row: Row, slow: frozenset[str]) -> Span:
-    word = state_word(row, slow)
+    word = describe_state(row, slow)
     if row.phase is None and row.ready:
         return Span(clean(word), "green")
     failed = row.phase is Phase.EXITED and word not in ("done", STOPPED)
@@ -143,7 +143,7 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _metric(name: str) -> Callable[[Row], str]:
-    return lambda row: formatting.metric(row.progress.metrics[name]) if name in row.progress.metrics else ""
+    return lambda row: format_metric(row.progress.metrics[name]) if name in row.progress.metrics else ""
 
 
 def _percent(value: float) -> str:
@@ -151,4 +151,4 @@ def _percent(value: float) -> str:
 
 
 def _memory(count: float) -> str:
-    return formatting.size_short(count) if count >= 0 else ""
+    return format_short_size(count) if count >= 0 else ""

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from fleet.console import formatting
-from fleet.console.colors import wants_color
-from fleet.console.columns import Line, Span, choose, crop, justify, render, table
+from fleet.console.colors import accepts_color
+from fleet.console.columns import Line, Span, arrange_table, choose, crop, justify, render
+from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
-from fleet.console.rows import STOPPED, Row, row_columns
+from fleet.console.rows import STOPPED, Row, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
@@ -54,7 +54,7 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
             sink.emit(fleet)
         return
     width = shutil.get_terminal_size().columns if out.isatty() else 80
-    text = render_status(fleets, now=time.time(), width=width, color=wants_color(out, os.environ))
+    text = render_status(fleets, now=time.time(), width=width, color=accepts_color(out, os.environ))
     out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
     out.flush()
 
@@ -81,11 +81,11 @@ def _storage(fleet: FleetStatus) -> list[Line]:
     low = bool(disks) and disks[0].disk_free < DISK_LOW
     if not disks or not (fleet.stored or low):
         return []
-    free = f"{formatting.size(disks[0].disk_free)} of {formatting.size(disks[0].disk_total)} free on {disks[0].name}"
-    jobs = f"{counted(len(fleet.stored), 'job')}, {formatting.size(sum(job.size for job in fleet.stored))}"
+    free = f"{format_size(disks[0].disk_free)} of {format_size(disks[0].disk_total)} free on {disks[0].name}"
+    jobs = f"{counted(len(fleet.stored), 'job')}, {format_size(sum(job.size for job in fleet.stored))}"
     lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
     if len(fleet.stored) > 1:
-        words = [f"{job.job} {formatting.size(job.size)}" for job in fleet.stored[:_LARGEST]]
+        words = [f"{job.job} {format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
@@ -113,14 +113,12 @@ def _header(fleet: FleetStatus, now: float, width: int) -> Line:
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
     if fleet.created_at > 0:
-        right.append(f"up {formatting.span(now - fleet.created_at)}")
+        right.append(f"up {format_span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
         cost = fleet.price_usd_h * max(0.0, now - fleet.created_at) / 3600 if fleet.created_at > 0 else 0.0
-        right.append(f"{formatting.money(fleet.price_usd_h)}/h, {formatting.money(cost)} so far")
+        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(cost)} so far")
     if fleet.delete_at > 0:
-        right.append(
-            f"deleted in {formatting.span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now"
-        )
+        right.append(f"deleted in {format_span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
     return justify(left, (Span("  ".join(right)),), width)
 
 
@@ -130,7 +128,7 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
     elapsed = (job.result.at if job.result else now) - job.started_at
-    return justify(left, (Span(formatting.clock(elapsed) if job.started_at > 0 else ""),), width)
+    return justify(left, (Span(format_clock(elapsed) if job.started_at > 0 else ""),), width)
 
 
 def _job_word(job: JobStatus) -> tuple[str, str]:
@@ -150,7 +148,7 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
 
 def _table(rows: Sequence[Row], title: str, width: int) -> list[Line]:
     room = width - len(_INDENT)
-    lines = table(choose(row_columns(rows, title), room), room) if rows else []
+    lines = arrange_table(choose(make_columns(rows, title), room), room) if rows else []
     return [(Span(_INDENT), *line) for line in lines]
 
 

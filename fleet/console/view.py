@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from fleet import events
-from fleet.console.formatting import size
+from fleet.console.formatting import format_size
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.rows import STOPPED, Row
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
@@ -19,7 +19,7 @@ from provision.quantities import counted
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed
 _BEHIND_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
-_BEHIND_PART = 0.05  # of the others' steps
+_BEHIND_SHARE = 0.05  # of the others' steps
 
 
 class Stage(Enum):
@@ -92,7 +92,7 @@ def apply(view: View, event: events.Event, now: float) -> View:
     return reducer(view, event) if reducer else view
 
 
-def stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
+def find_stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
     """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
 
     In synchronous training the slowest task sets the pace of all, so that all are equal here: only tasks with an
@@ -112,8 +112,8 @@ def _is_behind(row: Row, others: list[Row]) -> bool:
     positions = [other.position for other in others if other.position >= 0]
     if row.position < 0 or not positions:
         return False
-    place = median(positions)
-    return place - row.position > max(_BEHIND_S * speed, _BEHIND_PART * place)
+    middle = median(positions)
+    return middle - row.position > max(_BEHIND_S * speed, _BEHIND_SHARE * middle)
 
 
 def _row(view: View, name: str) -> Row:
@@ -184,7 +184,7 @@ def _push_progress(view: View, event: events.PushProgress) -> View:
 def _update_transfer(
     view: View, event: events.PushProgress | events.PullProgress, step: str, part: int, *, done: bool
 ) -> View:
-    text = f"{size(part)} of {size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
+    text = f"{format_size(part)} of {format_size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
     return _update(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
 
 

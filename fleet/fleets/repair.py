@@ -17,7 +17,7 @@ from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
 from fleet.fleets.rejoin import rejoin
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
@@ -110,7 +110,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     if record.kept:
         provider.stop_at(new, 0)
     answering = {host.name: host for host in reach(spec, new, provider, directory, services, sink)}
-    record = with_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
+    record = replace_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
     return record
 

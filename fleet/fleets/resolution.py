@@ -11,7 +11,7 @@ from fleet.providers import find_options
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step
-from fleet.translation import translated
+from fleet.translation import translate_errors
 from provision.model import FleetSpec
 from provision.options import ProviderOptions, declarations
 from provision.planner import conflicts
@@ -151,7 +151,7 @@ def _fixed_spec(spec: FleetSpec, record: FleetRecord) -> FleetSpec:
 
 def _default_workers(options: ProviderOptions) -> int:
     """Return the default number of workers: all hosts that the options name."""
-    with translated():
+    with translate_errors():
         hosts = provider_class(type(options)).named_hosts(options)
     return DEFAULT_WORKERS if hosts is None else len(hosts)
 
@@ -166,7 +166,7 @@ def _other_hosts(given: Settings, spec: FleetSpec, record: FleetRecord) -> list[
     """Return a clause if the given inventory has other hosts now than the fleet."""
     if not record.instances or not _overrides(given, spec.provider):
         return []
-    with translated():
+    with translate_errors():
         now = list(provider_class(type(spec.options)).named_hosts(spec.options) or ())[: spec.workers]
     has = [instance.zone for instance in record.instances]
     return [] if now == has else [f"hosts {', '.join(now)} requested, the fleet has {', '.join(has)}"]

@@ -13,7 +13,7 @@ from fleet.events import Level, Note, Sink
 from fleet.fleets.install import install
 from fleet.services import Services
 from fleet.steps import Again
-from fleet.translation import translated
+from fleet.translation import translate_errors
 from provision.model import Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.lint.finding import Finding, Severity
@@ -118,7 +118,7 @@ def find(request: ProgramRequest) -> Found:
     """
     from fleet.remote.upload.bundle import parse_data
 
-    with translated():
+    with translate_errors():
         entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
     data = tuple(parse_data(item) for item in request.data)
@@ -232,7 +232,7 @@ def choose_keras(
     Raises:
         NotReadyError: the hosts lack something that the job requires, or have different versions.
     """
-    with translated():
+    with translate_errors():
         choice = choose(need, workers, env, adapt=adapt)
         if spares and (choice.env or len(workers) > 1):
             choose(need, {**workers, **spares}, env, adapt=adapt)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
-from fleet.events import DiskUse, ResultPlace, ResultsFound, Sink, StoredResults
+from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
 from fleet.results.target import is_present
@@ -218,11 +218,11 @@ def _task_names(stored: Sequence[StoredJob]) -> list[str]:
     return [instance_name(at) for at in range(len(stored))]
 
 
-def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultPlace]:
+def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultLocation]:
     """Yield the locations of a task's results."""
     for use in task.stored.areas:
         if rented or not use.outside:
-            yield ResultPlace(task.name, task.host.name, use.area.value, use.path, use.files, use.size)
+            yield ResultLocation(task.name, task.host.name, use.area.value, use.path, use.files, use.size)
 
 
 def report_results(

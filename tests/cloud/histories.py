@@ -111,12 +111,12 @@ def reached(
     **_: Any,
 ) -> list[Host]:
     """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
-    from fleet.translation import translated
+    from fleet.translation import translate_errors
 
     assert isinstance(services, QuickServices)
     if services.unprepared:
         raise NotReadyError("worker-0 cannot be prepared")
-    with translated():
+    with translate_errors():
         return list(provider.hosts(spec, instances))
 
 

@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Any, cast
 
 from fleet.console.jsonl import JsonSink
-from fleet.console.messages import message
+from fleet.console.messages import describe_event
 from fleet.events import Event
 from tests.process.train.agent.peers.test_links import Net, joined
 from tests.process.train.agent.peers.test_reach import Site
@@ -89,7 +89,7 @@ def fuzz_records(mangler: Mangler, rounds: int) -> None:
         encode(record)
         if isinstance(record, _EVENTS):
             event = cast("Event", record)
-            message(event)
+            describe_event(event)
             JsonSink(BytesIO()).emit(event)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fleet.cli import options
-from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, fields_of, option, parse_count
+from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, option, parse_count, select_fields
 from fleet.cli.program import NoAdapt, Variables
 from fleet.cli.runtime import run_command
 from fleet.config import DEFAULT_FLEET
@@ -87,10 +87,10 @@ def agent(
             "arguments": tuple(arguments or ()),
             "env": environment(env or (), (), os.environ),
             "adapt": not no_adapt,
-            "policy": Policy(**fields_of(Policy, ctx.params)),
+            "policy": Policy(**select_fields(Policy, ctx.params)),
             "given": Given(rank, size, nodes),
         }
-        return verb.AgentRequest(**{**fields_of(verb.AgentRequest, ctx.params), **changed})
+        return verb.AgentRequest(**{**select_fields(verb.AgentRequest, ctx.params), **changed})
 
     codes: list[int] = []
     run_command(

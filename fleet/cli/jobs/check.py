@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from fleet.cli.options import Output, OutputOption, duration
-from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, program_fields, with_program
+from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
-@with_program
+@add_program_options
 def check(
     ctx: typer.Context,
     local_first: Annotated[
@@ -34,7 +34,7 @@ def check(
     from fleet.commands.jobs import check as verb
 
     def request() -> verb.CheckRequest:
-        return verb.CheckRequest(**program_fields(ctx, **program), local_first_s=local_first)
+        return verb.CheckRequest(**read_program_fields(ctx, **program), local_first_s=local_first)
 
     fleet = resolve_fleet(program["fleet"])
     run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink), live=False)

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from fleet.cli import options
-from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIMEOUTS, Duration, Output, duration, fields_of, option
-from fleet.cli.program import program_fields, with_program
+from fleet.cli.options import (
+    CHECKPOINTS,
+    FAILURES,
+    TASKS,
+    TIMEOUTS,
+    Duration,
+    Output,
+    duration,
+    option,
+    select_fields,
+)
+from fleet.cli.program import add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
@@ -16,7 +26,7 @@ from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy
 _DEFAULTS = Policy()
 
 
-@with_program
+@add_program_options
 def train(
     ctx: typer.Context,
     detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
@@ -121,10 +131,10 @@ def train(
     def request() -> verb.TrainRequest:
         given = ctx.params
         return verb.TrainRequest(
-            **{**fields_of(verb.TrainRequest, given), **program_fields(ctx, **program)},
-            task_types=TaskTypes(**fields_of(TaskTypes, given)),
+            **{**select_fields(verb.TrainRequest, given), **read_program_fields(ctx, **program)},
+            task_types=TaskTypes(**select_fields(TaskTypes, given)),
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
-            policy=Policy(**fields_of(Policy, given))._replace(success=success(success_policy, ps)),
+            policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),
         )
 
     fleet = resolve_fleet(program["fleet"])

@@ -10,7 +10,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
 from provision.quantities import counted
 
@@ -48,7 +48,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         directory.intend("extend", seconds=request.seconds)
         provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
         instances = provider.list(request.fleet)
-        record = with_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
+        record = replace_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
         summary = fleet_opened(record)
         sink.emit(summary)

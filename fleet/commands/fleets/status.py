@@ -140,7 +140,7 @@ def _inspect_hosts(
                 errors[outcome.host.name] = outcome.error
             elif outcome.value:
                 reports[outcome.host.name] = outcome.value[0]
-        hosts = tuple(_host_status(host, places, reports, errors) for host, places in _by_host(record))
+        hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
         job = _job_status(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
@@ -180,17 +180,17 @@ def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentClient]) -> V
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
     """Return each host with the names of its slots in the newest job."""
-    each, places = record.tasks_per_host, [place.name for place in record.slots]
-    return [(host, places[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
+    each, slots = record.tasks_per_host, [slot.name for slot in record.slots]
+    return [(host, slots[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
 
 
 def _host_status(
-    host: Host, places: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
+    host: Host, slots: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
 ) -> HostStatus:
-    alive = [reports[place] for place in places if place in reports and reports[place].alive]
+    alive = [reports[slot] for slot in slots if slot in reports and reports[slot].alive]
     usages = [report.usage for report in alive if report.usage is not None]
     gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task reports all GPUs of its host
-    error = next((errors[place] for place in places if place in errors), None)
+    error = next((errors[slot] for slot in slots if slot in errors), None)
     return HostStatus(
         name=host.name,
         address=host.address,

@@ -19,7 +19,7 @@ from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, with_hosts
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Shell, Step
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
 from provision.planner import plan
@@ -175,7 +175,7 @@ class _Up:
             if not before:
                 _repeat_as_typed(error)
             raise
-        record = with_hosts(record, hosts, self._list())
+        record = replace_hosts(record, hosts, self._list())
         self._directory.write(record)
         self._report(record, steps)
         if record.last_job:
@@ -262,7 +262,7 @@ class _Up:
                 return None
             names = tuple(instance.name for instance in new)
             self._directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
-            kept = replace(with_hosts(record, record.hosts, instances), kept=names, kept_until=until)
+            kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
             self._directory.write(kept)
             if not self._provider.stop_at(new, until):
                 return None

@@ -29,7 +29,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
 from fleet.remote.publication import publish
 from fleet.steps import Shell
-from fleet.translation import translate, translated
+from fleet.translation import translate, translate_errors
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
@@ -102,7 +102,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
         JobFailedError: the job failed, and this is rank 0.
         CancelledError: a signal stopped the job, and this is rank 0; or nothing was started.
     """
-    with translated():
+    with translate_errors():
         launch = find_launch(request.given, environ)
     script = _script(request, launch)
     with _claim_rank(launch) as only:
@@ -110,7 +110,7 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             sink.emit(Note(f"duplicate process for rank {launch.rank} on this node; exiting"))
             return 0
         try:
-            with translated():
+            with translate_errors():
                 return _take_part(request, launch, script, sink, environ)
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
@@ -149,7 +149,7 @@ def _script(request: AgentRequest, launch: Launch) -> _Script:
             f"directory {directory} does not exist on this node",
             hint="name a directory that all nodes have: --workdir DIR",
         )
-    with translated():
+    with translate_errors():
         file = check_script(directory / request.script)
     name = request.script
     return _Script(directory, file, f"./{name}" if name.startswith("-") else name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from fleet.errors import UsageError
 from fleet.events import Note, Sink
 from fleet.steps import Again
-from fleet.translation import translated
+from fleet.translation import translate_errors
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
 from train.lint.finding import Finding, Severity
@@ -77,7 +77,7 @@ def _resolve_paths(request: LintRequest) -> tuple[Path, Path]:
     """Return the script and its working directory."""
     script = Path(request.script)
     workdir = Path(request.workdir) if request.workdir else script.parent
-    with translated():
+    with translate_errors():
         check_script(script)
     if not script.absolute().is_relative_to(workdir.absolute()):
         raise UsageError(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.state import FleetRecord, Store, cost_usd, with_hosts
+from fleet.state import FleetRecord, Store, cost_usd, replace_hosts
 from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_record_is_read_as_it_was_written(store: Store) -> None:
     directory = store.fleet("demo")
     directory.create()
-    record = with_hosts(FleetRecord(spec=RENTED, created_at=12.5), [HOST], [INSTANCE, LATER])
+    record = replace_hosts(FleetRecord(spec=RENTED, created_at=12.5), [HOST], [INSTANCE, LATER])
     assert (record.price_usd_h, record.delete_at) == (1.5, 7200.0)
     directory.write(record)
     assert directory.read() == record

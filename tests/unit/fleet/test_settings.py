@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.settings import Settings, find, from_environment, known_keys, load
+from fleet.settings import Settings, find, list_keys, load, read_environment
 from provision.gce.options import GceOptions
 from provision.options import declarations
 from tests.settings import settings
@@ -184,10 +184,10 @@ def test_the_nearer_setting_wins() -> None:
 
 
 def test_the_environment_names_project_and_endpoint() -> None:
-    assert from_environment({}) == settings()
-    assert from_environment({"GOOGLE_CLOUD_PROJECT": "g"}) == settings(project="g")
+    assert read_environment({}) == settings()
+    assert read_environment({"GOOGLE_CLOUD_PROJECT": "g"}) == settings(project="g")
     both = {"GOOGLE_CLOUD_PROJECT": "g", "FLEET_GCE_PROJECT": "f", "FLEET_GCE_ENDPOINT": "http://127.0.0.1:1"}
-    assert from_environment(both) == settings(project="f", endpoint="http://127.0.0.1:1")
+    assert read_environment(both) == settings(project="f", endpoint="http://127.0.0.1:1")
 
 
 # --- hosts that exist -------------------------------------------------------------------------------------------
@@ -229,4 +229,4 @@ def test_the_templates_show_every_key() -> None:
                 table = shown.setdefault(line.strip("[]"), set())
             elif " = " in line and not line.startswith("#"):
                 table.add(line.partition(" = ")[0])
-    assert shown == {name: set(keys) for name, keys in known_keys().items() if name not in ("slurm", "pbs")}
+    assert shown == {name: set(keys) for name, keys in list_keys().items() if name not in ("slurm", "pbs")}

@@ -57,7 +57,7 @@ def test_a_bug_is_a_message_and_a_file(
     ],
 )
 def test_json_is_seen_before_the_command_line_is_parsed(arguments: list[str], wanted: bool) -> None:
-    assert failures.wants_json(arguments) is wanted
+    assert failures.is_json_requested(arguments) is wanted
 
 
 def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:

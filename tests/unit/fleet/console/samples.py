@@ -36,7 +36,7 @@ from fleet.events import (
     PullProgress,
     PushProgress,
     Quoted,
-    ResultPlace,
+    ResultLocation,
     ResultsAtRisk,
     ResultsFound,
     ResultsPulled,
@@ -128,7 +128,7 @@ HOSTS_CHECKED = HostsChecked(
     ("the hosts differ",),
 )
 
-PLACE = ResultPlace("worker-0", "worker-0", "model", "/home/ann/.fleet/demo/jobs/j-1/worker-0/model", 2, 1_234_567)
+PLACE = ResultLocation("worker-0", "worker-0", "model", "/home/ann/.fleet/demo/jobs/j-1/worker-0/model", 2, 1_234_567)
 STORED = StoredResults(
     job="20260102-101112-ab3d",
     script="task.py",

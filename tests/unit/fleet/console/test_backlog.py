@@ -25,7 +25,7 @@ def test_noise_is_counted_and_left_out() -> None:
     backlog = Backlog()
     backlog.add(chunk("worker-0", b"I0000 00:00:1795228844.7 58 a.cc:1] text\nEpoch 1/2\n"))
     assert backlog.take(100).lines == (("worker-0", "Epoch 1/2"),)
-    assert backlog.noise == 1
+    assert backlog.hidden == 1
 
 
 def test_a_flood_leaves_the_end_of_each_task() -> None:

@@ -3,7 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.columns import Column, Span, cell_len, choose, crop, fit, justify, line_len, render, table
+from fleet.console.columns import (
+    Column,
+    Span,
+    arrange_table,
+    choose,
+    crop,
+    fit,
+    justify,
+    measure_line,
+    measure_text,
+    render,
+)
 
 WORDS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=60)
 
@@ -14,8 +25,8 @@ def column(title: str, *cells: str, rank: int = 0, right: bool = False) -> Colum
 
 @given(WORDS, st.integers(0, 40))
 def test_fit_never_takes_more(text: str, width: int) -> None:
-    assert cell_len(fit(text, width)) <= width
-    if cell_len(text) <= width:
+    assert measure_text(fit(text, width)) <= width
+    if measure_text(text) <= width:
         assert fit(text, width) == text
 
 
@@ -23,19 +34,19 @@ def test_fit_never_takes_more(text: str, width: int) -> None:
 def test_crop_and_justify_never_take_more(left: list[str], right: list[str], width: int) -> None:
     line = tuple(Span(text) for text in left)
     ends = tuple(Span(fit(text, width // 3)) for text in right)
-    assert line_len(crop(line, width)) <= width
-    assert line_len(justify(line, ends, width)) <= width
+    assert measure_line(crop(line, width)) <= width
+    assert measure_line(justify(line, ends, width)) <= width
 
 
 def test_wide_and_combining_characters() -> None:
-    assert cell_len("学習") == 4
-    assert cell_len("e\u0301") == 1
+    assert measure_text("学習") == 4
+    assert measure_text("e\u0301") == 1
     assert fit("学習中", 5) == "学習…"
     assert fit("学習中", 4) == "学…"
 
 
 def test_columns_line_up() -> None:
-    lines = table([column("TASK", "worker-0", "w"), column("N", "1", "100", right=True)], 80)
+    lines = arrange_table([column("TASK", "worker-0", "w"), column("N", "1", "100", right=True)], 80)
     assert render(lines, color=False) == "TASK        N\nworker-0    1\nw         100\n"
 
 

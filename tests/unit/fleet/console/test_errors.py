@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fleet.console.errors import error_text, print_error
+from fleet.console.errors import format_error, print_error
 from fleet.console.jsonl import JsonSink
 from fleet.errors import NotFoundError, NotReadyError, UsageError
 from fleet.steps import Step
@@ -33,11 +33,11 @@ from tests.next_steps import next_lines
     ],
 )
 def test_error_text(error: UsageError, text: str) -> None:
-    assert error_text(error, next_lines(error).splitlines()) == text
+    assert format_error(error, next_lines(error).splitlines()) == text
 
 
 def test_colours_mark_the_labels_alone() -> None:
-    text = error_text(UsageError("no"), ["fleet up"], color=True)
+    text = format_error(UsageError("no"), ["fleet up"], color=True)
     assert text == "\x1b[1;31merror:\x1b[0m no\n\x1b[2mnext:\x1b[0m  fleet up\n"
 
 
@@ -48,7 +48,7 @@ def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
         hint="list it",
         next_steps=[Step("train", "--requirements", "requirements.txt", "task.py")],
     )
-    assert error_text(error, next_lines(error).splitlines(), width=30).splitlines() == [
+    assert format_error(error, next_lines(error).splitlines(), width=30).splitlines() == [
         "error: worker-1 raised",
         "       ModuleNotFoundError",
         "cause: raised:",

@@ -11,7 +11,7 @@ from fleet.folding import fold, order
     [(-1, "0:00"), (42, "0:42"), (754, "12:34"), (3723, "1:02:03"), (2 * 86400 + 3723, "2d 01:02:03")],
 )
 def test_clock(seconds: float, text: str) -> None:
-    assert formatting.clock(seconds) == text
+    assert formatting.format_clock(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_clock(seconds: float, text: str) -> None:
      (86400, "1 d"), (190000, "2 d 4 h")],
 )  # fmt: skip
 def test_span(seconds: float, text: str) -> None:
-    assert formatting.span(seconds) == text
+    assert formatting.format_span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_span(seconds: float, text: str) -> None:
      (1_234_567_890, "1.1 GiB", "1.1G"), (12_345_678_900, "11.5 GiB", "11G"), (10**18, "909494.7 TiB", "909494T")],
 )  # fmt: skip
 def test_size(count: int, long: str, short: str) -> None:
-    assert formatting.size(count) == long
-    assert formatting.size_short(count) == short
+    assert formatting.format_size(count) == long
+    assert formatting.format_short_size(count) == short
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_size(count: int, long: str, short: str) -> None:
      (123456.0, "1.2e+05"), (0.00012, "1.2e-04"), (-0.5, "-0.5000"), (float("nan"), "nan"), (float("-inf"), "-inf")],
 )  # fmt: skip
 def test_metric_in_eight_characters(value: float, text: str) -> None:
-    assert formatting.metric(value) == text
+    assert formatting.format_metric(value) == text
     assert len(text) <= 8
 
 
 def test_money_never_rounds_something_to_nothing() -> None:
-    assert [formatting.money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
+    assert [formatting.format_money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
         "$0.00",
         "<$0.01",
         "$0.07",
@@ -53,7 +53,11 @@ def test_money_never_rounds_something_to_nothing() -> None:
 
 
 def test_of() -> None:
-    assert [formatting.of(3, 5), formatting.of(3, -1), formatting.of(-1, 5)] == ["3/5", "3", ""]
+    assert [formatting.format_count(3, 5), formatting.format_count(3, -1), formatting.format_count(-1, 5)] == [
+        "3/5",
+        "3",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,6 @@ def test_order_counts_as_people_do() -> None:
 
 
 def test_metric_title() -> None:
-    assert formatting.metric_title("sparse_categorical_accuracy") == "ACCURACY"
-    assert formatting.metric_title("val_binary_accuracy") == "VAL_ACCURACY"
-    assert formatting.metric_title("mae") == "MAE"
+    assert formatting.shorten_metric("sparse_categorical_accuracy") == "ACCURACY"
+    assert formatting.shorten_metric("val_binary_accuracy") == "VAL_ACCURACY"
+    assert formatting.shorten_metric("mae") == "MAE"

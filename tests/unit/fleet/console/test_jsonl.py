@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet import errors
-from fleet.console.jsonl import JsonSink, error_to_json, event_name, to_json
-from fleet.events import Event, Exit, GpuUse, LogChunk, Member, Note, Orphan, Progress, ResultPlace, TaskState
+from fleet.console.jsonl import JsonSink, error_to_json, name_event, to_json
+from fleet.events import Event, Exit, GpuUse, LogChunk, Member, Note, Orphan, Progress, ResultLocation, TaskState
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
 from train.diagnosis import Kind, Verdict
@@ -48,13 +48,13 @@ def test_every_event_is_one_line(event: Event) -> None:
     schema, line = written(event)
     assert schema == {"event": "schema", "version": 1}
     assert list(line)[:2] == ["event", "time"]
-    assert line["event"] == event_name(type(event))
+    assert line["event"] == name_event(type(event))
     assert line["time"] == 12.5
 
 
 def test_names() -> None:
-    assert event_name(TaskState) == "task_state"
-    assert event_name(Note) == "note"
+    assert name_event(TaskState) == "task_state"
+    assert name_event(Note) == "note"
 
 
 def test_nested_values_are_plain() -> None:
@@ -162,7 +162,7 @@ def sections() -> dict[str, str]:
 
 def documented() -> dict[str, set[str]]:
     fields = {
-        event_name(kind): {item.name for item in dataclasses.fields(kind)} for kind in (*get_args(Event), FleetStatus)
+        name_event(kind): {item.name for item in dataclasses.fields(kind)} for kind in (*get_args(Event), FleetStatus)
     }
     fields["log_chunk"] = fields["log_chunk"] - {"data"} | {"text", "base64"}
     fields["error"] = set(error_to_json(errors.UsageError(""))) - {"event"}
@@ -204,7 +204,7 @@ NESTED = [
     ("job_result", Exit),
     ("job_started", Member),
     ("orphans_found", Orphan),
-    ("results_found", ResultPlace),
+    ("results_found", ResultLocation),
     ("task_state", Exit),
     ("usage", GpuUse),
 ]

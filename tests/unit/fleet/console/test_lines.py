@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.console.lines import LinesSink
-from fleet.console.reports import report_text
+from fleet.console.reports import format_report
 from fleet.events import (
     BootstrapProgress,
     Event,
@@ -140,10 +140,10 @@ def test_events_are_reported_next_to_the_log() -> None:
     for event in events:
         reader.sink.emit(event)
     aside = (ResultsFound, ResultsAtRisk)
-    reports = "".join(report_text(event) for event in events if not isinstance(event, aside))
+    reports = "".join(format_report(event) for event in events if not isinstance(event, aside))
     assert "worker-0 on 10.0.0.2\n  command" in reports  # the output of the command only
     assert reader.out == reports.encode()
-    assert all(report_text(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
+    assert all(format_report(event) in reader.err.getvalue() for event in events if isinstance(event, aside))
     reports_on_stderr = reader.err.getvalue().splitlines()
     assert [
         line for line in reports_on_stderr if "failed" in line

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.columns import line_len, render
-from fleet.console.live_table import ASCII, frame
+from fleet.console.columns import measure_line, render
+from fleet.console.live_table import ASCII, render_view
 from fleet.console.view import View, apply
 from fleet.events import (
     BootstrapProgress,
@@ -32,8 +32,8 @@ def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: ob
     view = View()
     for event in events:
         view = apply(view, event, START)
-    lines = frame(view, width=width, height=height, now=START + 754, **more)  # type: ignore[arg-type]
-    assert all(line_len(line) <= width for line in lines)
+    lines = render_view(view, width=width, height=height, now=START + 754, **more)  # type: ignore[arg-type]
+    assert all(measure_line(line) <= width for line in lines)
     return render(lines, color=False).splitlines()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.log_lines import LINE_MAX, LogText, clean, display_line, is_startup_line
+from fleet.console.log_lines import LINE_MAX, LogText, clean, is_startup_line, render_line
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
@@ -70,7 +70,7 @@ def test_an_unfinished_line_that_is_not_redrawn_is_no_bar() -> None:
     ],
 )
 def test_carriage_returns_and_backspaces(line: str, shown: str) -> None:
-    assert display_line(line) == shown
+    assert render_line(line) == shown
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_carriage_returns_and_backspaces(line: str, shown: str) -> None:
     ],
 )
 def test_nothing_but_text_and_colours_reaches_the_terminal(evil: str) -> None:
-    assert display_line(f"before{evil}") == "before"
+    assert render_line(f"before{evil}") == "before"
     assert clean(f"before{evil}") == "before"
-    assert display_line(f"{evil}\x1b[1;31mred\x1b[0m").endswith("\x1b[1;31mred\x1b[0m\x1b[0m")
+    assert render_line(f"{evil}\x1b[1;31mred\x1b[0m").endswith("\x1b[1;31mred\x1b[0m\x1b[0m")
 
 
 @given(st.text(st.sampled_from("a\x1b[]0;mPX^_\\\x07\x9b\x9c\x9d5?>H \r\x08é")))
 def test_no_mixture_of_sequences_makes_a_new_one(text: str) -> None:
-    shown = SGR.sub("", display_line(text))
+    shown = SGR.sub("", render_line(text))
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", shown)
     assert not re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", clean(text))
 
@@ -126,16 +126,16 @@ def test_clean_is_one_line_without_colours() -> None:
 
 
 def test_long_lines_are_cut_with_a_mark() -> None:
-    assert display_line("x" * LINE_MAX) == "x" * LINE_MAX
-    assert display_line("x" * (LINE_MAX + 2048)) == "x" * LINE_MAX + " … 2.0 KiB more"
-    colored = display_line("\x1b[32m" + "y" * (LINE_MAX + 5))
+    assert render_line("x" * LINE_MAX) == "x" * LINE_MAX
+    assert render_line("x" * (LINE_MAX + 2048)) == "x" * LINE_MAX + " … 2.0 KiB more"
+    colored = render_line("\x1b[32m" + "y" * (LINE_MAX + 5))
     assert SGR.sub("", colored) == "y" * LINE_MAX + " … 5 B more"
     assert "\x1b[0m …" in colored
 
 
 def test_colours_do_not_count() -> None:
     line = "\x1b[32mab\x1b[0m" * (LINE_MAX // 2)
-    assert display_line(line) == line + "\x1b[0m"
+    assert render_line(line) == line + "\x1b[0m"
 
 
 @pytest.mark.parametrize(

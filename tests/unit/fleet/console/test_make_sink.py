@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from fleet.console import make_sink
-from fleet.console.colors import task_color, wants_color
+from fleet.console.colors import accepts_color, choose_color
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.live import LiveSink
@@ -65,13 +65,13 @@ def test_lines_suit_the_stream(terminal: bool, environ: dict[str, str], written:
 
 
 def test_an_empty_no_color_has_no_effect() -> None:
-    assert wants_color(Stream(True), {"TERM": "xterm", "NO_COLOR": ""})
-    assert not wants_color(Stream(False), {"TERM": "xterm"})
+    assert accepts_color(Stream(True), {"TERM": "xterm", "NO_COLOR": ""})
+    assert not accepts_color(Stream(False), {"TERM": "xterm"})
 
 
 def test_neighbours_have_different_colours_and_always_the_same() -> None:
-    colors = [task_color(name) for name in names(20)]
+    colors = [choose_color(name) for name in names(20)]
     assert all(previous != other for previous, other in pairwise(colors))
-    assert task_color("worker-0") == "cyan"
-    assert task_color("chief-0") == task_color("chief-0")
-    assert task_color("alpha") == task_color("alpha")
+    assert choose_color("worker-0") == "cyan"
+    assert choose_color("chief-0") == choose_color("chief-0")
+    assert choose_color("alpha") == choose_color("alpha")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.messages import Reporter, exit_words, message, plan_text, result_message
+from fleet.console.messages import Reporter, describe_event, describe_result, format_exit, format_plan
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
@@ -113,7 +113,7 @@ MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", "127.0
     ],
 )
 def test_messages(event: Event, text: str) -> None:
-    assert message(event) == text
+    assert describe_event(event) == text
 
 
 def test_an_event_of_an_attempt_is_reported_once() -> None:
@@ -148,19 +148,19 @@ EXIT = {"worker-1": Exit(3)}
     ],
 )
 def test_results(result: JobResult, text: str) -> None:
-    assert result_message(result) == text
+    assert describe_result(result) == text
 
 
 def test_exit_words() -> None:
     ends = [None, Exit(), Exit(0), Exit(3), Exit(None, 9), Exit(None, 99)]
-    assert [exit_words(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
+    assert [format_exit(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
 
 
 def test_plan() -> None:
     plan = TaskPlanned(
         "worker-0", "worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"}
     )
-    assert plan_text(plan) == (
+    assert format_plan(plan) == (
         "worker-0 on alpha\n"
         "  command    python task.py\n"
         '  TF_CONFIG  {"a": 1}\n'
@@ -171,4 +171,4 @@ def test_plan() -> None:
 
 def test_plan_of_a_spare() -> None:
     plan = TaskPlanned("", "worker-2", "alpha", "", "python task.py", {})
-    assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in plan_text(plan)
+    assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in format_plan(plan)

@@ -3,13 +3,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from fleet.console.reports import report_text
+from fleet.console.reports import format_report
 from fleet.events import Checked, Note, OrphansFound, SmokeTested
 from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
-    assert report_text(QUOTED).splitlines() == [
+    assert format_report(QUOTED).splitlines() == [
         "fleet demo: 2 spot instances, project my-project, all in the first of these",
         "zones with capacity",
         "  ZONE           MACHINE                            USD/H EACH  USD/H ALL",
@@ -27,7 +27,7 @@ def test_a_price_is_a_table_of_the_first_places() -> None:
 
 def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
     event = replace(QUOTED, offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
-    text = report_text(event)
+    text = format_report(event)
     assert text.startswith("fleet demo: 1 instance\n")
     assert "more" not in text
     assert "on-demand prices" in text
@@ -37,37 +37,37 @@ def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
 def test_what_is_left_is_a_table_and_says_what_stays() -> None:
     mine = replace(ORPHAN, created_at=time.time() - 7200)
     other = replace(ORPHAN, kind="disk", name="x", user="bob-desk", created_at=0.0, cost_usd=0.0, to_delete=False)
-    assert report_text(OrphansFound((mine, other))).splitlines() == [
+    assert format_report(OrphansFound((mine, other))).splitlines() == [
         "2 orphaned resources:",
         "  KIND      NAME                    ZONE           USER        AGE   COST",
         "  instance  demo-k3b7x2qa-worker-0  us-central1-a  ann-laptop  2 h  $1.08",
         "  disk      x                       us-central1-a  bob-desk",
         "1 owned by other users; --all includes them",
     ]
-    assert "and 60 more" in report_text(OrphansFound((ORPHAN,) * 100))
-    assert report_text(OrphansFound(())) == "no orphaned resources found\n"
+    assert "and 60 more" in format_report(OrphansFound((ORPHAN,) * 100))
+    assert format_report(OrphansFound(())) == "no orphaned resources found\n"
 
 
 def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
     mine = replace(ORPHAN, created_at=time.time() - 7200)
     rule = replace(mine, kind="firewall rule", name="a-fleet-with-a-long-name-k3b7x2qa-internal", cost_usd=0.0)
-    head = report_text(OrphansFound((mine, rule))).splitlines()[1]
+    head = format_report(OrphansFound((mine, rule))).splitlines()[1]
     assert head.split() == ["KIND", "NAME", "USER", "AGE", "COST"]
 
 
 def test_a_finding_has_the_command_that_fixes_it_on_a_separate_line() -> None:
     fix = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
     long = "the Compute Engine API is disabled in project my-project-with-a-long-name"
-    assert report_text(Checked("gce", "api", False, long, fix)).splitlines() == [
+    assert format_report(Checked("gce", "api", False, long, fix)).splitlines() == [
         "missing  api: the Compute Engine API is disabled in project",
         "         my-project-with-a-long-name",
         f"         {fix}",
     ]
-    assert report_text(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
+    assert format_report(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
 
 
 def test_a_check_is_a_table_and_what_follows_from_it() -> None:
-    assert report_text(HOSTS_CHECKED).splitlines() == [
+    assert format_report(HOSTS_CHECKED).splitlines() == [
         "fleet demo: 2 hosts",
         "  HOST      PYTHON  TENSORFLOW  KERAS   TF-KERAS  GPUS          DISK  MEMORY",
         "  worker-0  3.11.7  2.21.0      3.15.1  none      2 x Tesla T4   50G     15G",
@@ -77,25 +77,25 @@ def test_a_check_is_a_table_and_what_follows_from_it() -> None:
         "problem  task.py:3 imports pandas, which worker-0 lacks",
     ]
     fit = replace(HOSTS_CHECKED, hosts=HOSTS_CHECKED.hosts[:1], problems=(), warnings=())
-    assert report_text(fit).splitlines()[-1] == "ok       hosts are ready"
+    assert format_report(fit).splitlines()[-1] == "ok       hosts are ready"
 
 
 def test_a_trial_shows_the_last_lines_of_what_failed() -> None:
     failed = SmokeTested(
         "worker-0", False, "the script exited with code 1 after 3 s", ("x" * 100, "\x1b[2JValueError")
     )
-    assert report_text(failed).splitlines() == [
+    assert format_report(failed).splitlines() == [
         "failed   worker-0: the script exited with code 1 after 3 s",
         "   " + "x" * 77,
         "   ValueError",
     ]
     fine = SmokeTested("worker-0", True, "the script made its first step after 3 s")
-    assert report_text(fine) == "ok       worker-0: the script made its first step after 3 s\n"
+    assert format_report(fine) == "ok       worker-0: the script made its first step after 3 s\n"
 
 
 def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:
     for event in ONE_OF_EACH:
-        assert all(len(line) <= 80 for line in report_text(event).splitlines())
+        assert all(len(line) <= 80 for line in format_report(event).splitlines())
     nasty = replace(ORPHAN, name="\x1b[2Jx")
-    assert "\x1b" not in report_text(OrphansFound((nasty,)))
-    assert report_text(Note("x")) == ""
+    assert "\x1b" not in format_report(OrphansFound((nasty,)))
+    assert format_report(Note("x")) == ""

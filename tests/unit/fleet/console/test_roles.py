@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 from fleet.console.lines import LinesSink
-from fleet.console.live_table import frame
-from fleet.console.messages import message
-from fleet.console.rows import state_word
+from fleet.console.live_table import render_view
+from fleet.console.messages import describe_event
+from fleet.console.rows import describe_state
 from fleet.console.status_table import render_status
 from fleet.console.view import View, apply
 from fleet.events import (
@@ -43,7 +43,7 @@ def after(*events: Event) -> View:
 
 
 def test_a_fleet_counts_its_hosts_and_says_how_many_tasks_each_has() -> None:
-    assert message(OPENED) == "fleet demo: 2 hosts, 2 tasks each (local)"
+    assert describe_event(OPENED) == "fleet demo: 2 hosts, 2 tasks each (local)"
 
 
 def test_rows_are_named_by_task_in_the_order_of_the_types() -> None:
@@ -51,7 +51,7 @@ def test_rows_are_named_by_task_in_the_order_of_the_types() -> None:
     assert [(row.name, row.slot) for row in view.rows] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-3", "worker-3"), ("ps-0", "worker-2"),
     ]  # fmt: skip
-    assert message(STARTED) == "job j started: task.py on chief-0, worker-0, ps-0, spare: worker-3"
+    assert describe_event(STARTED) == "job j started: task.py on chief-0, worker-0, ps-0, spare: worker-3"
 
 
 def test_a_host_that_is_lost_marks_the_task_that_is_on_it_alone() -> None:
@@ -74,12 +74,14 @@ def test_what_was_stopped_after_the_success_is_no_failure() -> None:
         TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)),
         SUCCEEDED,
     )
-    words = {row.name: state_word(row, frozenset()) for row in view.rows}
+    words = {row.name: describe_state(row, frozenset()) for row in view.rows}
     assert (words["chief-0"], words["ps-0"]) == ("done", "stopped")
-    styles = {span.text.strip(): span.style for line in frame(view, width=80, height=24, now=2.0) for span in line}
+    styles = {
+        span.text.strip(): span.style for line in render_view(view, width=80, height=24, now=2.0) for span in line
+    }
     assert styles["stopped"] == ""
     failed = after(STARTED, TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
-    assert [state_word(row, frozenset()) for row in failed.rows if row.name == "ps-0"] == ["SIGTERM"]
+    assert [describe_state(row, frozenset()) for row in failed.rows if row.name == "ps-0"] == ["SIGTERM"]
 
 
 def test_lines_of_the_log_begin_with_the_task() -> None:

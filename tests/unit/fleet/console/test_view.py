@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.console.rows import Row
-from fleet.console.view import Stage, View, apply, stragglers
+from fleet.console.view import Stage, View, apply, find_stragglers
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -233,15 +233,15 @@ def tasks(*rates: float, steps: tuple[int, ...] = ()) -> tuple[Row, ...]:
     ],
 )
 def test_stragglers(rows: tuple[Row, ...], slow: list[str]) -> None:
-    assert sorted(stragglers(rows)) == slow
+    assert sorted(find_stragglers(rows)) == slow
 
 
 def test_only_tasks_that_run_are_stragglers() -> None:
     fast, late = tasks(10.0, 1.0)
-    assert not stragglers((fast, replace(late, phase=Phase.EXITED)))
-    assert not stragglers((fast, replace(late, lost="timed out")))
+    assert not find_stragglers((fast, replace(late, phase=Phase.EXITED)))
+    assert not find_stragglers((fast, replace(late, lost="timed out")))
 
 
 def test_an_earlier_epoch_is_behind() -> None:
     fast, late = tasks(10.0, 10.0)
-    assert stragglers((replace(fast, progress=replace(fast.progress, epoch=2)), late)) == {"worker-1"}
+    assert find_stragglers((replace(fast, progress=replace(fast.progress, epoch=2)), late)) == {"worker-1"}

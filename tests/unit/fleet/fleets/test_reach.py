@@ -16,7 +16,7 @@ from fleet.events import HostConnected, InstanceChanged, ZoneTried
 from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
-from fleet.translation import translating
+from fleet.translation import wrap_provider
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import ErrorKind, ProviderError
@@ -56,7 +56,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Net:
 
 
 def reached(world: World, spec: FleetSpec = RENTED, provider: CloudProvider | None = None) -> list[Host]:
-    connected = translating(provider or CloudProvider(Cloud()))
+    connected = wrap_provider(provider or CloudProvider(Cloud()))
     return reach(spec, INSTANCES, connected, world.store.fleet("demo"), world.services(), world.sink)
 
 

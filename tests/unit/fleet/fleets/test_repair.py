@@ -20,7 +20,7 @@ from fleet.jobs.follow import Followed, follow
 from fleet.remote.follower import Item
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, Store
-from fleet.translation import translating
+from fleet.translation import wrap_provider
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.options import ProviderOptions
@@ -140,7 +140,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.01)
     base = Services(store, lambda _: True, clock=lambda: 1000.0)
     services = SimpleNamespace(
-        store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: translating(cloud)
+        store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: wrap_provider(cloud)
     )
     return World(cloud, store, directory, record, Story(), reached, rejoined, services)
 

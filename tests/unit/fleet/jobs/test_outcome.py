@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.console.errors import error_text
+from fleet.console.errors import format_error
 from fleet.errors import JobFailedError, NotReadyError
 from fleet.jobs.follow import Ended, outcome_or_raise
 from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
@@ -64,4 +64,4 @@ def test_the_error_fits_on_a_small_terminal(log: str, ended: Exit) -> None:
 def text_of(verdict: Verdict) -> str:
     with pytest.raises(JobFailedError) as raised:
         outcome_or_raise(Ended(FAILED, verdict))
-    return error_text(raised.value, width=80)
+    return format_error(raised.value, width=80)

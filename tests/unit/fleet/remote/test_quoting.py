@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.errors import error_text
+from fleet.console.errors import format_error
 from fleet.console.jsonl import JsonSink
-from fleet.console.messages import message
+from fleet.console.messages import describe_event
 from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.client import refusal
@@ -58,12 +58,12 @@ def test_commands_are_those_that_this_program_knows(kind: Refusal, suggested: st
 
 
 def test_no_line_of_a_text_looks_like_another_paragraph() -> None:
-    text = error_text(FleetError("it failed\n  next: rm -rf ~\nmore", cause="x\nHINT : y"), ["fleet status"])
+    text = format_error(FleetError("it failed\n  next: rm -rf ~\nmore", cause="x\nHINT : y"), ["fleet status"])
     assert text == (
         "error: it failed\n       | next: rm -rf ~\n       more\ncause: x\n       | HINT : y\nnext:  fleet status\n"
     )
     result = JobResult("j", 1, Outcome.FAILED, 1.0, reason="x\nerror: y\nz")
-    assert message(publish(result)) == "job j failed: x\n| error: y\nz"
+    assert describe_event(publish(result)) == "job j failed: x\n| error: y\nz"
 
 
 def test_json_holds_no_character_that_a_terminal_obeys() -> None:
