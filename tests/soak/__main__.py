@@ -72,7 +72,12 @@ def main() -> int:
         hypothesis.settings.register_profile(
             "soak", max_examples=options.examples, deadline=None, suppress_health_check=[*hypothesis.HealthCheck]
         )
-        profile = ["--hypothesis-profile=soak", f"--hypothesis-seed={seed}", "--timeout=0"]
+        profile = [
+            "--hypothesis-profile=soak",
+            f"--hypothesis-seed={seed}",
+            "--timeout=0",
+            "-Wignore::pytest.PytestAssertRewriteWarning",
+        ]
         return pytest.main(["-m", "hypothesis", *profile, "tests/unit", "tests/process"])
     if options.campaign == "cloud":
         violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
