@@ -48,9 +48,8 @@ def _receive(archive: str, digest: str) -> None:
     data = _take(int(line))
     if not is_agent(data):
         _end("bootstrap-failed the agent arrived damaged", 4)
-    for directory in (sys.argv[1], os.path.dirname(archive)):
-        os.makedirs(directory, 0o700, True)
-    new = "%s.%d.new" % (archive, os.getpid())
+    os.makedirs(os.path.dirname(archive), 0o700, True)
+    new = "%s.%s.new" % (archive, os.urandom(8).hex())
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
         written.write(data)
     os.replace(new, archive)
@@ -73,8 +72,9 @@ def _unpack(archive: str, directory: str) -> None:
 
 def _find() -> str:
     """Return the agent: its modules, compiled, or the archive if these cannot be written."""
-    sys.argv[1] = os.path.join(os.path.expanduser("~"), sys.argv[1])
-    directory = os.path.join(sys.argv[1], "agent", sys.argv[2])
+    root = sys.argv[1] = os.path.join(os.path.expanduser("~"), sys.argv[1])
+    os.makedirs(root, 0o700, True)
+    directory = os.path.join(os.environ.pop("FLEET_AGENTS", "") or os.path.join(root, "agent"), sys.argv[2])
     if os.path.isdir(directory):
         return directory
     archive = directory + ".pyz"

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from threading import Event
 
+from provision.directories import make_directory
 from provision.local.processes import MARK, log_name
 from provision.provider import ErrorKind, ProviderError
 
@@ -28,6 +29,7 @@ _SEPARATION_DIRECTORY = Path("/run/sshd")
 # Debian's bash reads ~/.bashrc for a command that comes through SSH, unless another shell started it
 # (shell.c, SSH_SOURCE_BASHRC). That file is for interactive use: it may print, prompt, or be slow.
 _NO_BASHRC = "SHLVL=1"
+AGENTS_VARIABLE = "FLEET_AGENTS"
 
 
 class SshdEndedError(Exception):
@@ -157,6 +159,22 @@ def start(
     raise AssertionError("the last attempt returns or raises")
 
 
+def _agents_directory() -> Path | None:
+    """Return the directory that all local hosts share for agents, because compiling one takes 0.4 s of CPU time.
+
+    Returns:
+        ``FLEET_AGENTS``, else a directory in the user's cache; None if it cannot be used.
+    """
+    from platformdirs import user_cache_path
+
+    directory = Path(os.environ.get(AGENTS_VARIABLE) or user_cache_path("fleet") / "agents").absolute()
+    with contextlib.suppress(OSError):
+        make_directory(directory)
+        if os.access(directory, os.W_OK) and not re.search(r"[\"\\\x00-\x1f]", str(directory)):
+            return directory
+    return None
+
+
 def _quoted(path: Path) -> str:
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -177,7 +195,9 @@ def _free_port(address: str, *, wanted: int) -> int:
 
 def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
     """Start sshd in a new session; its standard error is its log, which later identifies its sessions."""
-    mark = f"{MARK}={instance_id}"
+    variables = f"{MARK}={instance_id} {_NO_BASHRC}"
+    if (agents := _agents_directory()) is not None:
+        variables += f' "{AGENTS_VARIABLE}={agents}"'
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600),
@@ -185,7 +205,7 @@ def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
     ]
     return os.posix_spawn(
         program,
-        [program, "-D", "-e", "-f", str(config), "-o", f"SetEnv={mark} {_NO_BASHRC}"],
+        [program, "-D", "-e", "-f", str(config), "-o", f"SetEnv={variables}"],
         {"PATH": os.defpath, MARK: instance_id},
         file_actions=actions,
         setsid=True,

@@ -11,7 +11,7 @@ from tests.cloud.histories import play_histories
 from tests.emulator import Emulator
 
 SHARES = 4
-HISTORIES = 80  # ./scripts/soak cloud plays any number
+HISTORIES = 32  # ./scripts/soak cloud plays any number
 
 
 @pytest.fixture(scope="module")

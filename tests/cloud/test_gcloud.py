@@ -83,15 +83,12 @@ def gcloud(tmp_path: Path) -> Iterator[Gcloud]:
 
 def test_an_instance_from_creation_to_deletion(gcloud: Gcloud) -> None:
     attributes = "--metadata=enable-guest-attributes=TRUE"
-    [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes, "--labels=fleet=demo")
-    [listed] = gcloud.query("instances", "list", "--filter=labels.fleet=demo AND status=RUNNING")
-    described = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")
-    assert made["id"] == listed["id"] == described["id"]
-    assert described["guestAccelerators"][0]["acceleratorCount"] == 1
-
+    [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
     gcloud.query("instances", "add-metadata", "demo", f"--zone={ZONE}", "--metadata=more=1")
-    metadata = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")["metadata"]
-    assert {item["key"]: item["value"] for item in metadata["items"]} == {
+    described = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")
+    assert made["id"] == described["id"]
+    assert described["guestAccelerators"][0]["acceleratorCount"] == 1
+    assert {item["key"]: item["value"] for item in described["metadata"]["items"]} == {
         "enable-guest-attributes": "TRUE",
         "more": "1",
     }
@@ -125,7 +122,7 @@ def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_p
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
     provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
     names = [f"demo-{store.owner()}-worker-{index}" for index in range(2)]
-    listed = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
+    listed = gcloud.query("instances", "list", "--filter=labels.fleet=demo AND status=RUNNING")
     assert [instance["name"] for instance in listed] == names
     first = listed[0]
     assert first["machineType"].endswith("/n1-standard-8")

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.program import PROGRAM, CommandResult, Program
+from tests.fork_server import start_command
+from tests.program import DEADLINE_S, CommandResult, Program
 
 pytestmark = pytest.mark.wire
 
@@ -15,17 +16,18 @@ ENDLESS = "import time\nwhile True:\n    print('line', flush=True)\n    time.sle
 
 
 def first_line(program: Program, arguments: str, *, both: bool = False) -> CommandResult:
-    """Run a command whose reader takes one line, under pipefail: the exit code is that of the command."""
-    line = f"set -o pipefail; {shlex.quote(str(PROGRAM))} {arguments} {'2>&1' if both else ''} | head -1"
-    done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=program.directory,
-        env=program.environment(),
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    ran = CommandResult(done.returncode, done.stdout, done.stderr.decode())
+    """Run a command whose reader closes the output after one line."""
+    with start_command(
+        shlex.split(arguments),
+        directory=program.directory,
+        environment=program.environment(),
+        stderr=subprocess.STDOUT if both else subprocess.PIPE,
+    ) as client:
+        assert client.stdout is not None
+        line = client.stdout.readline()
+        client.stdout.close()
+        code = client.wait(timeout=DEADLINE_S)
+        ran = CommandResult(code, line, client.stderr.read().decode() if client.stderr else "")
     assert "Traceback" not in ran.err
     assert "BrokenPipe" not in ran.err
     return ran
@@ -33,6 +35,7 @@ def first_line(program: Program, arguments: str, *, both: bool = False) -> Comma
 
 def test_a_closed_output_keeps_the_job_and_the_exit_code(program: Program) -> None:
     program.script("endless.py", ENDLESS)
+    program.script("long.py", "for number in range(20_000): print(number, 'x' * 50)\n")
     program.script("fails.py", "import sys\nfor _ in range(5):\n    print('line', flush=True)\nsys.exit(3)\n")
     program.run("up", "--workers", "1")
 
@@ -47,6 +50,12 @@ def test_a_closed_output_keeps_the_job_and_the_exit_code(program: Program) -> No
     assert program.tasks("worker-0")  # the job still runs
     program.run("stop", "--grace", "1s")
     assert first_line(program, "logs").code == 103
+
+    program.run("train", "long.py")
+    for command in ("logs", "logs -f", "logs -o json"):
+        ran = first_line(program, command)
+        assert ran.code == 0
+        assert "error" not in ran.err.lower()
 
     assert program.run("train", "fails.py", code=100)
     ran = first_line(program, "logs")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.local.sshd import AGENTS_VARIABLE
 from tests.program import PROGRAM, Program, wait_for
 
 pytestmark = pytest.mark.wire
@@ -228,6 +229,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         state=tmp_path_factory.mktemp("one") / "state", directory=tmp_path_factory.mktemp("victim") / "work"
     )
     program.directory.mkdir()
+    program.env[AGENTS_VARIABLE] = str(program.state.parent / "agents")  # other hosts do not run this agent
     program.run("up", "--workers", "1")
     program.script("task.py", WRITES)
     program.run("train", "task.py")
@@ -249,7 +251,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def test_a_hostile_host_cannot_write_outside_the_target_directory(
     hostile: Program, mode: str, code: int, message: str
 ) -> None:
-    (module,) = (hostile.state / "local").glob("*-worker-0/fleet/agent/*/train/agent/requests/stored_jobs.py")
+    (module,) = Path(hostile.env[AGENTS_VARIABLE]).glob("*/train/agent/requests/stored_jobs.py")
     for compiled in module.parent.glob("__pycache__/stored.*"):
         compiled.unlink()
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))

@@ -1,7 +1,7 @@
 """Every path on a host, in one place.
 
 ROOT/                       one fleet's files on this host, readable by their owner alone
-    agent/HASH.pyz          the agent, and HASH/ with its compiled modules
+    agent/HASH.pyz          the agent, and HASH/ with its compiled modules; in $FLEET_AGENTS/ if that is set
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it
     probe.json              cached probes of interpreters and GPUs

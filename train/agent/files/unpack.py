@@ -16,7 +16,7 @@ def unpack(archive: str, directory: str) -> None:
     Raises:
         OSError: the disk is full.
     """
-    temporary = f"{directory}.{os.getpid()}.new"
+    temporary = f"{directory}.{os.urandom(8).hex()}.new"  # hosts with separate process IDs may share it
     try:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(temporary)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.local.sshd import AGENTS_VARIABLE
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, commits, committed, follow
 from train.agent.protocol.records import Exit, Follow, Prepared
@@ -21,6 +22,12 @@ from train.pack import bootstrap_command, build_agent
 
 AGENT = Path(__file__).parents[5] / "train" / "agent"
 SOURCES = sorted(AGENT.rglob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def no_shared_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the agent be in the directory of its host, as on every host that is not local."""
+    monkeypatch.delenv(AGENTS_VARIABLE)
 
 
 def name_of(path: Path) -> str:
@@ -93,6 +100,16 @@ def test_only_the_newest_agents_stay(connect: Connect) -> None:
     shutil.rmtree(directory / build_agent().digest)
     connect()
     assert {path.stem for path in directory.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
+
+
+def test_hosts_share_a_directory_of_agents(connect: Connect, tmp_path: Path) -> None:
+    shared = {AGENTS_VARIABLE: str(tmp_path / "all agents")}
+    first, second = connect(1, env=shared), connect(2, env=shared)
+    assert (first.fetched, second.fetched) == (True, False)
+    assert first.hello
+    assert second.hello
+    assert not list(second.root.rglob("agent"))
+    assert build_agent().digest in {path.name for path in (tmp_path / "all agents").iterdir()}
 
 
 def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
