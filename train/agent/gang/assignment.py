@@ -1,29 +1,30 @@
 """Assign tasks to slots: a spare takes over a lost task, or the gang continues with fewer workers. Pure."""
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from train.agent.gang.states import Assignment
-from train.agent.protocol.cluster import parse_task, task_rank
+from train.agent.protocol.cluster import by_rank, parse_task
 from train.agent.protocol.records import Member
 
-_TRAINING = ("chief", "worker")
+Assignments = Dict[str, str]
+"""Maps each task to the slot that it runs in, in the order of the tasks."""
+
+TRAINING = ("chief", "worker")
 # Vacant tasks are filled in this order: the most essential first.
 _URGENCY = ("chief", "ps", "worker", "evaluator")
 
 
-def initial_assignments(members: Sequence[Member]) -> List[Assignment]:
-    """Return the assignments of the first attempt, in the order of the tasks.
+def initial_assignments(members: Sequence[Member]) -> Assignments:
+    """Return the assignments of the first attempt.
 
     Args:
         members: All slots; spares have no task.
     """
-    assignments = [Assignment(member.slot, member.task) for member in members if member.task]
-    return sorted(assignments, key=lambda assignment: task_rank(assignment.task))
+    return {member.task: member.slot for member in by_rank([member for member in members if member.task])}
 
 
 def reassign(
-    tasks: Sequence[str], before: Sequence[Assignment], available: Sequence[str], fewest: Optional[int]
-) -> Optional[List[Assignment]]:
+    tasks: Sequence[str], before: Assignments, available: Sequence[str], fewest: Optional[int]
+) -> Optional[Assignments]:
     """Return the assignments of the next attempt, or None if too few slots are available.
 
     Available slots keep their tasks, and free slots take the vacant ones. If there are not enough, the evaluator and
@@ -36,7 +37,7 @@ def reassign(
         available: Slots that can take part, in order.
         fewest: Minimum number of workers; None means that all tasks must be filled.
     """
-    slots_by_task = {assignment.task: assignment.slot for assignment in before if assignment.slot in available}
+    slots_by_task = {task: slot for task, slot in before.items() if slot in available}
     free = [slot for slot in available if slot not in slots_by_task.values()]
     vacant = sorted((task for task in tasks if task not in slots_by_task), key=_urgency)
     slots_by_task.update({task: free[index] for index, task in enumerate(vacant[: len(free)])})
@@ -50,7 +51,7 @@ def reassign(
         if not _has_enough_workers(tasks, slots_by_task, fewest):
             return None
         slots_by_task = _renumber(tasks, slots_by_task)
-    return [Assignment(slots_by_task[task], task) for task in tasks if task in slots_by_task]
+    return {task: slots_by_task[task] for task in tasks if task in slots_by_task}
 
 
 def _task_type(task: str) -> str:
@@ -62,7 +63,7 @@ def _urgency(task: str) -> Tuple[int, int]:
     return _URGENCY.index(task_type), index
 
 
-def _reassign_slot(task: str, slots_by_task: "dict[str, str]") -> bool:
+def _reassign_slot(task: str, slots_by_task: Assignments) -> bool:
     """Give the slot of the least urgent task to `task`. Return False if no task can be given up."""
     expendable = [other for other in slots_by_task if _task_type(other) in ("worker", "evaluator")]
     if not expendable:
@@ -71,13 +72,13 @@ def _reassign_slot(task: str, slots_by_task: "dict[str, str]") -> bool:
     return True
 
 
-def _has_enough_workers(tasks: Sequence[str], slots_by_task: "dict[str, str]", fewest: int) -> bool:
+def _has_enough_workers(tasks: Sequence[str], slots_by_task: Assignments, fewest: int) -> bool:
     wanted = sum(_task_type(task) == "worker" for task in tasks)
     left = sum(_task_type(task) == "worker" for task in slots_by_task)
     return bool(trainers(list(slots_by_task))) and left >= min(wanted, max(1, fewest))
 
 
-def _renumber(tasks: Sequence[str], slots_by_task: "dict[str, str]") -> "dict[str, str]":
+def _renumber(tasks: Sequence[str], slots_by_task: Assignments) -> Assignments:
     workers = [task for task in tasks if _task_type(task) == "worker"]
     remaining = [slots_by_task[task] for task in workers if task in slots_by_task]
     others = {task: slot for task, slot in slots_by_task.items() if task not in workers}
@@ -86,7 +87,7 @@ def _renumber(tasks: Sequence[str], slots_by_task: "dict[str, str]") -> "dict[st
 
 def trainers(tasks: Sequence[str]) -> List[str]:
     """Return the tasks that train. Only they decide the success of a job, and only they can hang."""
-    return [task for task in tasks if _task_type(task) in _TRAINING]
+    return [task for task in tasks if _task_type(task) in TRAINING]
 
 
 def is_evaluator(task: str) -> bool:

@@ -98,7 +98,7 @@ class Peer(NamedTuple):
     leader: str
     slot: Slot
     mode_since: float  # when it started to follow or seek this candidate
-    gang: Optional[Gang] = None
+    gang: Optional[Gang] = None  # if it leads
     connected: FrozenSet[str] = frozenset()
     passed_over: FrozenSet[str] = frozenset()  # candidates that did not answer
     candidate: str = ""
@@ -180,9 +180,9 @@ def deadline(peer: Peer, now: float) -> Optional[float]:
     """Return when to feed `DeadlineReached`, or None."""
     if peer.slot.finished:
         return None
-    if peer.mode is Mode.LEADING:
-        gang_deadline = scheduling.deadline(peer.gang, now) if peer.gang is not None else None
-        return min((point for point in (gang_deadline, peer.probe_at) if point is not None), default=None)
+    if peer.gang is not None:
+        due = (scheduling.deadline(peer.gang, now), peer.probe_at)
+        return min((point for point in due if point is not None), default=None)
     if peer.mode is Mode.FOLLOWING and peer.joined:
         return None
     return peer.mode_since + _patience_s(peer)
@@ -198,7 +198,7 @@ def _patience_s(peer: Peer) -> float:
 def _describe_slot(peer: Peer, slot: str) -> str:
     """``worker-1 (10.0.0.3)``."""
     name = peer.slot.desired.display_name(slot) if peer.slot.desired is not None else slot
-    return called([member._replace(task=name) for member in peer.terms.slots if member.slot == slot], name)
+    return called(peer.terms.slots, slot, name)
 
 
 def _rank(peer: Peer, slot: str) -> int:
@@ -215,7 +215,7 @@ def _step_slot(peer: Peer, event: SlotEvent) -> Step:
 
 def _settle(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     """Synchronize the gang with the local slot, and send each connected slot what is new."""
-    if peer.mode is Mode.LEADING:
+    if peer.gang is not None:
         peer, more = _synchronize(peer, now)
         actions = [*actions, *more]
     sent = {slot: message for slot, message in peer.sent.items() if slot in peer.connected}
@@ -262,7 +262,7 @@ def _missing_slots(peer: Peer) -> List[str]:
 
 
 def _message_for(peer: Peer, slot: str) -> Optional[Message]:
-    if peer.mode is Mode.LEADING and peer.gang is not None:
+    if peer.gang is not None:
         return None if peer.gang.isolated else peer.slot.desired  # what the local slot follows, too
     follows = peer.mode is Mode.FOLLOWING and slot == peer.leader
     seeks = peer.mode is Mode.SEEKING and slot == peer.candidate and not peer.newcomer
@@ -280,13 +280,16 @@ def _peer_connected(peer: Peer, event: PeerConnected) -> Peer:
 
 
 def _peer_lost(peer: Peer, event: PeerLost, now: float) -> Step:
-    peer = peer._replace(connected=peer.connected - {event.slot})
-    if peer.mode is Mode.LEADING and peer.gang is not None:
-        return peer._replace(gang=scheduling.mark_lost(peer.gang, event.slot, event.reason, now)), []
-    if peer.mode is Mode.FOLLOWING and event.slot == peer.leader:
-        return _leader_lost(peer, event.reason, now)
-    if peer.mode is Mode.SEEKING and event.slot == peer.candidate:
-        return _seek_leader(peer._replace(passed_over=peer.passed_over | {event.slot}), [], now)
+    return _slot_lost(peer._replace(connected=peer.connected - {event.slot}), event.slot, event.reason, now)
+
+
+def _slot_lost(peer: Peer, slot: str, reason: str, now: float) -> Step:
+    if peer.gang is not None:
+        return peer._replace(gang=scheduling.mark_lost(peer.gang, slot, reason, now)), []
+    if peer.mode is Mode.FOLLOWING and slot == peer.leader:
+        return _leader_lost(peer, reason, now)
+    if peer.mode is Mode.SEEKING and slot == peer.candidate:
+        return _seek_leader(peer._replace(passed_over=peer.passed_over | {slot}), [], now)
     return peer, []
 
 
@@ -331,17 +334,14 @@ def _stop_local_task(peer: Peer, reason: Reason) -> Step:
 def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     """Dial the first slot by rank that may still be alive; lead if that is the local slot."""
     gone = peer.passed_over | set(peer.lost)
-    if peer.newcomer:
-        others = [slot for slot in ranked(peer.terms) if slot not in gone and slot != peer.local_slot]
-        if not others:
-            # It never took part in the job: the result of any other host takes precedence.
-            return _finish_isolated(
-                peer, End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found")), now
-            )
-        peer = peer._replace(mode=Mode.SEEKING, term=0, candidate=others[0], mode_since=now, cut_off=False)
-        return peer, [*actions, Dial(others[0])]
-    candidate = next(slot for slot in ranked(peer.terms) if slot not in gone or slot == peer.local_slot)
-    peer = peer._replace(mode=Mode.SEEKING, candidate=candidate, mode_since=now, cut_off=False)
+    others = [slot for slot in ranked(peer.terms) if slot not in gone and slot != peer.local_slot]
+    if peer.newcomer and not others:
+        # It never took part in the job: the result of any other host takes precedence.
+        end = End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found"))
+        return _finish_isolated(peer, end, now)
+    candidate = min(others if peer.newcomer else [*others, peer.local_slot], key=task_rank)
+    term = 0 if peer.newcomer else peer.term
+    peer = peer._replace(mode=Mode.SEEKING, term=term, candidate=candidate, mode_since=now, cut_off=False)
     if candidate != peer.local_slot:
         return peer, [*actions, Dial(candidate)]
     reason = Reason(peer.lost.get(peer.leader, ""), ReasonKind.HOST_LOST)
@@ -400,7 +400,7 @@ def _follow(peer: Peer, leader: str, term: int, now: float) -> Step:
 def _receive(peer: Peer, event: MessageReceived, now: float) -> Step:
     message = event.message
     if isinstance(message, SlotStatus):
-        if peer.mode is Mode.LEADING and peer.gang is not None and event.slot == message.slot:
+        if peer.gang is not None and event.slot == message.slot:
             return peer._replace(gang=scheduling.receive_status(peer.gang, message, now)), []
         # A leader sends no status. Two connections may reorder older messages, which have an earlier term.
         if peer.mode is Mode.FOLLOWING and event.slot == peer.leader and message.term >= peer.term:
@@ -413,18 +413,18 @@ def _receive(peer: Peer, event: MessageReceived, now: float) -> Step:
 
 def _has_priority(peer: Peer, claim: LeaderClaim) -> bool:
     """Return True if a claim to lead is better than that of the current leader."""
-    ours = _claim(peer)
-    return (claim.running, claim.term, -_rank(peer, claim.leader)) > (
-        ours.running,
-        ours.term,
-        -_rank(peer, ours.leader),
-    )
+
+    def priority(claimed: LeaderClaim) -> Tuple[bool, int, int]:
+        return claimed.running, claimed.term, -_rank(peer, claimed.leader)
+
+    return priority(claim) > priority(_claim(peer))
 
 
 def _claim(peer: Peer) -> LeaderClaim:
     desired_state = peer.slot.desired
-    is_known = peer.mode is not Mode.SEEKING and desired_state is not None and desired_state.leader == peer.leader
-    return LeaderClaim(peer.term, peer.leader, is_known and desired_state is not None and desired_state.running)
+    if peer.mode is Mode.SEEKING or desired_state is None or desired_state.leader != peer.leader:
+        return LeaderClaim(peer.term, peer.leader)
+    return LeaderClaim(peer.term, peer.leader, desired_state.running)
 
 
 def _accept_desired_state(peer: Peer, sender: str, desired_state: DesiredState, now: float) -> Step:
@@ -441,9 +441,8 @@ def _accept_desired_state(peer: Peer, sender: str, desired_state: DesiredState, 
         if peer.mode is Mode.SEEKING:  # the new leader ignored what was sent to it before it led
             peer = peer._replace(sent={slot: message for slot, message in peer.sent.items() if slot != sender})
         peer, actions = _follow(peer, sender, desired_state.term, now)
-        actions = (
-            [action for action in actions if not isinstance(action, Dial)] if sender in peer.connected else actions
-        )
+        if sender in peer.connected:
+            actions = [action for action in actions if not isinstance(action, Dial)]
     elif peer.mode is Mode.SEEKING:
         peer = peer._replace(mode=Mode.FOLLOWING, lost={})
     timeout_s = peer.terms.policy.timeout_s
@@ -457,7 +456,8 @@ def _receive_claim(peer: Peer, sender: str, message: LeaderClaim, now: float) ->
     if peer.slot.finished or message.leader == peer.local_slot:
         return peer, []
     if message.term == 0 and not message.leader:
-        return _receive_newcomer(peer, sender, now)
+        # A new supervisor in an existing slot: it will not lead, and nothing of its predecessor is left.
+        return _slot_lost(peer, sender, _REPLACED, now)
     if peer.mode is Mode.SEEKING:
         return _receive_claim_while_seeking(peer, sender, message, now)
     hands_over = sender == peer.leader and message.leader != sender
@@ -477,28 +477,16 @@ def _receive_claim_while_seeking(peer: Peer, sender: str, message: LeaderClaim, 
     return _follow(peer, message.leader, message.term, now)
 
 
-def _receive_newcomer(peer: Peer, slot: str, now: float) -> Step:
-    """Handle a new supervisor in an existing slot: it will not lead, and nothing of its predecessor is left."""
-    if peer.mode is Mode.LEADING and peer.gang is not None:
-        return peer._replace(gang=scheduling.mark_lost(peer.gang, slot, _REPLACED, now)), []
-    if peer.mode is Mode.FOLLOWING and slot == peer.leader:
-        return _leader_lost(peer, _REPLACED, now)
-    if peer.mode is Mode.SEEKING and slot == peer.candidate:
-        return _seek_leader(peer._replace(passed_over=peer.passed_over | {slot}), [], now)
-    return peer, []
-
-
 # --- deadlines and users -------------------------------------------------------------------------------------------
 
 
 def _deadline_reached(peer: Peer, now: float) -> Step:
-    if peer.mode is Mode.LEADING:
-        actions: List[PeerAction] = []
+    if peer.gang is not None:
+        gang, actions = scheduling.advance(peer.gang, now), []
         if peer.probe_at is not None and now >= peer.probe_at:
-            claim = _claim(peer)
-            actions = [ProbePeer(slot, claim) for slot in _missing_slots(peer)]
+            actions = [ProbePeer(slot, _claim(peer)) for slot in _missing_slots(peer)]
             peer = peer._replace(probe_at=now + PROBE_INTERVAL_S)
-        return (peer._replace(gang=scheduling.advance(peer.gang, now)) if peer.gang is not None else peer), actions
+        return peer._replace(gang=gang), list(actions)
     late = deadline(peer, now)
     if late is None or now < late:
         return peer, []
@@ -520,7 +508,7 @@ def _leader_timed_out(peer: Peer, now: float) -> Step:
 
 
 def _stop_requested(peer: Peer, grace_s: float, now: float) -> Step:
-    if peer.mode is Mode.LEADING and peer.gang is not None:
+    if peer.gang is not None:
         return peer._replace(gang=scheduling.request_stop(peer.gang, grace_s, now)), []
     peer = peer._replace(slot=reconciler.update_status(peer.slot, stop_grace_s=grace_s))
     if peer.joined:

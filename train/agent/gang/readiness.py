@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
+from train.agent.gang.assignment import TRAINING
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member, ReasonKind
 from train.agent.protocol.wording import endpoint, join_names
@@ -25,8 +26,6 @@ ANOTHER = "answers there"  # follows the name of a task
 _ALL_TCP = "(all TCP among the hosts of the fleet)"
 # Releases of one package may differ between hosts only in their third number.
 _PACKAGES = {"tensorflow": "TensorFlow", "keras": "Keras", "tf_keras": "tf-keras"}
-# Only these take part in collective operations.
-_TRAINING = ("chief", "worker")
 
 
 class Facts(NamedTuple):
@@ -258,7 +257,7 @@ def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> 
 
 
 def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
-    training = [member for member in members if parse_task(member.task)[0] in _TRAINING]
+    training = [member for member in members if parse_task(member.task)[0] in TRAINING]
     groups = _group_by(training, facts, lambda host_facts: host_facts.machine)
     groups.pop("", None)
     if len(groups) > 1:
@@ -270,7 +269,7 @@ def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]
 
 def _gpu_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
     kinds = {parse_task(member.task)[0] for member in members}
-    computing = ("worker",) if "ps" in kinds else _TRAINING  # a coordinator does not compute
+    computing = ("worker",) if "ps" in kinds else TRAINING  # a coordinator does not compute
     training = [member for member in members if parse_task(member.task)[0] in computing]
     groups = _group_by(training, facts, lambda host_facts: _describe_gpus(host_facts.gpus))
     if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:

@@ -222,6 +222,8 @@ class Slot(NamedTuple):
 
 
 Step = Tuple[Slot, List[SlotAction]]
+# Fields of the status that do not belong to an attempt.
+_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted")
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
@@ -262,18 +264,7 @@ def _accept_desired_state(slot: Slot, desired: DesiredState) -> Slot:
 def _begin_attempt(slot: Slot, attempt: int) -> Slot:
     if attempt <= slot.attempt:
         return slot
-    before = slot.status
-    status = SlotStatus(
-        before.slot,
-        attempt,
-        facts=before.facts,
-        address=before.address,
-        link_port=before.link_port,
-        snapshot=before.snapshot,
-        source=before.source,
-        stop_grace_s=before.stop_grace_s,
-        preempted=before.preempted,
-    )
+    status = SlotStatus(slot.name, attempt, **{name: getattr(slot.status, name) for name in _OF_HOST})
     return slot._replace(status=status, work=Work())
 
 
@@ -337,14 +328,10 @@ def _stop_task(slot: Slot, desired: DesiredState) -> Step:
 def _report_end(slot: Slot, desired: DesiredState) -> Step:
     if desired.stage is Stage.RESULT and desired.result is not None:
         return slot._replace(finished=True), [Finish(desired.result)]
-    if desired.stage is not Stage.WAIT or desired.attempt != slot.attempt or slot.work.end_reported:
+    if desired.ended is None or desired.attempt != slot.attempt or slot.work.end_reported:
         return slot, []
-    exits = {desired.display_name(name): ended for name, ended in desired.exits.items()}
-    first = desired.display_name(desired.first_failed_slot)
-    text, kind = desired.reason
-    ended = AttemptEnded(slot.name, desired.attempt, 0.0, first, text, exits, desired.retry_s, reason_kind=kind)
-    ended = ended._replace(preempted=desired.preempted, first_failed_slot=desired.first_failed_slot)
-    return _update_work(slot, end_reported=True), [ReportAttemptEnd(ended)] if desired.task_of(slot.name) else []
+    ended = ReportAttemptEnd(desired.ended._replace(slot=slot.name))
+    return _update_work(slot, end_reported=True), [ended] if desired.task_of(slot.name) else []
 
 
 def _prepare_task(slot: Slot, desired: DesiredState) -> Step:

@@ -5,18 +5,27 @@ Distributed TensorFlow hangs if a peer is missing, so there is no partial operat
 again together, with new ports, from the newest complete checkpoint.
 """
 
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang import readiness
-from train.agent.gang.assignment import initial_assignments, is_coordinated, is_evaluator, reassign, trainers
+from train.agent.gang.assignment import (
+    Assignments,
+    initial_assignments,
+    is_coordinated,
+    is_evaluator,
+    reassign,
+    trainers,
+)
 from train.agent.gang.hang import blocking_task, describe_hang
-from train.agent.gang.states import Assignment, DesiredState, SlotStatus, Stage
+from train.agent.gang.states import DesiredState, SlotStatus, Stage
+from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
     GRACE_S,
     JOIN_TIMEOUT_S,
     LINK_TIMEOUT_S,
     NO_REASON,
+    AttemptEnded,
     Exit,
     HangInspection,
     JobResult,
@@ -69,7 +78,7 @@ class Terms(NamedTuple):
     @property
     def tasks(self) -> Tuple[str, ...]:
         """Return all tasks of the job, in order."""
-        return tuple(assignment.task for assignment in initial_assignments(self.slots))
+        return tuple(initial_assignments(self.slots))
 
 
 class End(NamedTuple):
@@ -208,10 +217,10 @@ def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
 def advance(gang: Gang, now: float) -> Gang:
     """Return the gang after all transitions that are due by `now`."""
     while True:
-        following = _STEPS[gang.stage](_enforce_job_timeout(gang, now), now)
-        if following is gang:
+        before, gang = gang, _enforce_job_timeout(gang, now)
+        gang = _STEPS[gang.stage](gang, now) if gang.stage in _STEPS else gang
+        if gang is before:
             return gang
-        gang = following
 
 
 def deadline(gang: Gang, now: float) -> Optional[float]:
@@ -253,16 +262,27 @@ def desired_state(gang: Gang) -> DesiredState:
         started=gang.started,
         snapshot=gang.snapshot,
         sources=sources if gang.snapshot is not None else [],
-        reason=end.reason._replace(text=end.summary or end.reason.text),
+        reason=_summarize(end),
         first_failed_slot=end.first_failed_slot,
         preempted=_is_tolerated_preemption(gang),
         grace_s=gang.grace_s,
-        exits=_exits(gang) if gang.stage is Stage.WAIT else {},
-        retry_s=_retry_s(gang) if gang.stage is Stage.WAIT else 0.0,
+        ended=_attempt_ended(gang, end) if gang.stage is Stage.WAIT else None,
         notices=list(gang.notices),
         inspection=gang.hang.inspection,
         result=gang.result,
         trained=gang.evaluation.trained_at is not None,
+    )
+
+
+def _summarize(end: End) -> Reason:
+    return end.reason._replace(text=end.summary or end.reason.text)
+
+
+def _attempt_ended(gang: Gang, end: End) -> AttemptEnded:
+    reason, first = _summarize(end), _display_name(gang, end.first_failed_slot)
+    ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, _exits(gang), _retry_s(gang))
+    return ended._replace(
+        preempted=_is_tolerated_preemption(gang), first_failed_slot=end.first_failed_slot, reason_kind=reason.kind
     )
 
 
@@ -312,12 +332,11 @@ def _display_name(gang: Gang, slot: str) -> str:
 
 def _describe_slot(gang: Gang, slot: str) -> str:
     """Return the name with the address: ``ps-0 (10.0.0.4)``."""
-    address = next((member.address for member in gang.terms.slots if member.slot == slot), "")
-    return f"{_display_name(gang, slot)} ({address})" if address else _display_name(gang, slot)
+    return called(gang.terms.slots, slot, _display_name(gang, slot))
 
 
 def _find_slot(gang: Gang, name: str) -> str:
-    return next((slot for slot in _assigned_slots(gang) if _display_name(gang, slot) == name), name)
+    return _assignments(gang).get(name, name)
 
 
 def _status_of(gang: Gang, slot: str) -> SlotStatus:
@@ -333,8 +352,9 @@ def _has_ended(gang: Gang, slot: str) -> bool:
 
 
 def _exits(gang: Gang) -> Dict[str, Exit]:
-    exits = {slot: _status_of(gang, slot).exit for slot in _assigned_slots(gang)}
-    return {slot: ended for slot, ended in exits.items() if ended is not None}
+    """Return the exits of the tasks that have ended."""
+    exits = {member.task: _status_of(gang, member.slot).exit for member in gang.members}
+    return {task: ended for task, ended in exits.items() if ended is not None}
 
 
 def _unready_slots(gang: Gang) -> List[str]:
@@ -342,29 +362,19 @@ def _unready_slots(gang: Gang) -> List[str]:
     return [report.slot for report in statuses if not report.held or report.facts is None]
 
 
-def _members(
-    terms: Terms, assignments: Sequence[Assignment], statuses: Mapping[str, SlotStatus]
-) -> Tuple[Member, ...]:
-    slots = {member.slot: member for member in terms.slots}
-    return tuple(
-        _member(slots[assignment.slot], statuses.get(assignment.slot))._replace(task=assignment.task)
-        for assignment in assignments
-    )
+def _members(terms: Terms, assignments: Assignments, statuses: Mapping[str, SlotStatus]) -> Tuple[Member, ...]:
+    """Return the tasks with the current addresses and ports; another host may have replaced that of a slot."""
+    members = []
+    for task, slot in assignments.items():
+        member = next(member for member in terms.slots if member.slot == slot)
+        now = statuses.get(slot, SlotStatus(slot))
+        address, port, link_port = now.address or member.address, now.port or member.port, now.link_port
+        members.append(Member(slot, task, address, port, link_port or member.link_port))
+    return tuple(members)
 
 
-def _assignments(gang: Gang) -> List[Assignment]:
-    return [Assignment(member.slot, member.task) for member in gang.members]
-
-
-def _member(initial: Member, status: Optional[SlotStatus]) -> Member:
-    """Return the current address and ports of a slot; another host may have replaced the first one."""
-    if status is None:
-        return initial
-    return initial._replace(
-        address=status.address or initial.address,
-        port=status.port or initial.port,
-        link_port=status.link_port or initial.link_port,
-    )
+def _assignments(gang: Gang) -> Assignments:
+    return {member.task: member.slot for member in gang.members}
 
 
 def _is_preempted(gang: Gang, slot: str) -> bool:
@@ -480,10 +490,15 @@ def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = No
     return _enter(gang._replace(end=end, grace_s=grace_s), Stage.STOP, now)
 
 
-def _advance_reserve(gang: Gang, now: float) -> Gang:
+def _advance_start(gang: Gang, now: float) -> Gang:
     failure = _find_failure(gang)
     if failure is not None:
-        return _end_attempt(gang, failure, now)
+        is_final = not gang.started and gang.stage is not Stage.RESERVE
+        return _end_attempt(gang, failure._replace(final=is_final), now)
+    return _START_STEPS[gang.stage](gang, now)
+
+
+def _advance_reserve(gang: Gang, now: float) -> Gang:
     ports = {slot: _status_of(gang, slot).port for slot in _assigned_slots(gang)}
     if not all(ports.values()):
         return _enforce_join_timeout(gang, [slot for slot, port in ports.items() if not port], now)
@@ -507,9 +522,6 @@ def _fall_back_to_older_checkpoint(gang: Gang) -> Gang:
 
 
 def _advance_launch(gang: Gang, now: float) -> Gang:
-    failure = _find_failure(gang)
-    if failure is not None:
-        return _end_attempt(gang, failure._replace(final=not gang.started), now)
     missing = _unready_slots(gang)
     return _enforce_join_timeout(gang, missing, now) if missing else _enter(gang, Stage.CHECK, now)
 
@@ -529,9 +541,6 @@ def _enforce_join_timeout(gang: Gang, missing: List[str], now: float) -> Gang:
 
 
 def _advance_check(gang: Gang, now: float) -> Gang:
-    failure = _find_failure(gang)
-    if failure is not None:
-        return _end_attempt(gang, failure._replace(final=not gang.started), now)
     probe_results = {slot: _status_of(gang, slot).probe_results for slot in _assigned_slots(gang)}
     if any(results is None for results in probe_results.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
         return gang
@@ -736,7 +745,7 @@ def _give_up(gang: Gang, why: str, now: float) -> Gang:
     return _finish(gang, now)
 
 
-def _begin_attempt(gang: Gang, assignments: Sequence[Assignment], now: float) -> Gang:
+def _begin_attempt(gang: Gang, assignments: Assignments, now: float) -> Gang:
     attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.statuses.values()))
     changes = _describe_changes(_assignments(gang), assignments)
     survived = _is_tolerated_preemption(gang)
@@ -755,12 +764,10 @@ def _begin_attempt(gang: Gang, assignments: Sequence[Assignment], now: float) ->
     return _enter(gang, Stage.RESERVE, now)
 
 
-def _describe_changes(before: Sequence[Assignment], after: Sequence[Assignment]) -> str:
-    tasks_before = {assignment.slot: assignment.task for assignment in before}
-    changed = [assignment for assignment in after if tasks_before.get(assignment.slot) != assignment.task]
-    gone = [assignment.slot for assignment in before if assignment.slot not in {other.slot for other in after}]
+def _describe_changes(before: Assignments, after: Assignments) -> str:
+    gone = [slot for slot in before.values() if slot not in after.values()]
     clauses = [f"without slot {', '.join(gone)}"] if gone else []
-    clauses += [f"{assignment.task} runs in slot {assignment.slot}" for assignment in changed]
+    clauses += [f"{task} runs in slot {slot}" for task, slot in after.items() if before.get(task) != slot]
     return ", ".join(clauses)
 
 
@@ -773,17 +780,12 @@ def _finish(gang: Gang, now: float) -> Gang:
         0.0,
         _display_name(gang, end.first_failed_slot),
         end.reason.text,
-        {_display_name(gang, slot): ended for slot, ended in _exits(gang).items()},
+        _exits(gang),
         gang.started,
         isolated=gang.isolated or 2 * len(gang.connected) <= len(gang.terms.slots),
         reason_kind=end.reason.kind,
     )
     return _enter(gang._replace(result=result), Stage.RESULT, now)
-
-
-def _advance_result(gang: Gang, now: float) -> Gang:
-    del now
-    return gang
 
 
 # --- hang detection ------------------------------------------------------------------------------------------------
@@ -844,22 +846,25 @@ def _evaluate_inspection(gang: Gang, latest: float, now: float) -> Gang:
     hangs = {_display_name(gang, report.slot): report.hang for report in inspected if report.hang is not None}
     for slot, task in ((member.slot, member.task) for member in members if _has_ended(gang, member.slot)):
         hangs[task] = HangInspection(slot, task, gang.attempt, 0.0, "", "", [])
-    message, first_failed_slot = describe_hang(hangs, members), _find_slot(gang, blocking_task(hangs, members))
-    if _is_start_overdue(gang, now):
-        reason = Reason(f"no first step within {policy.start_timeout_s:g} s: {message}", ReasonKind.HANG)
-        return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
-    reason = Reason(f"no progress for {policy.hang_timeout_s:g} s: {message}", ReasonKind.HANG)
-    if policy.on_hang is OnHang.RESTART:
+    first_failed_slot, is_overdue = _find_slot(gang, blocking_task(hangs, members)), _is_start_overdue(gang, now)
+    clause = f"no progress for {policy.hang_timeout_s:g} s"
+    if is_overdue:
+        clause = f"no first step within {policy.start_timeout_s:g} s"
+    reason = Reason(f"{clause}: {describe_hang(hangs, members)}", ReasonKind.HANG)
+    if is_overdue or policy.on_hang is OnHang.RESTART:
         return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
     return gang._replace(notices=(*gang.notices, reason.text))
 
 
-_STEPS: Dict[Stage, Callable[[Gang, float], Gang]] = {
+_Step = Callable[[Gang, float], Gang]
+_START_STEPS: Dict[Stage, _Step] = {
     Stage.RESERVE: _advance_reserve,
     Stage.LAUNCH: _advance_launch,
     Stage.CHECK: _advance_check,
+}
+_STEPS: Dict[Stage, _Step] = {
+    **dict.fromkeys(_START_STEPS, _advance_start),
     Stage.GO: _advance_go,
     Stage.STOP: _advance_stop,
     Stage.WAIT: _advance_wait,
-    Stage.RESULT: _advance_result,
 }

@@ -9,16 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang.readiness import Facts
-from train.agent.protocol.records import (
-    NO_REASON,
-    Exit,
-    HangInspection,
-    JobResult,
-    Member,
-    Reason,
-    build,
-    to_dict,
-)
+from train.agent.protocol import records
+from train.agent.protocol.records import NO_REASON, Member, Reason, build, to_dict
 from train.agent.protocol.strict_json import parse_json
 
 
@@ -32,13 +24,6 @@ class Stage(str, Enum):
     STOP = "stop"
     WAIT = "wait"  # nothing runs; wait for the back-off and the hosts of the next attempt
     RESULT = "result"
-
-
-class Assignment(NamedTuple):
-    """A slot and the task that it runs."""
-
-    slot: str
-    task: str
 
 
 class Source(NamedTuple):
@@ -65,11 +50,10 @@ class DesiredState(NamedTuple):
     first_failed_slot: str = ""
     preempted: bool = False  # the host of that slot was lost, which is not a failure of the job
     grace_s: float = 0.0
-    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by slot
-    retry_s: float = 0.0
+    ended: Optional[records.AttemptEnded] = None  # in the stage `wait`, to be completed with the slot that reports it
     notices: List[str] = []  # noqa: RUF012 - never changed; all notices of this attempt
     inspection: int = 0  # number of the latest inspection of the tasks
-    result: Optional[JobResult] = None
+    result: Optional[records.JobResult] = None
     trained: bool = False  # all tasks that decide the job's success have succeeded
 
     @property
@@ -94,7 +78,7 @@ class SlotStatus(NamedTuple):
     port: int = 0
     held: bool = False  # at its gate
     probe_results: Optional[Dict[str, str]] = None  # slot -> error; empty if its port is reachable
-    exit: Optional[Exit] = None
+    exit: Optional[records.Exit] = None
     reason: Reason = NO_REASON  # what the agent knows beyond the exit status
     closed: bool = True  # no process of the attempt exists
     facts: Optional[Facts] = None
@@ -108,7 +92,7 @@ class SlotStatus(NamedTuple):
     idle_s: float = 0.0  # since its processes last used the CPU
     stepped: bool = False  # it reported a training step
     inspected: int = 0
-    hang: Optional[HangInspection] = None
+    hang: Optional[records.HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
     term: int = 0  # of the leader that the sender follows
 

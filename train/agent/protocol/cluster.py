@@ -78,10 +78,10 @@ def chief_of(members: Sequence[Member]) -> Member:
     raise ValueError("a job has a chief or a worker 0")
 
 
-def called(members: Sequence[Member], task: str) -> str:
-    """Return the task with its address: ``worker-1 (10.0.0.3)``."""
-    address = next((member.address for member in members if member.task == task), "")
-    return f"{task} ({address})" if address else task
+def called(members: Sequence[Member], slot: str, name: str) -> str:
+    """Return the name of a slot with its address: ``worker-1 (10.0.0.3)``."""
+    address = next((member.address for member in members if member.slot == slot), "")
+    return f"{name} ({address})" if address else name
 
 
 def tf_config(members: Sequence[Member], task: str) -> str:

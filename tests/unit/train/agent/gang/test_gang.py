@@ -272,7 +272,8 @@ def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play.exit("worker-1", KILLED)
     play.close()
     order = scheduling.desired_state(play.gang)
-    assert (order.stage, order.retry_s, order.first_failed_slot, order.exits) == (
+    assert order.ended is not None
+    assert (order.stage, order.ended.retry_s, order.first_failed_slot, order.ended.exits) == (
         Stage.WAIT,
         1.0,
         "worker-1",
@@ -291,7 +292,9 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
     for wait_s in (1.0, 2.0):
         play.exit("worker-0", KILLED)
         play.close()
-        assert (play.gang.stage, scheduling.desired_state(play.gang).retry_s) == (Stage.WAIT, wait_s)
+        ended = scheduling.desired_state(play.gang).ended
+        assert ended is not None
+        assert (play.gang.stage, ended.retry_s) == (Stage.WAIT, wait_s)
         play.wait(wait_s)
         play.start()
     play.exit("worker-0", KILLED)

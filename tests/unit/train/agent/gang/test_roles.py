@@ -6,49 +6,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.gang.assignment import initial_assignments, is_coordinated, is_evaluator, reassign, trainers
-from train.agent.gang.states import Assignment
 from train.agent.protocol.records import Member
 
 TASKS = ["worker-0", "worker-1", "worker-2"]
-CAST = [Assignment(task, task) for task in TASKS]
+CAST = {task: task for task in TASKS}
 
 
 def test_in_the_first_attempt_spares_have_no_task() -> None:
     members = [Member(f"worker-{n}", f"worker-{n}" if n < 2 else "", "10.0.0.1", 2222, 4000) for n in (2, 0, 1)]
-    assert initial_assignments(members) == CAST[:2]
+    assert initial_assignments(members) == {task: task for task in TASKS[:2]}
 
 
 def test_a_spare_takes_over_the_vacant_task() -> None:
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2", "worker-3"], 3) == [
-        Assignment("worker-0", "worker-0"),
-        Assignment("worker-3", "worker-1"),
-        Assignment("worker-2", "worker-2"),
-    ]
+    assert reassign(TASKS, CAST, ["worker-0", "worker-2", "worker-3"], 3) == {
+        "worker-0": "worker-0",
+        "worker-1": "worker-3",
+        "worker-2": "worker-2",
+    }
 
 
 def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> None:
     smaller = reassign(TASKS, CAST, ["worker-1", "worker-2"], 2)
-    assert smaller == [Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1")]
-    assert reassign(TASKS, smaller, TASKS, 3) == [
-        Assignment("worker-1", "worker-0"),
-        Assignment("worker-2", "worker-1"),
-        Assignment("worker-0", "worker-2"),
-    ]
+    assert smaller == {"worker-0": "worker-1", "worker-1": "worker-2"}
+    assert reassign(TASKS, smaller, TASKS, 3) == {
+        "worker-0": "worker-1",
+        "worker-1": "worker-2",
+        "worker-2": "worker-0",
+    }
 
 
 def test_too_few_or_without_a_task_that_cannot_be_given_up_there_is_no_cast() -> None:
     assert reassign(TASKS, CAST, ["worker-0", "worker-2"], 3) is None
     assert reassign(TASKS, CAST, ["worker-0", "worker-2"], None) is None
     tasks = ["chief-0", "worker-0", "ps-0"]
-    assignments = [Assignment(task, task) for task in tasks]
+    assignments = {task: task for task in tasks}
     assert reassign(tasks, assignments, ["chief-0", "worker-0"], 1) is None
     assert reassign(tasks, assignments, ["chief-0", "ps-0"], 1) is None
 
 
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
 MEMBERS = [Member(f"worker-{n}", task, "10.0.0.1", 2222 + n, 4000) for n, task in enumerate(ASSIGNED)]
-MIXED = [Assignment(member.slot, member.task) for member in MEMBERS if member.task]
-MIXED_TASKS = [part.task for part in MIXED]
+MIXED = {member.task: member.slot for member in MEMBERS if member.task}
+MIXED_TASKS = list(MIXED)
 SLOTS = [member.slot for member in MEMBERS]
 
 
@@ -57,46 +56,47 @@ def without(*slots: str) -> list[str]:
 
 
 def test_tasks_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
-    assert initial_assignments(MEMBERS) == MIXED
+    assert list(initial_assignments(MEMBERS).items()) == list(MIXED.items())
     backwards = initial_assignments(
         [member._replace(task=task) for member, task in zip(MEMBERS, ["ps-0", "worker-0", "chief-0"], strict=False)]
     )
-    assert backwards == [
-        Assignment("worker-2", "chief-0"),
-        Assignment("worker-1", "worker-0"),
-        Assignment("worker-0", "ps-0"),
-    ]
+    assert list(backwards) == ["chief-0", "worker-0", "ps-0"]
+    assert backwards == {
+        "chief-0": "worker-2",
+        "worker-0": "worker-1",
+        "ps-0": "worker-0",
+    }
 
 
 def test_a_spare_takes_the_most_urgent_task() -> None:
     taken = reassign(MIXED_TASKS, MIXED, without("worker-3"), None)
     assert taken is not None
-    assert Assignment("worker-5", "ps-0") in taken
+    assert taken["ps-0"] == "worker-5"
     both = reassign(MIXED_TASKS, MIXED, without("worker-2", "worker-3"), 1)
     assert both is not None
-    assert [part.task for part in both] == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
-    assert Assignment("worker-5", "ps-0") in both
+    assert list(both) == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
+    assert both["ps-0"] == "worker-5"
 
 
 def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
     assignments = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
-    assert assignments == [
-        Assignment("worker-0", "chief-0"), Assignment("worker-1", "worker-0"), Assignment("worker-2", "worker-1"),
-        Assignment("worker-4", "ps-0"),
-    ]  # fmt: skip
+    assert assignments == {
+        "chief-0": "worker-0", "worker-0": "worker-1", "worker-1": "worker-2",
+        "ps-0": "worker-4",
+    }  # fmt: skip
     two = reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
-    assert two == [
-        Assignment("worker-4", "chief-0"),
-        Assignment("worker-1", "worker-0"),
-        Assignment("worker-2", "ps-0"),
-    ]
+    assert two == {
+        "chief-0": "worker-4",
+        "worker-0": "worker-1",
+        "ps-0": "worker-2",
+    }
     assert reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
 
 
 def test_without_its_evaluator_a_job_goes_on_where_not_all_tasks_must_be_taken() -> None:
     left = without("worker-4", "worker-5")
     assert reassign(MIXED_TASKS, MIXED, left, None) is None
-    assert reassign(MIXED_TASKS, MIXED, left, 2) == MIXED[:4]
+    assert reassign(MIXED_TASKS, MIXED, left, 2) == {task: MIXED[task] for task in MIXED_TASKS[:4]}
 
 
 def test_evaluators_and_parameter_servers_do_not_train() -> None:
@@ -116,7 +116,7 @@ def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
     if assignments is None:
         assert fewest is None or len(available) < 5
         return
-    slots, tasks = [part.slot for part in assignments], [part.task for part in assignments]
+    slots, tasks = list(assignments.values()), list(assignments)
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available
     assert {"chief-0", "ps-0", "worker-0"} <= set(tasks)
@@ -130,7 +130,7 @@ def test_a_cast_is_one_slot_a_task_without_gaps(available: set[str], fewest: int
     if assignments is None:
         assert len(available) < max(1, fewest)
         return
-    slots, tasks = [part.slot for part in assignments], [part.task for part in assignments]
+    slots, tasks = list(assignments.values()), list(assignments)
     assert tasks == TASKS[: len(assignments)]
     assert len(set(slots)) == len(slots)
     assert set(slots) <= available

@@ -31,7 +31,7 @@ from train.agent.gang.reconciler import (
     Work,
 )
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Reason
+from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Member, Outcome, Reason
 
 MEMBERS = [
     Member("worker-0", "worker-0", "10.0.0.2", 2222, 4000),
@@ -96,10 +96,11 @@ def test_events_of_another_attempt_change_nothing() -> None:
 
 
 def test_the_end_of_an_attempt_is_reported_once_by_the_slots_that_took_part() -> None:
-    waits = order(Stage.WAIT, reason=Reason("worker-0 was killed"), first_failed_slot="worker-0", retry_s=2.0)
+    ended = AttemptEnded("", 1, 0.0, "worker-0", "worker-0 was killed", {}, 2.0, first_failed_slot="worker-0")
+    waits = order(Stage.WAIT, ended=ended)
     slot, _ = play(begun(), Exited(1, Exit(code=1)), Closed(1))
     slot, actions = play(slot, waits, waits)
-    assert [type(action) for action in actions] == [ReportAttemptEnd]
+    assert actions == [ReportAttemptEnd(ended._replace(slot="worker-1"))]
     spare = Slot(SlotStatus("worker-2", 1), work=Work(restored=True))
     assert play(spare, waits)[1] == []
 
