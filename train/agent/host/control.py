@@ -5,11 +5,12 @@ answered up to End). Answers and updates: Beat (log or records were written), Pr
 slow reader does not take are dropped: a packet that is already queued wakes the reader just as well.
 """
 
+import contextlib
 import os
 import select
 import socket
 import time
-from typing import Callable, Iterator, List, Optional, Set, Tuple
+from typing import Callable, Iterator, List, Optional, Set
 
 from train.agent.host.loop import READ, Loop
 from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
@@ -18,10 +19,14 @@ _LONGEST = 1 << 18  # bytes of a packet
 _WAKE = encode(Beat(0.0))
 
 
-def _through_directory(path: str) -> Tuple[int, str]:
-    # A socket's path has room for 107 bytes; the directory's number needs few.
+@contextlib.contextmanager
+def _short_path(path: str) -> Iterator[str]:
+    """Yield a path through a descriptor of the directory: a socket's path has room for only 107 bytes."""
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return directory, f"/proc/self/fd/{directory}/{os.path.basename(path)}"
+    try:
+        yield f"/proc/self/fd/{directory}/{os.path.basename(path)}"
+    finally:
+        os.close(directory)
 
 
 def listen(path: str) -> socket.socket:
@@ -31,33 +36,26 @@ def listen(path: str) -> socket.socket:
         OSError: it cannot be made.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    directory, short = _through_directory(path)
     try:
-        listener.bind(short)
+        with _short_path(path) as short:
+            listener.bind(short)
         listener.listen(64)
     except OSError:
         listener.close()
         raise
-    finally:
-        os.close(directory)
     listener.setblocking(False)
     return listener
 
 
 def connect(path: str) -> Optional[socket.socket]:
     """Return a connection to the supervisor at `path`, or None if there is none."""
-    try:
-        directory, short = _through_directory(path)
-    except OSError:
-        return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(short)
+        with _short_path(path) as short:
+            connection.connect(short)
     except OSError:
         connection.close()
         return None
-    finally:
-        os.close(directory)
     return connection
 
 
@@ -87,25 +85,30 @@ def receive(connection: socket.socket, deadline_s: float) -> Optional[Record]:
     return decode(packet) if packet else None
 
 
+def receive_all(connection: socket.socket, deadline_s: float) -> Iterator[Record]:
+    """Yield all records until the supervisor ends.
+
+    Raises:
+        TimeoutError: it has not ended after `deadline_s` seconds.
+    """
+    end = time.monotonic() + deadline_s
+    while (record := receive(connection, end - time.monotonic())) is not None:
+        yield record
+
+
 def query(path: str, deadline_s: float) -> Optional[List[Record]]:
     """Return the current state of the supervisor, or None if there is no supervisor."""
     connection = connect(path)
     if connection is None:
         return None
-    with connection:
+    records: List[Record] = []
+    with connection, contextlib.suppress(TimeoutError):
         send_record(connection, Inspect())
-        return list(_until_end(connection, time.monotonic() + deadline_s))
-
-
-def _until_end(connection: socket.socket, end: float) -> Iterator[Record]:
-    while True:
-        try:
-            record = receive(connection, end - time.monotonic())
-        except TimeoutError:
-            return
-        if record is None or isinstance(record, End):
-            return
-        yield record
+        for record in receive_all(connection, deadline_s):
+            if isinstance(record, End):
+                break
+            records.append(record)
+    return records
 
 
 Answer = Callable[[Record, Callable[[Record], None]], bool]
@@ -138,11 +141,8 @@ class ControlServer:
         if self._subscribers:
             self._publish(encode(record))
 
-    def close(self, last: Optional[Record] = None, to: Optional[List[socket.socket]] = None) -> None:
-        """Send a last record to some connections, and close all."""
-        for connection in to or []:
-            if last is not None and connection in self._connections:
-                self._send(connection, encode(last))
+    def close(self) -> None:
+        """Close all connections, and stop listening."""
         for connection in list(self._connections):
             self._drop(connection)
         self._loop.unwatch(self._listener.fileno())
@@ -171,17 +171,10 @@ class ControlServer:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            packet = connection.recv(_LONGEST)
+            request = decode(connection.recv(_LONGEST))  # nothing at the end of input
         except BlockingIOError:
             return
-        except OSError:
-            packet = b""
-        if not packet:
-            self._drop(connection)
-            return
-        try:
-            request = decode(packet)
-        except ValueError:
+        except (OSError, ValueError):
             self._drop(connection)
             return
         if self._answer(request, lambda record: self._send(connection, encode(record))):

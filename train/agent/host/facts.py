@@ -128,15 +128,11 @@ class Probe:
         if cached and self._is_current(cached):
             return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
         environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        command = [path, "-c", read_source("probe_interpreter")]
-        code, printed = run_program(command, environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+        answer, _ = ask_interpreter(path, "probe_interpreter", [], environment)
         try:
-            answer = json.loads(printed.splitlines()[-1])
             versions: Dict[str, str] = dict(answer["versions"])
             watched_paths = [path, os.path.realpath(path), *answer["directories"]]
         except (ValueError, LookupError, TypeError):
-            return None
-        if code != 0:
             return None
         runs_hook = self._hook != "" and answer.get("hook") == PROVEN
         stamps = {path: _stamp(path) for path in watched_paths}
@@ -144,6 +140,27 @@ class Probe:
         self._values["interpreters"][key] = entry
         self._changed = True
         return Interpreter(path, versions, runs_hook) if versions else None
+
+    def missing_modules(self, python: str, names: Sequence[str], directories: Sequence[str] = ()) -> List[str]:
+        """Return the top-level modules of `names` that `python` cannot find; none if it does not answer.
+
+        Nothing is executed. The result is cached until a package is installed or removed, unless `directories` are
+        given.
+
+        Args:
+            python: The interpreter.
+            names: Without dots.
+            directories: Absolute; searched after its own.
+        """
+        name, key = f"modules of {python}", [self.stamps(python), sorted(names)]
+        missing = self.recall(name, key) if names and not directories else None
+        if not names or missing is not None:
+            return [str(module) for module in missing or ()]
+        asked = json.dumps([sorted(names), list(directories)])
+        missing, _ = ask_interpreter(python, "find_modules", [asked], self._environment)
+        if missing is not None and not directories:
+            self.keep(name, key, missing)
+        return [str(module) for module in missing or ()]
 
     def _key(self, path: str) -> str:
         return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
@@ -168,6 +185,30 @@ class Probe:
         if gpus:
             self.keep("gpus", key, [list(values) for values in gpus])
         return gpus
+
+
+def ask_interpreter(
+    python: str, script: str, arguments: Sequence[str], environment: Dict[str, str], errors: int = subprocess.DEVNULL
+) -> Tuple[Any, str]:
+    """Run a module of train.agent.injected; return the JSON value in its last line, and that line.
+
+    The value is None if the module failed; then the text is the reason.
+
+    Args:
+        python: The interpreter.
+        script: Name of the module.
+        arguments: Of the module.
+        environment: In which it runs.
+        errors: As in `run_program`.
+    """
+    command = [python, "-c", read_source(script), *arguments]
+    code, printed = run_program(command, environment, PROBE_DEADLINE_S, errors)
+    line = printed.rstrip("\n").rpartition("\n")[2]
+    try:
+        value = json.loads(line) if code == 0 else None
+    except ValueError:
+        value = None
+    return value, line or f"it ended with code {code}"
 
 
 def run_program(

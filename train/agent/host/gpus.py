@@ -6,7 +6,7 @@ from typing import Dict, List, Sequence
 
 from train.agent.host.facts import Interpreter, Probe
 from train.agent.host.processes import boot_id
-from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source
 from train.agent.injected.count_gpus import MARK
 from train.agent.protocol.errors import RefusedError
@@ -81,23 +81,10 @@ def count_tensorflow_gpus(
     if isinstance(cached, int) and cached >= expected:
         return cached
     steps.report_step("asking TensorFlow for its GPUs")
-    lines: List[str] = []
-
-    def on_lines(new: List[str]) -> bool:
-        lines.extend(new)
-        return False
-
     env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
-    try:
-        run(
-            [interpreter.path, "-c", read_source("count_gpus")],
-            env,
-            "/",
-            steps,
-            deadline_s=TENSORFLOW_DEADLINE_S,
-            on_lines=on_lines,
-        )
-    except OverdueError:
+    command = [interpreter.path, "-c", read_source("count_gpus")]
+    end, lines = run_quietly(command, env, steps, TENSORFLOW_DEADLINE_S)
+    if end is None:
         lines.append(f"it did not answer within {TENSORFLOW_DEADLINE_S:.0f} s")
     count = max((int(line[len(MARK) :]) for line in lines if line.startswith(MARK)), default=0)
     if count < expected:

@@ -8,21 +8,10 @@ from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
+from train.agent.protocol import records
+from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import (
-    JobReport,
-    JobResult,
-    Member,
-    Outcome,
-    Phase,
-    Policy,
-    Progress,
-    ReasonKind,
-    Record,
-    Refusal,
-    Usage,
-    build,
-)
+from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase, Policy, ReasonKind, Refusal, build
 
 _ANSWER_DEADLINE_S = 2.0
 T = TypeVar("T")
@@ -76,6 +65,19 @@ def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
     return [paths for _, paths in tasks[: max(0, limit)]]
 
 
+def report_jobs(channel: Channel, host: HostPaths, request: records.Inspect) -> records.End:
+    """Answer Inspect with the reports of the newest jobs.
+
+    Raises:
+        ClientGoneError: the client disconnected.
+    """
+    for paths in newest_tasks(host, request.limit):
+        report = report_task(paths)
+        if report is not None:
+            channel.send(report)
+    return records.End()
+
+
 def report_task(paths: TaskPaths) -> Optional[JobReport]:
     """Return the report of a task, or None if its commit cannot be read."""
     job = read_job(paths)
@@ -102,18 +104,18 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         log_size=size_of(paths.log(attempt)),
         exit=history[-1].exit if history else None,
         result=result,
-        progress=_newest(Progress, live or []),
-        usage=_newest(Usage, live or []),
+        progress=_newest(records.Progress, live or []),
+        usage=_newest(records.Usage, live or []),
         attempts=build(Policy, job.get("policy") or {}).max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
     )
 
 
-def _members(job: Dict[str, Any]) -> List[Member]:
+def _members(job: Dict[str, Any]) -> List[records.Member]:
     given = job.get("members", [])
-    return [Member(*(member.get(field) for field in Member._fields)) for member in given]
+    return [records.Member(*(member.get(field) for field in records.Member._fields)) for member in given]
 
 
-def _newest(kind: Type[T], records: List[Record]) -> Optional[T]:
-    return next((record for record in reversed(records) if isinstance(record, kind)), None)
+def _newest(kind: Type[T], given: List[records.Record]) -> Optional[T]:
+    return next((record for record in reversed(given) if isinstance(record, kind)), None)

@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
 from train.agent.host.spawn import Spawned, spawn
@@ -97,7 +97,7 @@ def run(
     steps: Steps,
     *,
     deadline_s: float,
-    on_lines: Callable[[List[str]], bool],
+    on_lines: Callable[[List[str]], Optional[bool]],
 ) -> Exit:
     """Run `command` in `directory` to its end, in its own process group that ends with this call.
 
@@ -130,6 +130,24 @@ def run(
             steps.tick()
     finally:
         running.end()
+
+
+def run_quietly(
+    command: Sequence[str], env: Dict[str, str], steps: Steps, deadline_s: float
+) -> Tuple[Optional[Exit], List[str]]:
+    """Run `command` for at most `deadline_s`; return its end, None if it took longer, and its output.
+
+    Raises:
+        ClientGoneError: the client is gone.
+        RefusedError: the client sends another request.
+        OSError: it cannot be started.
+    """
+    lines: List[str] = []
+    try:
+        # list.extend returns None: output is not progress.
+        return run(command, env, "/", steps, deadline_s=deadline_s, on_lines=lines.extend), lines
+    except OverdueError:
+        return None, lines
 
 
 class _Running:

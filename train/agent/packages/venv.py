@@ -10,8 +10,6 @@ created with, not those of the base itself. So its directories are listed in a .
 """
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -19,22 +17,12 @@ import re
 import time
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from train.agent.files.disk import (
-    DISK_RESERVE,
-    free_space,
-    list_names,
-    make_directory,
-    read_json,
-    read_text,
-    readable_size,
-    remove_file,
-    remove_tree,
-    write_atomic,
-)
+from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
 from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.jobs import newest_tasks
-from train.agent.host.runner import OverdueError, Steps, run
+from train.agent.host.lock import open_lock, try_lock
+from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
 from train.agent.protocol.errors import RefusedError
@@ -118,12 +106,17 @@ def estimate_size(requirements: str) -> int:
     """Return the estimated disk space of an environment; an unknown package counts as small."""
     total = _SMALL_BYTES
     for line in significant_lines(requirements):
-        match = _NAME.match(line)
-        if match:
-            name = re.sub(r"[-_.]+", "-", match[1]).lower()
-            extras = (match[2] or "").replace(" ", "").lower()
-            total += _LARGE_BYTES.get(name + extras, _LARGE_BYTES.get(name, 0))
+        name, extras = split_requirement(line)
+        total += _LARGE_BYTES.get(name + extras, _LARGE_BYTES.get(name, 0))
     return total
+
+
+def split_requirement(line: str) -> Tuple[str, str]:
+    """Return the package name of a requirement, normalized as on PyPI, and its extras in brackets."""
+    match = _NAME.match(line)
+    if match is None:
+        return "", ""
+    return re.sub(r"[-_.]+", "-", match[1]).lower(), (match[2] or "").replace(" ", "").lower()
 
 
 def select_unused(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
@@ -165,7 +158,7 @@ class Venvs:
             _mark_used(VenvPaths(base.owner))
         if _mark_used(paths):
             return paths.python, False
-        make_directory(self._host.venvs)
+        disk.make_directory(self._host.venvs)
         with self._locked():
             if _mark_used(paths):
                 return paths.python, False
@@ -174,16 +167,16 @@ class Venvs:
             try:
                 self._create(paths, spec, base)
             except BaseException:
-                remove_tree(paths.directory)
+                disk.remove_tree(paths.directory)
                 raise
         return paths.python, True
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = os.open(self._host.venvs_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_lock(self._host.venvs_lock)
         try:
             end = time.monotonic() + _LOCK_DEADLINE_S
-            while not _try_lock(lock):
+            while not try_lock(lock):
                 if time.monotonic() > end:
                     reason = (
                         f"packages have been installed for others on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
@@ -212,37 +205,37 @@ class Venvs:
 
     def _remove(self, paths: VenvPaths) -> None:
         self._steps.report_step("removing old packages")
-        remove_file(paths.ready)
-        remove_tree(paths.directory)
+        disk.remove_file(paths.ready)
+        disk.remove_tree(paths.directory)
 
     def _check_disk(self, spec: EnvironmentSpec, base: Base) -> None:
-        free, total = free_space(self._host.venvs)
+        free, total = disk.free_space(self._host.venvs)
         # On top of another the large ones are there already, most likely.
-        needed = estimate_size("" if base.base_directories else spec.requirements) + DISK_RESERVE
+        needed = estimate_size("" if base.base_directories else spec.requirements) + disk.DISK_RESERVE
         if free < needed:
             raise RefusedError(
                 Refusal.DISK,
-                f"no space left on this host: {self._host.venvs} has {readable_size(free)} free of "
-                f"{readable_size(total)}, and the packages need about {readable_size(needed)}",
+                f"no space left on this host: {self._host.venvs} has {disk.readable_size(free)} free of "
+                f"{disk.readable_size(total)}, and the packages need about {disk.readable_size(needed)}",
                 "free space on the host, or make its disk larger",
             )
 
     def _create(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
         began = time.monotonic()
         self._steps.report_step("making the environment", f"Python {base.version}")
-        remove_tree(paths.directory)
-        make_directory(paths.directory)
+        disk.remove_tree(paths.directory)
+        disk.make_directory(paths.directory)
         self._create_empty(paths, base)
         if base.base_directories:
             _write_base_file(paths, base)
-        make_directory(paths.scratch)
-        write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
-        write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
+        disk.make_directory(paths.scratch)
+        disk.write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
+        disk.write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths)
-        remove_tree(paths.scratch)
+        disk.remove_tree(paths.scratch)
         seconds = round(time.monotonic() - began, 1)
         info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
-        write_atomic(paths.ready, json.dumps(info).encode())
+        disk.write_atomic(paths.ready, json.dumps(info).encode())
 
     def _create_empty(self, paths: VenvPaths, base: Base) -> None:
         """Create an environment that contains only pip."""
@@ -255,15 +248,8 @@ class Venvs:
 
     def _run_to_end(self, command: List[str]) -> Optional[str]:
         """Return None if the command succeeded, or else its output."""
-        lines: List[str] = []
-
-        def on_lines(new: List[str]) -> bool:
-            lines.extend(new)
-            return False
-
-        try:
-            end = run(command, self._environment(), "/", self._steps, deadline_s=_VENV_DEADLINE_S, on_lines=on_lines)
-        except OverdueError:
+        end, lines = run_quietly(command, self._environment(), self._steps, _VENV_DEADLINE_S)
+        if end is None:
             return f"{' '.join(command[:4])} did not end within {_VENV_DEADLINE_S:.0f} s"
         return None if end.code == 0 else "\n".join(lines)
 
@@ -322,12 +308,12 @@ class _PipWatch:
 def _write_base_file(paths: VenvPaths, base: Base) -> None:
     lines = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in base.base_directories)
     for directory in _site_directories(paths):
-        write_atomic(os.path.join(directory, _BASE_FILE), lines.encode("utf-8", "surrogateescape"))
+        disk.write_atomic(os.path.join(directory, _BASE_FILE), lines.encode("utf-8", "surrogateescape"))
 
 
 def _owners(host: HostPaths) -> Set[str]:
     """Return the directories of environments that overlays depend on."""
-    ready = (read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
+    ready = (disk.read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
     return {str(values.get("owner", "")) for values in ready if values is not None}
 
 
@@ -338,16 +324,6 @@ def _mark_used(paths: VenvPaths) -> bool:
     except FileNotFoundError:
         return False
     return os.access(paths.python, os.X_OK) and os.path.exists(paths.ready)
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        return False
-    return True
 
 
 def _no_environment(printed: str, base: Base) -> RefusedError:
@@ -369,7 +345,8 @@ def _no_environment(printed: str, base: Base) -> RefusedError:
 
 def _in_use(host: HostPaths) -> Set[str]:
     """Return the directories of environments in which a process runs, or whose job has not ended."""
-    pythons = [_first_word(name) for name in os.listdir("/proc") if name.isdigit()]
+    commands = (disk.read_text(f"/proc/{name}/cmdline") for name in os.listdir("/proc") if name.isdigit())
+    pythons = [command.partition("\0")[0] for command in commands]
     for paths in (paths for slot in host.slots() for paths in newest_tasks(slot, 1 << 30)):
         job = read_job(paths)
         if job is not None and read_result(paths) is None:
@@ -378,14 +355,10 @@ def _in_use(host: HostPaths) -> Set[str]:
     return {directory for directory in directories if os.path.dirname(directory) == host.venvs}
 
 
-def _first_word(pid: str) -> str:
-    return read_text(f"/proc/{pid}/cmdline").partition("\0")[0]
-
-
 def _downloaded(scratch: str, name: str) -> int:
     """Return the size of the file that pip is downloading, in a directory that pip has created for it."""
     most = 0
-    for directory in list_names(scratch):
+    for directory in disk.list_names(scratch):
         with contextlib.suppress(OSError):
             most = max(most, os.stat(os.path.join(scratch, directory, name)).st_size)
     return most
@@ -393,10 +366,10 @@ def _downloaded(scratch: str, name: str) -> int:
 
 def _count_installed(paths: VenvPaths) -> int:
     return sum(
-        name.endswith(".dist-info") for directory in _site_directories(paths) for name in list_names(directory)
+        name.endswith(".dist-info") for directory in _site_directories(paths) for name in disk.list_names(directory)
     )
 
 
 def _site_directories(paths: VenvPaths) -> List[str]:
     above = os.path.join(paths.directory, "lib")
-    return [os.path.join(above, python, "site-packages") for python in list_names(above)]
+    return [os.path.join(above, python, "site-packages") for python in disk.list_names(above)]

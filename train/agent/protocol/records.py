@@ -815,98 +815,74 @@ def build(kind: Type[Any], values: Any) -> Any:
         raise MalformedRecordError(f"{kind.__name__} lacks a field") from error
 
 
-_READERS: Dict[Type[Any], Dict[str, Callable[[Any], Any]]] = {}
+_Reader = Callable[[Any], Any]
 
 
-def _readers(kind: Type[Any]) -> Dict[str, Callable[[Any], Any]]:
+_READERS: Dict[Type[Any], Dict[str, _Reader]] = {}
+
+
+def _readers(kind: Type[Any]) -> Dict[str, _Reader]:
     if kind not in _READERS:
         hints = get_type_hints(kind)
         _READERS[kind] = {name: _reader(hints[name]) for name in kind._fields}
     return _READERS[kind]
 
 
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that gives back a JSON value as `kind`, or raises ValueError."""
+def _reader(kind: Any) -> _Reader:
+    """Return a function that returns a JSON value as `kind`, or raises ValueError."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Union:  # Optional
-        return _optional(_reader(parts[0]))
+        read = _reader(parts[0])
+        return lambda value: None if value is None else read(value)
     if origin is list:
-        return _list(_reader(parts[0]))
+        return functools.partial(_read_list, _reader(parts[0]))
     if origin is dict:  # of metrics, which may well be NaN
-        return _dict(_float if parts[1] is float else _reader(parts[1]))
+        return functools.partial(_read_dict, _NUMBER if parts[1] is float else _reader(parts[1]))
     if kind in _PLAIN:
         return _PLAIN[kind]
     if issubclass(kind, Enum):
-        return _member(kind)
+        return lambda value: kind(_PLAIN[str](value))
     return functools.partial(build, kind)
 
 
-def _str(value: Any) -> Any:
-    if type(value) is not str:
-        raise ValueError(f"{type(value).__name__} instead of str")
-    if not value.isascii():
-        check_text(value)
-    return value
-
-
-def _bool(value: Any) -> Any:
-    if type(value) is not bool:
-        raise ValueError(f"{type(value).__name__} instead of bool")
-    return value
-
-
-def _int(value: Any) -> Any:
-    if type(value) is not int:
-        raise ValueError(f"{type(value).__name__} instead of int")
-    check_number(value)
-    return value
-
-
-def _float(value: Any) -> Any:
-    if type(value) is not float:
-        return _int(value)
-    return value
-
-
-def _finite(value: Any) -> Any:
-    check_number(_float(value))
-    return value
-
-
-_PLAIN: Dict[Any, Callable[[Any], Any]] = {str: _str, bool: _bool, int: _int, float: _finite}
-
-
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _list(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read_list(value: Any) -> List[Any]:
-        if not isinstance(value, list):
-            raise ValueError(f"{type(value).__name__} instead of a list")
-        return [read(item) for item in value]
-
-    return read_list
-
-
-def _dict(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read_dict(value: Any) -> Dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(f"{type(value).__name__} instead of an object")
-        for key in value:
-            check_text(key)
-        return {key: read(item) for key, item in value.items()}
-
-    return read_dict
-
-
-def _member(kind: Type[Enum]) -> Callable[[Any], Any]:
+def _plain(kind: Type[Any], check: Callable[[Any], None], *others: Type[Any]) -> _Reader:
     def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError(f"{type(value).__name__} instead of str")
-        return kind(value)
+        if type(value) is kind:
+            check(value)
+        elif type(value) in others:
+            check_number(value)
+        else:
+            raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")
+        return value
 
     return read
+
+
+def _accept(_: object) -> None:
+    """Check nothing."""
+
+
+_NUMBER = _plain(float, _accept, int)
+_PLAIN: Dict[Any, _Reader] = {
+    str: _plain(str, check_text),
+    bool: _plain(bool, _accept),
+    int: _plain(int, check_number),
+    float: _plain(float, check_number, int),
+}
+
+
+def _read_list(read: _Reader, value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{type(value).__name__} instead of a list")
+    return [read(item) for item in value]
+
+
+def _read_dict(read: _Reader, value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{type(value).__name__} instead of an object")
+    for key in value:
+        check_text(key)
+    return {key: read(item) for key, item in value.items()}
 
 
 def decode(line: Union[bytes, str]) -> Record:

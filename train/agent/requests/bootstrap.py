@@ -16,8 +16,8 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Bootstrap, Bootstrapped, Refusal
 
 
-def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
-    """Answer Bootstrap: steps, then Bootstrapped.
+def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstrapped:
+    """Answer Bootstrap; report the steps.
 
     Raises:
         RefusedError: the packages cannot be installed, or the GPUs cannot be used.
@@ -46,7 +46,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> None:
     finally:
         probe.save()
     seconds = round(time.monotonic() - began, 3)
-    channel.send(Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds))
+    return Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds)
 
 
 def _base(probe: Probe, request: Bootstrap) -> Base:

@@ -5,11 +5,11 @@ import select
 import signal
 import time
 import traceback
-from typing import Callable, NoReturn, Optional, Set
+from typing import NoReturn, Optional, Set
 
 from train.agent.files.disk import free_space, read_text, remove_file
 from train.agent.files.journal import write_job
-from train.agent.gang.readiness import Facts, visible
+from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
 from train.agent.host.spawn import close_descriptors
@@ -19,8 +19,7 @@ from train.agent.protocol.records import Commit, Reason, Refusal, to_dict
 from train.agent.protocol.wording import signal_name
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
-from train.agent.supervisor.host_environment import create_host_environment
-from train.agent.supervisor.supervisor import Resumed, Supervisor
+from train.agent.supervisor.supervisor import Supervisor
 from train.agent.supervisor.watchdog import Watchdog, watch
 
 _STARTED = b"s"
@@ -84,28 +83,22 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     write_job(paths, values)
     if reservation.port is None or reservation.listener is None:
         raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
-    facts = _facts(reservation, request)
-    python, address = reservation.interpreter.path, reservation.request.address
+    variables = {**reservation.session, **request.env, **request.secret_env}
+    free, _ = free_space(paths.directory)
+    gpus, machine = reservation.visible_gpus(variables), os.uname().machine
     return Start(
         commit=request,
         fleet=reservation.request.fleet,
         paths=paths,
         session=reservation.session,
         umask=umask,
-        facts=facts,
+        facts=Facts(reservation.interpreter.versions, gpus, free, machine=machine),
         port=reservation.port,
         listener=reservation.listener,
         control=listener,
         proof=reservation.proof(),
-        host_environment=create_host_environment(paths.programs, python, address, len(facts.gpus)),
+        host_environment=reservation.host_environment(variables),
     )
-
-
-def _facts(reservation: Reservation, request: Commit) -> Facts:
-    env = {**reservation.session, **request.env, **request.secret_env}
-    gpus = visible([gpu.name for gpu in reservation.gpus], env.get("CUDA_VISIBLE_DEVICES"))
-    free, _ = free_space(reservation.paths.directory)
-    return Facts(reservation.interpreter.versions, gpus, free, machine=os.uname().machine)
 
 
 def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
@@ -116,8 +109,12 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         _close_others(keep, start.paths.agent_log)
 
         def supervise(watchdog: Watchdog, last: Optional[DesiredState], reason: Reason) -> None:
-            resumed = Resumed(last, reason) if last is not None else None
-            Supervisor(start, watchdog, resumed).run(_report_start(writes) if resumed is None else _ignore_start)
+            supervisor = Supervisor(start, watchdog, last, reason)
+            supervisor.begin()
+            if last is None:  # nothing waits for the start of a replacement
+                os.write(writes, _STARTED)
+                os.close(writes)
+            supervisor.run()
 
         stopped_s = _STOPPED_PART * start.commit.link_timeout_s
         watch(start.paths, start.commit.slot, stopped_s, supervise, start.port.release)
@@ -125,18 +122,6 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)
-
-
-def _ignore_start() -> None:
-    """Do nothing: no process waits for the start of a replacement supervisor."""
-
-
-def _report_start(writes: int) -> Callable[[], None]:
-    def send_record() -> None:
-        os.write(writes, _STARTED)
-        os.close(writes)
-
-    return send_record
 
 
 def _close_others(keep: Set[int], log: str) -> None:

@@ -14,21 +14,10 @@ from train.agent.files.journal import attempts, log_at, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.host.jobs import find_task, lost_result
+from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import (
-    Beat,
-    End,
-    Follow,
-    JobResult,
-    Log,
-    Phase,
-    Progress,
-    Refusal,
-    Stop,
-    Stopped,
-    Usage,
-)
+from train.agent.protocol.records import Beat, Follow, JobResult, Stop
 
 BEAT_S = 5.0
 SLICE = 1 << 18  # bytes of log in one record
@@ -126,10 +115,22 @@ class _Stream:
                 data = os.pread(fd, min(SLICE, min(limit, until) - self.log_offset), self.log_offset)
                 if not data:
                     return
-                self._channel.send(Log(self._slot, self._task, self.attempt, self.log_offset, len(data)), data)
+                self._channel.send(
+                    records.Log(self._slot, self._task, self.attempt, self.log_offset, len(data)), data
+                )
                 self.log_offset += len(data)
         finally:
             os.close(fd)
+
+
+def follow(channel: Channel, host: HostPaths, request: Follow) -> None:
+    """Answer Follow: send everything.
+
+    Raises:
+        ClientGoneError: the client disconnected.
+        RefusedError: there is no such task here.
+    """
+    Follower(channel, host, request).run()
 
 
 class Follower:
@@ -182,7 +183,7 @@ class Follower:
         if not number or over or self._stream is None:
             return number
         history = states(self._paths, self._current_attempt)
-        ended = not history or any(state.phase is Phase.EXITED for state in history)
+        ended = not history or any(state.phase is records.Phase.EXITED for state in history)
         return number if ended or states(self._paths, number) else 0
 
     def run(self) -> None:
@@ -200,8 +201,8 @@ class Follower:
         if result is not None:
             self._channel.send(result)
         if self._stop is not None:
-            self._channel.send(Stopped(self._killed, running=True))
-        self._channel.send(End())
+            self._channel.send(records.Stopped(self._killed, running=True))
+        self._channel.send(records.End())
 
     def _connect_supervisor(self) -> None:
         """Subscribe to the supervisor; the replacement of a killed one listens at the same path."""
@@ -272,7 +273,7 @@ class Follower:
         request = self._channel.received()
         while request is not None:
             if not isinstance(request, Stop):
-                raise RefusedError(Refusal.REQUEST, "while a job is followed, it can only be stopped")
+                raise RefusedError(records.Refusal.REQUEST, "while a job is followed, it can only be stopped")
             self._stop = request
             if self._supervisor is not None:
                 control.send_record(self._supervisor, request)
@@ -285,7 +286,7 @@ class Follower:
         self._received_at, self._is_subscribing = time.monotonic(), False
         if record is None:
             self._connect_supervisor()
-        elif isinstance(record, Stopped):
+        elif isinstance(record, records.Stopped):
             self._killed = record.killed
-        elif isinstance(record, (Progress, Usage)):
+        elif isinstance(record, (records.Progress, records.Usage)):
             self._channel.send(record)

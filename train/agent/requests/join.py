@@ -1,8 +1,8 @@
 """The requests GetJoinInfo and FetchContents: a host of a running job sends what a replacement host needs."""
 
 import os
-import time
 import zlib
+from typing import Iterator, Sequence
 
 from train.agent.files.contents import object_path
 from train.agent.files.disk import read_json
@@ -18,7 +18,7 @@ _ANSWER_DEADLINE_S = 5.0
 _PIECE = 1 << 18
 
 
-def get_join_info(host: HostPaths, request: GetJoinInfo) -> JoinInfo:
+def get_join_info(_: Channel, host: HostPaths, request: GetJoinInfo) -> JoinInfo:
     """Answer GetJoinInfo.
 
     Raises:
@@ -33,17 +33,15 @@ def get_join_info(host: HostPaths, request: GetJoinInfo) -> JoinInfo:
         )
     with connection:
         control.send_record(connection, request)
-        end = time.monotonic() + _ANSWER_DEADLINE_S
-        record = control.receive(connection, _ANSWER_DEADLINE_S)
-        while record is not None and not isinstance(record, Commit):
-            record = control.receive(connection, end - time.monotonic())
+        records = control.receive_all(connection, _ANSWER_DEADLINE_S)
+        record = next((record for record in records if isinstance(record, Commit)), None)
     if record is None:
         raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
     python = str(job.get("python", ""))
     return JoinInfo(str(job.get("fleet", "")), [build(Entry, entry) for entry in bundle["entries"]], record, python)
 
 
-def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> None:
+def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> Chunk:
     """Answer FetchContents.
 
     Raises:
@@ -52,15 +50,16 @@ def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> 
     files = [object_path(host.store, digest) for digest in request.objects]
     if not all(os.path.isfile(path) for path in files):
         raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
+    for data in _compress(files):
+        if data:
+            channel.send(Chunk(len(data)), data)
+    return Chunk(0)
+
+
+def _compress(files: Sequence[str]) -> Iterator[bytes]:
     packer = zlib.compressobj(1)
     for path in files:
         with open(path, "rb") as file:
             while data := file.read(_PIECE):
-                _send(channel, packer.compress(data))
-    _send(channel, packer.flush())
-    channel.send(Chunk(0))
-
-
-def _send(channel: Channel, data: bytes) -> None:
-    if data:
-        channel.send(Chunk(len(data)), data)
+                yield packer.compress(data)
+    yield packer.flush()

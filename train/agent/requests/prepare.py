@@ -1,34 +1,16 @@
 """The request Prepare: reserve, receive, and unpack what a task needs on its host."""
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import socket
 import time
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
-from train.agent.files.contents import (
-    Receiver,
-    bytes_needed,
-    check_entries,
-    materialise,
-    missing,
-    objects_of,
-    prune_objects,
-)
-from train.agent.files.disk import (
-    DISK_RESERVE,
-    free_space,
-    list_names,
-    make_directory,
-    read_text,
-    readable_size,
-    remove_tree,
-    write_atomic,
-)
+from train.agent.files import contents, disk
 from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.gang.readiness import visible
 from train.agent.host.facts import (
     Interpreter,
     Probe,
@@ -37,7 +19,7 @@ from train.agent.host.facts import (
     login_environment,
     memory_total,
 )
-from train.agent.host.imports import missing as missing_modules
+from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.host.startup import Proof, is_program
@@ -45,7 +27,8 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal, to_dict
-from train.agent.supervisor.host_environment import program_directories
+from train.agent.supervisor.environment import HostEnvironment
+from train.agent.supervisor.host_environment import create_host_environment, program_directories
 
 CACHED_JOBS = 5
 """Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
@@ -63,6 +46,9 @@ class Reservation:
     Args:
         request: What was asked.
         host: Paths of the fleet on this host.
+
+    Attributes:
+        removes_directory: Whether `release` removes the task's directory.
     """
 
     def __init__(self, request: Prepare, host: HostPaths) -> None:
@@ -77,17 +63,25 @@ class Reservation:
         self.listener: Optional[socket.socket] = None
         self.lock = -1
         self._locked = False
-        self._removes_directory = False
+        self.removes_directory = False
 
-    def claim_host(self) -> None:
-        """Write the name of this task to the locked file; from now on this reservation clears it."""
-        self._locked = True
+    def lock_host(self) -> None:
+        """Lock the host for this job, or refuse with the running job; end processes of a dead supervisor.
+
+        Raises:
+            RefusedError: the host runs another job.
+        """
+        disk.make_directory(self.host.root)
+        self.lock = open_lock(self.host.active)
+        since = time.monotonic()
+        while not try_lock(self.lock):
+            _await_holder(self.host, time.monotonic() - since)
+        job, paths = _holder(self.host)
+        if job:
+            end_leftovers(paths)
+        self._locked = True  # from now on this reservation clears the name of the task in the file
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{self.request.job}/{self.request.slot}".encode(), 0)
-
-    def remove_on_release(self) -> None:
-        """Remove the task's directory on release."""
-        self._removes_directory = True
 
     def member(self) -> Member:
         """Return the task as the others see it."""
@@ -102,16 +96,29 @@ class Reservation:
             Proof(interpreter.path, self.host.hook, is_program(interpreter.path)) if interpreter.runs_hook else None
         )
 
+    def host_environment(self, variables: Mapping[str, str]) -> HostEnvironment:
+        """Return the host-specific environment of a task with these variables, and write its programs.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        python, gpus = self.interpreter.path, len(self.visible_gpus(variables))
+        return create_host_environment(self.paths.programs, python, self.request.address, gpus)
+
+    def visible_gpus(self, variables: Mapping[str, str]) -> List[str]:
+        """Return the names of the GPUs that a task with these variables finds."""
+        return visible([gpu.name for gpu in self.gpus], variables.get("CUDA_VISIBLE_DEVICES"))
+
     def hand_over(self) -> None:
         """Close everything, because a supervisor holds it now."""
-        self._removes_directory = False
+        self.removes_directory = False
         self._close()
 
     def release(self) -> None:
         """Release everything, and leave no files."""
-        if self._removes_directory:
-            self._removes_directory = False
-            remove_tree(self.paths.directory)
+        if self.removes_directory:
+            self.removes_directory = False
+            disk.remove_tree(self.paths.directory)
             with contextlib.suppress(OSError):  # holds another task
                 os.rmdir(os.path.dirname(self.paths.directory))
         if self._locked:
@@ -143,7 +150,7 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
     reservation = Reservation(request, host)
     try:
         if not request.dry_run:
-            _lock(reservation)
+            reservation.lock_host()
         _reserve(reservation)
         if not request.dry_run:
             _receive_bundle(channel, reservation)
@@ -162,34 +169,12 @@ def _check(request: Prepare) -> None:
         parse_task(request.slot)
     except ValueError as error:
         raise RefusedError(Refusal.REQUEST, str(error)) from error
-    check_entries(request.entries)
-
-
-def _lock(reservation: Reservation) -> None:
-    """Lock the host for this job, or refuse with the running job; end processes of a dead supervisor."""
-    host = reservation.host
-    make_directory(host.root)
-    lock = reservation.lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    since = time.monotonic()
-    while not _try_lock(lock):
-        _await_holder(host, time.monotonic() - since)
-    job, paths = _holder(host)
-    if job:
-        end_leftovers(paths)
-    reservation.claim_host()
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    contents.check_entries(request.entries)
 
 
 def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
     """Return the job that holds or last held the lock; an empty name if there is none."""
-    job, _, task = read_text(host.active).partition("/")
+    job, _, task = disk.read_text(host.active).partition("/")
     is_valid = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
     return (job if is_valid else ""), host.task(job, task)
 
@@ -217,9 +202,7 @@ def _reserve(reservation: Reservation) -> None:
     reservation.interpreter = probe.interpreter(request.python)
     python = reservation.interpreter.path
     _check_program(request.program, python, reservation.session)
-    reservation.missing = missing_modules(
-        probe, python, reservation.session, request.imports, request.import_directories
-    )
+    reservation.missing = probe.missing_modules(python, request.imports, request.import_directories)
     reservation.gpus = probe.gpus()
     probe.save()
     reservation.port = reserve_task_port(request.first_port)
@@ -249,26 +232,26 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
         raise RefusedError(Refusal.REQUEST, f"job {reservation.request.job} has run on this host already")
     is_kept = is_joining and os.path.exists(paths.job) and os.path.isdir(paths.source)
     if not is_kept:
-        remove_tree(paths.source if is_joining else paths.directory)
-    discard_unused(host, objects_of(entries))
-    want = missing(host.store, entries)
-    _check_disk(host, bytes_needed(entries, want))
-    make_directory(host.store)
+        disk.remove_tree(paths.source if is_joining else paths.directory)
+    discard_unused(host, contents.objects_of(entries))
+    want = contents.missing(host.store, entries)
+    _check_disk(host, contents.bytes_needed(entries, want))
+    disk.make_directory(host.store)
     if not os.path.exists(paths.job):
-        reservation.remove_on_release()
-    make_directory(paths.directory)
-    write_atomic(paths.objects, "\n".join(sorted(objects_of(entries))).encode())
+        reservation.removes_directory = True
+    disk.make_directory(paths.directory)
+    disk.write_atomic(paths.objects, "\n".join(sorted(contents.objects_of(entries))).encode())
     channel.send(want)
     if want.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        _receive(channel, Receiver(host.store, [(digest, sizes[digest]) for digest in want.objects]))
+        _receive(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in want.objects]))
     if not is_kept:
         _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):
-        make_directory(directory)
+        disk.make_directory(directory)
 
 
-def _receive(channel: Channel, receiver: Receiver) -> None:
+def _receive(channel: Channel, receiver: contents.Receiver) -> None:
     try:
         while True:
             chunk = channel.receive(STREAM_DEADLINE_S)
@@ -284,12 +267,12 @@ def _receive(channel: Channel, receiver: Receiver) -> None:
 
 
 def _check_disk(host: HostPaths, needed: int) -> None:
-    free, _ = free_space(host.root)
-    if needed + DISK_RESERVE > free:
+    free, _ = disk.free_space(host.root)
+    if needed + disk.DISK_RESERVE > free:
         raise RefusedError(
             Refusal.DISK,
-            f"no space left on this host: {host.root} has {readable_size(free)} free, "
-            f"and the job needs {readable_size(needed + DISK_RESERVE)}",
+            f"no space left on this host: {host.root} has {disk.readable_size(free)} free, "
+            f"and the job needs {disk.readable_size(needed + disk.DISK_RESERVE)}",
             "delete ended jobs, or leave files out with .fleetignore",
             next_step="fleet jobs --prune",
         )
@@ -304,20 +287,20 @@ def _lay_out_source(reservation: Reservation) -> None:
     if request.directory:
         os.symlink(request.directory, paths.source)
     else:
-        materialise(reservation.host.store, request.entries, paths.source)
+        contents.materialise(reservation.host.store, request.entries, paths.source)
     values = {"entries": to_dict(request.entries)}
-    write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
+    disk.write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
 
 
 def _committed_jobs(host: HostPaths) -> List[str]:
     """Return the directories of committed jobs, newest first; remove reservations that were never committed."""
     changed: Dict[str, float] = {}
-    for name in list_names(host.jobs):
+    for name in disk.list_names(host.jobs):
         path = os.path.join(host.jobs, name)
         if any(os.path.exists(host.task(name, task).job) for task in os.listdir(path)):
             changed[path] = os.stat(path).st_mtime
         else:
-            remove_tree(path)
+            disk.remove_tree(path)
     return sorted(changed, key=lambda path: changed[path], reverse=True)
 
 
@@ -341,8 +324,8 @@ def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False)
     keep = set(needed)
     for path in jobs[:CACHED_JOBS]:
         for task in os.listdir(path):
-            keep.update(read_text(TaskPaths(os.path.join(path, task)).objects).split())
-    return prune_objects(host.store, keep)
+            keep.update(disk.read_text(TaskPaths(os.path.join(path, task)).objects).split())
+    return contents.prune_objects(host.store, keep)
 
 
 class HostLock:
@@ -357,8 +340,8 @@ class HostLock:
     """
 
     def __init__(self, host: HostPaths) -> None:
-        self._lock = os.open(host.active, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.held = _try_lock(self._lock)
+        self._lock = open_lock(host.active)
+        self.held = try_lock(self._lock)
         self.busy_with = "" if self.held else _holder(host)[0]
 
     def __enter__(self) -> "HostLock":
@@ -369,7 +352,7 @@ class HostLock:
 
 
 def _prepared(reservation: Reservation) -> Prepared:
-    free, _ = free_space(reservation.host.root)
+    free, _ = disk.free_space(reservation.host.root)
     return Prepared(
         member=reservation.member(),
         python=reservation.interpreter.path,

@@ -7,6 +7,7 @@ import time
 from train.agent.files.disk import remove_tree
 from train.agent.files.paths import HostPaths
 from train.agent.host.jobs import newest_tasks
+from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal, Release, Released, Stop
 from train.agent.requests.stop import stop
@@ -17,8 +18,8 @@ _DEADLINE_S = 10.0
 _PAUSE_S = 0.05
 
 
-def release_host(host: HostPaths, request: Release) -> Released:
-    """End every job of the fleet on this host, and remove its directory.
+def release_host(channel: Channel, host: HostPaths, request: Release) -> Released:
+    """Answer Release: end every job of the fleet on this host, and remove its directory.
 
     Raises:
         RefusedError: a file cannot be removed.
@@ -27,7 +28,7 @@ def release_host(host: HostPaths, request: Release) -> Released:
     running = False
     for paths in newest_tasks(host, _JOBS):
         job, task = os.path.split(paths.directory)
-        running |= stop(host, Stop(os.path.basename(job), task, request.grace_s)).running
+        running |= stop(channel, host, Stop(os.path.basename(job), task, request.grace_s)).running
     _remove(host.root)
     shared = os.path.dirname(host.root)
     if os.path.basename(shared) == SHARED_DIRECTORY:

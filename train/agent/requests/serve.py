@@ -6,42 +6,36 @@ Modules are imported when a request needs them, so that the first message is sen
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Optional, Union
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Dict, Optional, Type
 
 from train.agent.files.paths import HostPaths
 from train.agent.host.address import host_address
+from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError, RefusedError
-from train.agent.protocol.records import (
-    Bootstrap,
-    Chunk,
-    Commit,
-    Committed,
-    End,
-    FetchContents,
-    Follow,
-    GetJoinInfo,
-    Hello,
-    Inspect,
-    ListFiles,
-    ListJobs,
-    MalformedRecordError,
-    Prepare,
-    PruneJobs,
-    ReadFiles,
-    Record,
-    Refusal,
-    Refused,
-    Release,
-    SmokeTest,
-    Stop,
-)
+from train.agent.protocol.records import MalformedRecordError, Record, Refusal, Refused
 
 if TYPE_CHECKING:
     from train.agent.requests.prepare import Reservation
 
 IDLE_S = 3600.0  # for the next request
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Module of the agent and function that answer a request: ``answer(channel, host, request)`` returns the answer,
+# or None if it has sent everything itself.
+_ANSWERS: Dict[Type[Any], str] = {
+    records.Bootstrap: "requests.bootstrap.bootstrap",
+    records.FetchContents: "requests.join.send_contents",
+    records.Follow: "requests.follow.follow",
+    records.GetJoinInfo: "requests.join.get_join_info",
+    records.Inspect: "host.jobs.report_jobs",
+    records.ListFiles: "requests.stored_jobs.list_files",
+    records.ListJobs: "requests.stored_jobs.list_jobs",
+    records.PruneJobs: "requests.stored_jobs.prune_jobs",
+    records.ReadFiles: "requests.stored_jobs.read_files",
+    records.Release: "requests.release.release_host",
+    records.Stop: "requests.stop.stop",
+}
 
 
 class Conversation:
@@ -65,8 +59,6 @@ class Conversation:
             while True:
                 try:
                     self._answer(self._channel.receive(IDLE_S))
-                except (RefusedError, MalformedRecordError, OSError) as error:
-                    self._channel.send(self._to_refusal(error))
                 except ClientGoneError:
                     raise
                 except Exception as error:  # noqa: BLE001 - the client always gets an error
@@ -82,49 +74,32 @@ class Conversation:
             self._reservation = None
 
     def _answer(self, request: Record) -> None:
-        if isinstance(request, Prepare):
+        if isinstance(request, records.Prepare):
             self._prepare(request)
-        elif isinstance(request, Chunk):
+        elif isinstance(request, records.Chunk):
             # Part of a refused or unrequested stream: skipped before the next request.
             self._channel.pass_over(request.payload)
-        elif isinstance(request, Commit):
+        elif isinstance(request, records.Commit):
             self._commit(request)
-        elif isinstance(request, Follow):
-            from train.agent.requests.follow import Follower
-
-            Follower(self._channel, self._host, request).run()
-        elif isinstance(request, (GetJoinInfo, FetchContents)):
-            self._help_to_join(request)
-        elif isinstance(request, Stop):
-            from train.agent.requests.stop import stop
-
-            self._channel.send(stop(self._host, request))
-        elif isinstance(request, Inspect):
-            self._inspect(request)
-        elif isinstance(request, Release):
-            from train.agent.requests.release import release_host
-
-            self._channel.send(release_host(self._host, request))
-        elif isinstance(request, (Bootstrap, SmokeTest)):
-            self._work(request)
+        elif isinstance(request, records.SmokeTest):
+            self._run_smoke_test(request)
+        elif type(request) in _ANSWERS:
+            module, _, name = _ANSWERS[type(request)].rpartition(".")
+            answer = getattr(import_module(f"train.agent.{module}"), name)
+            record = answer(self._channel, self._host, request)
+            if record is not None:
+                self._channel.send(record)
         else:
-            self._answer_about_results(request)
-
-    def _answer_about_results(self, request: Record) -> None:
-        if not isinstance(request, (ListJobs, ListFiles, ReadFiles, PruneJobs)):
             raise RefusedError(Refusal.REQUEST, f"{type(request).__name__} is not a request")
-        from train.agent.requests.stored_jobs import answer
 
-        answer(self._channel, self._host, request)
-
-    def _prepare(self, request: Prepare) -> None:
+    def _prepare(self, request: records.Prepare) -> None:
         from train.agent.requests.prepare import prepare
 
         self._release_reservation()
         self._reservation = prepare(self._channel, self._host, request)
         import train.agent.requests.commit  # noqa: F401 - while the client waits for the other hosts
 
-    def _commit(self, request: Commit) -> None:
+    def _commit(self, request: records.Commit) -> None:
         from train.agent.requests.commit import commit
 
         if self._reservation is None:
@@ -135,14 +110,9 @@ class Conversation:
             self._release_reservation()
             raise
         self._reservation = None
-        self._channel.send(Committed(pid))
+        self._channel.send(records.Committed(pid))
 
-    def _work(self, request: Union[Bootstrap, SmokeTest]) -> None:
-        if isinstance(request, Bootstrap):
-            from train.agent.requests.bootstrap import bootstrap
-
-            bootstrap(self._channel, self._host, request)
-            return
+    def _run_smoke_test(self, request: records.SmokeTest) -> None:
         from train.agent.requests.smoke_test import run_smoke_test
 
         if self._reservation is None:
@@ -152,23 +122,6 @@ class Conversation:
         finally:
             self._release_reservation()
         self._channel.send(result)
-
-    def _inspect(self, request: Inspect) -> None:
-        from train.agent.host.jobs import newest_tasks, report_task
-
-        for paths in newest_tasks(self._host, request.limit):
-            report = report_task(paths)
-            if report is not None:
-                self._channel.send(report)
-        self._channel.send(End())
-
-    def _help_to_join(self, request: Union[GetJoinInfo, FetchContents]) -> None:
-        from train.agent.requests.join import get_join_info, send_contents
-
-        if isinstance(request, GetJoinInfo):
-            self._channel.send(get_join_info(self._host, request))
-        else:
-            send_contents(self._channel, self._host, request)
 
     def _to_refusal(self, error: Exception) -> Refused:
         if isinstance(error, RefusedError):
@@ -207,7 +160,7 @@ def main() -> None:
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     try:
-        channel.send(Hello(digest, version, os.getpid(), host_address(os.environ.get("SSH_CONNECTION", ""))))
+        channel.send(records.Hello(digest, version, os.getpid(), host_address(os.environ.get("SSH_CONNECTION", ""))))
     except ClientGoneError:
         return
     Conversation(channel, HostPaths(_absolute(root), *map(_absolute, shared)), umask).run()

@@ -5,7 +5,6 @@ from collections import deque
 from typing import Deque, List, Optional
 
 from train.agent.files.disk import write_atomic
-from train.agent.gang.readiness import visible
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
@@ -13,7 +12,6 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.environment import TaskIdentity, task_environment
-from train.agent.supervisor.host_environment import create_host_environment
 from train.agent.supervisor.progress import ProgressParser
 
 LONGEST_S = 3600.0
@@ -39,16 +37,13 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
     if prepared.dry_run or reservation.port is None or not request.command:
         raise RefusedError(Refusal.REQUEST, f"{prepared.slot} of job {prepared.job} is not prepared on this host")
     user = {**request.env, **request.secret_env}
-    gpus = visible([gpu.name for gpu in reservation.gpus], user.get("CUDA_VISIBLE_DEVICES"))
     paths = reservation.paths
     env = task_environment(
         reservation.session,
         user,
         identity=TaskIdentity(prepared.fleet, prepared.job, _TASK, 1, [reservation.member()._replace(task=_TASK)]),
         paths=paths,
-        host_environment=create_host_environment(
-            paths.programs, reservation.interpreter.path, prepared.address, len(gpus)
-        ),
+        host_environment=reservation.host_environment(user),
     )
     write_atomic(paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
     reservation.port.yield_to_task()

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import socket
-import time
 from typing import Optional
 
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.host.jobs import find_task
 from train.agent.host.processes import ProcessId, await_exit, end_leftovers, is_alive, supervisor_of
+from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import Stop, Stopped
 
 # Beyond the grace period: SIGKILL, the news to the chief and back, and a peer that does not answer.
@@ -17,8 +16,8 @@ MARGIN_S = 35.0
 _EXIT_S = 5.0
 
 
-def stop(host: HostPaths, request: Stop) -> Stopped:
-    """End a job; return when no process of it is left on this host.
+def stop(_: Channel, host: HostPaths, request: Stop) -> Stopped:
+    """Answer Stop: end a job, and return when no process of it is left on this host.
 
     Raises:
         RefusedError: there is no such job here.
@@ -33,23 +32,12 @@ def stop(host: HostPaths, request: Stop) -> Stopped:
     with connection:
         control.send_record(connection, request)
         try:
-            killed = _await_end(connection, request.grace_s + MARGIN_S)
+            answers = list(control.receive_all(connection, request.grace_s + MARGIN_S))
         except TimeoutError:
             return _end_by_force(paths, supervisor)
     if supervisor is not None and not await_exit(supervisor, _EXIT_S):
         return _end_by_force(paths, supervisor)
-    return Stopped(killed, running=True)
-
-
-def _await_end(connection: socket.socket, deadline_s: float) -> bool:
-    end = time.monotonic() + deadline_s
-    killed = False
-    while True:
-        record = control.receive(connection, end - time.monotonic())
-        if record is None:
-            return killed
-        if isinstance(record, Stopped):
-            killed = record.killed
+    return Stopped(any(isinstance(answer, Stopped) and answer.killed for answer in answers), running=True)
 
 
 def _end_by_force(paths: TaskPaths, supervisor: Optional[ProcessId]) -> Stopped:

@@ -5,30 +5,16 @@ import hashlib
 import os
 import re
 import time
-from typing import List, Optional, Tuple, Union
+from typing import Optional, Union
 
-from train.agent.files.disk import free_space, list_names, remove_tree
+from train.agent.files.disk import free_space, remove_tree
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.jobs import find_task, newest_tasks, report_task
 from train.agent.host.processes import end_leftovers
+from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import (
-    Beat,
-    Chunk,
-    DiskSpace,
-    End,
-    FileEnd,
-    FilePart,
-    FilesListed,
-    JobsPruned,
-    ListFiles,
-    ListJobs,
-    PruneJobs,
-    ReadFiles,
-    Refusal,
-    StoredJob,
-)
+from train.agent.protocol.records import FilePart, Refusal
 from train.agent.requests.prepare import JOB_NAME, HostLock, discard_unused
 from train.agent.requests.results import Results, disk_usage
 
@@ -36,8 +22,6 @@ _SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
 _MOST = 1_000_000
 _BEAT_S = 2.0
 _PIECE = 1 << 18
-
-Request = Union[ListJobs, ListFiles, ReadFiles, PruneJobs]
 
 
 class _Heartbeat:
@@ -49,37 +33,20 @@ class _Heartbeat:
 
     def __call__(self) -> None:
         if time.monotonic() - self._last >= _BEAT_S:
-            self._channel.send(Beat(time.time()))
+            self._channel.send(records.Beat(time.time()))
             self._last = time.monotonic()
 
 
-def answer(channel: Channel, host: HostPaths, request: Request) -> None:
-    """Answer one of the requests.
+def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> records.End:
+    """Answer ListJobs.
 
     Raises:
-        RefusedError: there is no such task, or the request is invalid.
         ClientGoneError: the client disconnected.
     """
-    if isinstance(request, ListJobs):
-        _list_jobs(channel, host, request)
-    elif isinstance(request, ListFiles):
-        _list_files(channel, host, request)
-    elif isinstance(request, ReadFiles):
-        _read_files(channel, host, request)
-    else:
-        channel.send(_prune_jobs(_Heartbeat(channel), host, request))
-
-
-def _slots(host: HostPaths) -> List[Tuple[str, HostPaths]]:
-    """Return the fleet's directory and those of its slots, by name; several tasks on a host have a slot each."""
-    names = sorted(name for name in list_names(host.root) if _SLOT.fullmatch(name))
-    return [("", host), *((name, HostPaths(os.path.join(host.root, name))) for name in names)]
-
-
-def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
     heartbeat = _Heartbeat(channel)
     jobs = []
-    for directory, host_paths in _slots(host):
+    for host_paths in HostPaths(host.root).slots():
+        directory = host_paths.root[len(host.root) + 1 :]
         for paths in newest_tasks(host_paths, _MOST):
             if not request.jobs or _job_of(paths) in request.jobs:
                 jobs.append((os.stat(paths.job).st_mtime, directory, paths))
@@ -89,36 +56,48 @@ def _list_jobs(channel: Channel, host: HostPaths, request: ListJobs) -> None:
         size = disk_usage(paths.directory, heartbeat)
         slot = os.path.basename(paths.directory)
         stored = (paths.directory, size, fingerprint, areas, report_task(paths))
-        channel.send(StoredJob(_job_of(paths), slot, directory, *stored))
-    channel.send(DiskSpace(host.root, *free_space(host.root)))
-    channel.send(End())
+        channel.send(records.StoredJob(_job_of(paths), slot, directory, *stored))
+    channel.send(records.DiskSpace(host.root, *free_space(host.root)))
+    return records.End()
 
 
 def _job_of(paths: TaskPaths) -> str:
     return os.path.basename(os.path.dirname(paths.directory))
 
 
-def _task(host: HostPaths, request: Union[ListFiles, ReadFiles]) -> TaskPaths:
+def _task(host: HostPaths, request: Union[records.ListFiles, records.ReadFiles]) -> TaskPaths:
     if request.directory and not _SLOT.fullmatch(request.directory):
         raise RefusedError(Refusal.REQUEST, f"{request.directory!r} is not the directory of a slot")
     host_paths = HostPaths(os.path.join(host.root, request.directory)) if request.directory else host
     return find_task(host_paths, request.job, request.slot)
 
 
-def _list_files(channel: Channel, host: HostPaths, request: ListFiles) -> None:
+def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) -> records.FilesListed:
+    """Answer ListFiles.
+
+    Raises:
+        RefusedError: there is no such task.
+        ClientGoneError: the client disconnected.
+    """
     results = Results(_task(host, request), host.root, _Heartbeat(channel))
     fingerprint = hashlib.sha256()
     count = 0
     for entry in results.entries(fingerprint):
         channel.send(entry)
         count += 1
-    channel.send(FilesListed(fingerprint.hexdigest() if count else "", results.notes))
+    return records.FilesListed(fingerprint.hexdigest() if count else "", results.notes)
 
 
-def _read_files(channel: Channel, host: HostPaths, request: ReadFiles) -> None:
+def read_files(channel: Channel, host: HostPaths, request: records.ReadFiles) -> None:
+    """Answer ReadFiles.
+
+    Raises:
+        RefusedError: there is no such task.
+        ClientGoneError: the client disconnected.
+    """
     results = Results(_task(host, request), host.root)
     for part in request.parts:
-        channel.send(FileEnd(_send_part(channel, results.path_of(part.area, part.path), part)))
+        channel.send(records.FileEnd(_send_part(channel, results.path_of(part.area, part.path), part)))
 
 
 def _send_part(channel: Channel, path: str, part: FilePart) -> str:
@@ -131,7 +110,7 @@ def _send_part(channel: Channel, path: str, part: FilePart) -> str:
             data = os.pread(fd, min(_PIECE, part.end - offset), offset)
             if not data:
                 return "it became shorter"
-            channel.send(Chunk(len(data)), data)
+            channel.send(records.Chunk(len(data)), data)
             offset += len(data)
     except OSError as error:
         return error.strerror or str(error)
@@ -141,10 +120,16 @@ def _send_part(channel: Channel, path: str, part: FilePart) -> str:
     return ""
 
 
-def _prune_jobs(heartbeat: _Heartbeat, host: HostPaths, request: PruneJobs) -> JobsPruned:
+def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) -> records.JobsPruned:
+    """Answer PruneJobs.
+
+    Raises:
+        ClientGoneError: the client disconnected.
+    """
+    heartbeat = _Heartbeat(channel)
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
-        places = [host_paths for _, host_paths in _slots(host) if os.path.isdir(host_paths.jobs)]
+        places = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
         locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in places]
         busy = {lock.busy_with for _, lock in locks}
         for host_paths, lock in locks:
@@ -155,7 +140,7 @@ def _prune_jobs(heartbeat: _Heartbeat, host: HostPaths, request: PruneJobs) -> J
                     gone.add(job)
             if lock.held:
                 freed += discard_unused(host_paths, set(), thorough=True)
-    return JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
+    return records.JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
 
 
 def _remove(directory: str, heartbeat: _Heartbeat) -> int:

@@ -10,19 +10,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 from train.agent.files.disk import write_atomic
 from train.agent.files.journal import Journal
 from train.agent.files.paths import TaskPaths
+from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.readiness import Facts
-from train.agent.gang.reconciler import (
-    Closed,
-    Exited,
-    Failed,
-    HeldAtGate,
-    PortsProbed,
-    SlotEvent,
-    Spawn,
-    TaskActivity,
-    TaskInspected,
-)
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
@@ -31,23 +21,12 @@ from train.agent.host.spawn import spawn
 from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
+from train.agent.protocol import records
 from train.agent.protocol.errors import reason_kind
-from train.agent.protocol.records import (
-    NO_REASON,
-    Commit,
-    Exit,
-    HangInspection,
-    Member,
-    Phase,
-    Progress,
-    Reason,
-    Record,
-    TaskState,
-    Usage,
-)
+from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
 from train.agent.protocol.session import Credentials
 from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
-from train.agent.supervisor.listening import PortWatch
+from train.agent.supervisor.listening import TIMER, PortWatch
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import SHARE, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
@@ -109,7 +88,7 @@ class Attempt:
         port: Optional[TaskPort],
         after: int,
         control: ControlServer,
-        report_event: Callable[[SlotEvent], None],
+        report_event: Callable[[reconciler.SlotEvent], None],
     ) -> None:
         self.number = number
         self._loop = loop
@@ -132,14 +111,18 @@ class Attempt:
         self._probes: Optional[PortProbes] = None
         self._read_progress(peer_count)
         self.task = TaskProcess(
-            loop, on_output=self._output, on_exit=self._exited, on_closed=self._closed, on_held=self._held
+            loop,
+            on_output=self._output,
+            on_exit=self._exited,
+            on_closed=self._closed,
+            on_held=lambda: report_event(reconciler.HeldAtGate(number)),
         )
         self._port_watch: Optional[PortWatch] = None
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
-        self._usage: Optional[Usage] = None
-        self._recorded_progress: Optional[Progress] = None
+        self._usage: Optional[records.Usage] = None
+        self._recorded_progress: Optional[records.Progress] = None
         self._recorded_count = 0
         self._failure = NO_REASON
         self._stopping = False
@@ -162,7 +145,7 @@ class Attempt:
 
     # --- actions --------------------------------------------------------------------------------------------------
 
-    def spawn(self, action: Spawn, supervisor: int) -> None:
+    def spawn(self, action: reconciler.Spawn, supervisor: int) -> None:
         """Start the process, held at its gate.
 
         Args:
@@ -195,13 +178,13 @@ class Attempt:
         self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
         self._unparsed = ProgressQueue(self._parser)
 
-    def probe_ports(self, others: Sequence[Member]) -> None:
+    def probe_ports(self, others: Sequence[records.Member]) -> None:
         """Probe the ports of the other tasks."""
         self._probes = PortProbes(
             self._loop,
             self._credentials,
             others,
-            lambda results: self._report_event(PortsProbed(self.number, results)),
+            lambda results: self._report_event(reconciler.PortsProbed(self.number, results)),
         )
         self._probes.begin()
 
@@ -231,12 +214,12 @@ class Attempt:
     def inspect(self, number: int) -> None:
         """Inspect what the task is doing, and report it to the gang and all followers."""
 
-        def seen(inspection: HangInspection) -> None:
+        def seen(inspection: records.HangInspection) -> None:
             self.record(inspection)
             self._control.wake()
-            self._report_event(TaskInspected(self.number, number, inspection))
+            self._report_event(reconciler.TaskInspected(self.number, number, inspection))
 
-        self.task.inspect(HangInspection(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
+        self.task.inspect(records.HangInspection(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
 
     def give_up(self, reason: Reason) -> None:
         """End the task because of a failure of this host."""
@@ -246,7 +229,7 @@ class Attempt:
             if self.task.pid:
                 self.task.stop(self._commit.grace_s)
             else:
-                self._report_event(Failed(self.number, reason))
+                self._report_event(reconciler.Failed(self.number, reason))
 
     def child_exited(self, pid: int, status: int) -> None:
         """Handle the end of a child process."""
@@ -257,19 +240,22 @@ class Attempt:
 
     def record(self, record: Record) -> None:
         """Append a record to the journal."""
+        self._store("records", lambda: self.journal.write_record(record))
+
+    def _store(self, name: str, write: Callable[[], None]) -> bool:
         try:
-            self.journal.write_record(record)
+            write()
         except OSError as error:
-            text = f"{self._name}'s records cannot be written: {error.strerror}"
+            text = f"{self._name}'s {name} cannot be written: {error.strerror}"
             self.give_up(Reason(text, reason_kind(error)))
+            return False
+        return True
 
     def reap(self) -> None:
         """Release all resources."""
         self._close_probes()
-        for name in ("usage", "wake", "progress", "parse"):
+        for name in (TIMER, "usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
-        if self._port_watch is not None:
-            self._port_watch.end()
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
         self._port.release()
@@ -282,20 +268,12 @@ class Attempt:
 
     # --- events of the task ---------------------------------------------------------------------------------------
 
-    def _held(self) -> None:
-        self._report_event(HeldAtGate(self.number))
-
     def _output(self, data: bytes) -> None:
-        if self._failure:
-            return
-        try:
-            self.journal.write_log(data)
-        except OSError as error:
-            text = f"{self._name}'s log cannot be written: {error.strerror}"
-            self.give_up(Reason(text, reason_kind(error)))
+        if self._failure or not self._store("log", lambda: self.journal.write_log(data)):
             return
         self._output_at = time.monotonic()
-        self._wake_soon()
+        if not self._loop.waits_for("wake"):
+            self._loop.after("wake", _WAKE_S, self._control.wake)
         self._unparsed.put(data, time.time())
         if not self._loop.waits_for("parse"):
             self._loop.after("parse", 0.0, self._parse)
@@ -310,15 +288,11 @@ class Attempt:
         if self._unparsed.size:
             self._loop.after("parse", (1 / SHARE - 1) * (time.monotonic() - began), self._parse)
 
-    def _wake_soon(self) -> None:
-        if not self._loop.waits_for("wake"):
-            self._loop.after("wake", _WAKE_S, self._control.wake)
-
     def _publish_progress(self) -> None:
         if self._parser.latest is not None:
             self._control.publish(self._parser.latest)
 
-    def _keep(self, progress: Progress) -> None:
+    def _keep(self, progress: records.Progress) -> None:
         often = (
             self._recorded_count > _FEW_EPOCHS
             and self._recorded_progress is not None
@@ -331,7 +305,7 @@ class Attempt:
 
     def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
         at, pid = time.time(), self.task.pid
-        state = TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
+        state = records.TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
         state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind)
         if phase is Phase.EXITED:
             listened = self._port_watch.listened if self._port_watch is not None else None
@@ -341,7 +315,7 @@ class Attempt:
 
     def _exited(self, ended: Exit) -> None:
         self._loop.cancel("kill")
-        self._report_event(Exited(self.number, ended, self._failure or self._reason))
+        self._report_event(reconciler.Exited(self.number, ended, self._failure or self._reason))
 
     @property
     def _reason(self) -> Reason:
@@ -349,10 +323,8 @@ class Attempt:
         return clause._replace(text=f"{self._name} was {clause.text}") if clause else clause
 
     def _closed(self) -> None:
-        self._loop.cancel("usage")
-        self._loop.cancel("parse")
-        if self._port_watch is not None:
-            self._port_watch.end()
+        for name in (TIMER, "usage", "parse"):
+            self._loop.cancel(name)
         for progress in self._unparsed.finish():
             self._keep(progress)
         if self._parser.latest is not None and self._parser.latest is not self._recorded_progress:
@@ -360,7 +332,7 @@ class Attempt:
         # The exit of a process whose gate was never opened is not the result of user code.
         ended = None if self.task.never_ran else self.task.exit
         self._record_phase(Phase.EXITED, self._failure or self._reason, ended)
-        self._report_event(Closed(self.number))
+        self._report_event(reconciler.Closed(self.number))
 
     # --- resource use ---------------------------------------------------------------------------------------------
 
@@ -375,12 +347,14 @@ class Attempt:
             self._active_at = now
         if percent >= 0:
             used = (time.time(), round(percent, 1), resident, self._gpu.read())
-            self._usage = Usage(self._commit.slot, self._task, *used)
+            self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None
         self._report_event(
-            TaskActivity(self.number, round(now - self._output_at, 1), round(now - self._active_at, 1), stepped)
+            reconciler.TaskActivity(
+                self.number, round(now - self._output_at, 1), round(now - self._active_at, 1), stepped
+            )
         )
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:
@@ -390,7 +364,7 @@ class Attempt:
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)
         self._gpu_pid = meter.pid
-        self.task.exclude(meter.pid)
+        self.task.excluded.add(meter.pid)
 
         def read(_: int) -> None:
             data = os.read(meter.output, 1 << 14)

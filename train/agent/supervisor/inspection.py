@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator, List
 
 from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
-from train.agent.host.processes import descendants, list_processes, read_stat
+from train.agent.host.processes import Stat, descendants, list_processes, read_stat
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
 
@@ -43,15 +43,7 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
             if len(fields) > 9 and fields[9] in wanted:
                 result.append(_connection(fields))
     result = [connection for connection in result if connection.state != _LISTEN]
-    return sorted(
-        result,
-        key=lambda connection: (
-            connection.state == "ESTABLISHED",
-            -connection.unsent,
-            -connection.unread,
-            connection,
-        ),
-    )
+    return sorted(result, key=lambda item: (item.state == "ESTABLISHED", -item.unsent, -item.unread, item))
 
 
 def sockets_of(pids: Iterable[int]) -> Iterator[str]:
@@ -84,7 +76,7 @@ def _end(text: str) -> str:
     return endpoint(socket.inet_ntop(family, data), int(port, 16))
 
 
-class InspectTask:
+def inspect_task(pid: int, dump: Dump, empty: HangInspection, on_done: Callable[[HangInspection], None]) -> None:
     """Inspect a task without blocking; the result is ready when `dump` has returned the stacks.
 
     Args:
@@ -93,45 +85,38 @@ class InspectTask:
         empty: The record to fill in.
         on_done: Called once with the filled record; without a state if the process has ended.
     """
+    before, begun = read_stat(pid), time.monotonic()
 
-    def __init__(
-        self, pid: int, dump: Dump, empty: HangInspection, on_done: Callable[[HangInspection], None]
-    ) -> None:
-        self._pid = pid
-        self._empty = empty
-        self._on_done = on_done
-        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        stat = read_stat(pid)
-        self._begun, self._ticks = time.monotonic(), stat.ticks if stat else 0
-        dump(self._dumped)
-
-    def _dumped(self, stacks: str) -> None:
-        pid = self._pid
+    def dumped(stacks: str) -> None:
         table = list_processes()
         stat = table.get(pid)
-        connected: List[Connection] = []
-        if stat is not None:
-            connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
-        self._on_done(
-            self._empty._replace(
+        if stat is None:
+            on_done(empty._replace(at=time.time(), stack=main_first(stacks)))
+            return
+        connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
+        on_done(
+            empty._replace(
                 at=time.time(),
-                state=stat.state if stat else "",
+                state=stat.state,
                 stack=main_first(stacks),
                 sockets=[str(connection) for connection in connected[:MOST_SOCKETS]],
-                kernel=self._kernel(stat.ticks) if stat else "",
+                kernel=_describe_kernel(stat, before.ticks if before else 0, time.monotonic() - begun),
             )
         )
 
-    def _kernel(self, ticks: int) -> str:
-        """Return the CPU time of the process, and where in the kernel it waits, as far as that is readable."""
-        seconds = time.monotonic() - self._begun
-        parts = [f"CPU {ticks / self._ticks_per_s:.1f} s"]
-        if seconds > _BRIEF_S:
-            parts.append(f"now {100 * (ticks - self._ticks) / self._ticks_per_s / seconds:.0f} % of a core")
-        waits = read_text(f"/proc/{self._pid}/wchan").strip()
-        if waits not in ("", "0"):
-            parts.append(f"waits in {waits}")
-        call = read_text(f"/proc/{self._pid}/syscall").split()
-        if call and call[0].isdigit():
-            parts.append(f"system call {call[0]}")
-        return ", ".join(parts)
+    dump(dumped)
+
+
+def _describe_kernel(stat: Stat, ticks_before: int, seconds: float) -> str:
+    """Return the CPU time of a process, and where in the kernel it waits, as far as that is readable."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    parts = [f"CPU {stat.ticks / ticks_per_s:.1f} s"]
+    if seconds > _BRIEF_S:
+        parts.append(f"now {100 * (stat.ticks - ticks_before) / ticks_per_s / seconds:.0f} % of a core")
+    waits = read_text(f"/proc/{stat.pid}/wchan").strip()
+    if waits not in ("", "0"):
+        parts.append(f"waits in {waits}")
+    call = read_text(f"/proc/{stat.pid}/syscall").split()
+    if call and call[0].isdigit():
+        parts.append(f"system call {call[0]}")
+    return ", ".join(parts)

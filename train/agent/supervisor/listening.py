@@ -15,6 +15,7 @@ from train.agent.host.loop import Loop
 from train.agent.supervisor.inspection import sockets_of
 
 PERIOD_S = 1.0
+TIMER = "port"
 _LISTEN = "0A"
 _TENSORFLOW = re.compile(r"/libtensorflow(?:_cc|_framework)?\.so")
 # These have other ways to find their peers. Keras with another backend, and TensorBoard, load TensorFlow as well.
@@ -82,16 +83,12 @@ class PortWatch:
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
-    def end(self) -> None:
-        """Stop watching."""
-        self._loop.cancel("port")
-
     def _look(self) -> None:
         listeners = self._listeners()
         if self._port in listeners.values():
             self._look_at_sockets(listeners, self._pids())
         if not self._opened:
-            self._loop.after("port", PERIOD_S, self._look)
+            self._loop.after(TIMER, PERIOD_S, self._look)
 
     def _listeners(self) -> Dict[str, int]:
         listeners: Dict[str, int] = {}
@@ -103,6 +100,6 @@ class PortWatch:
         task_ports = {listeners[inode] for inode in sockets_of(pids) if inode in listeners}
         if self._port in task_ports:
             self._opened = True
-            self.end()
+            self._loop.cancel(TIMER)
         elif task_ports:  # a script may set a TF_CONFIG of its own
             self._another = True

@@ -7,74 +7,23 @@ import os
 import signal
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.files.disk import remove_file
 from train.agent.files.journal import last_attempt, states, write_result
-from train.agent.gang import election
+from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.election import (
-    DeadlineReached,
-    Dial,
-    MessageReceived,
-    Peer,
-    PeerAction,
-    PeerConnected,
-    PeerEvent,
-    PeerLost,
-    ProbePeer,
-    SendMessage,
-    StopRequested,
-)
-from train.agent.gang.reconciler import (
-    CheckpointHeld,
-    Closed,
-    EndTask,
-    Failed,
-    Fetch,
-    Finish,
-    InspectTask,
-    Notify,
-    OpenGate,
-    Preempted,
-    ProbePorts,
-    ReportAttemptEnd,
-    Reserve,
-    Reserved,
-    Restore,
-    Restored,
-    Slot,
-    SlotEvent,
-    Spawn,
-    Work,
-)
 from train.agent.gang.scheduling import Terms
 from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, from_wire, to_wire
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
+from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError, reason_kind
-from train.agent.protocol.records import (
-    AttemptEnded,
-    Commit,
-    End,
-    Exit,
-    Follow,
-    GetJoinInfo,
-    Inspect,
-    JobResult,
-    MalformedRecordError,
-    Notice,
-    Phase,
-    Reason,
-    Record,
-    Stop,
-    Stopped,
-    TaskState,
-)
+from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.preemption import PreemptionWatch, find_notice
@@ -86,56 +35,51 @@ _REPLICATORS = 5
 _NOTICE_S = 2.0  # a preempted host may receive SIGTERM before its metadata server reports the preemption
 
 
-class Resumed(NamedTuple):
-    """The state that the previous supervisor left."""
-
-    last: DesiredState
-    reason: Reason
-
-
 class Supervisor:
     """One slot of a job.
 
     Args:
         start: What was prepared and committed.
         watchdog: Who starts another in our place if we are killed.
-        resumed: Of the supervisor before; None: we are the first.
+        last: Last desired state of the supervisor before; None: we are the first.
+        reason: Why that supervisor is gone.
     """
 
-    def __init__(self, start: Start, watchdog: Watchdog, resumed: Optional[Resumed] = None) -> None:
+    def __init__(self, start: Start, watchdog: Watchdog, last: Optional[DesiredState], reason: Reason) -> None:
         self._start = start
         self._commit = start.commit
         self._watchdog = watchdog
-        self._resumed = resumed
+        self._last = last
+        self._reason = reason
         self._loop = Loop()
         self._control = ControlServer(self._loop, start.control, self._handle_request)
         self._attempt: Optional[Attempt] = None
         self._replicator: Optional[Replicator] = None
-        self._pending_close: Optional[Closed] = None
+        self._pending_close: Optional[reconciler.Closed] = None
         self._on_settled: Callable[[], None] = self._deliver_close
-        self._restoring: Optional[Restore] = None
+        self._restoring: Optional[reconciler.Restore] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._is_evaluator = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
         self._preemption: Optional[PreemptionWatch] = None
-        self._peer: Peer
+        self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
-        self._events: Deque[PeerEvent] = deque()
+        self._events: Deque[election.PeerEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
-            SendMessage: self._send_message,
-            Dial: lambda action: self._links.dial(action.slot),
-            ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
-            Reserve: self._reserve,
-            Restore: self._restore,
-            Fetch: self._fetch,
-            Spawn: self._spawn,
-            ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
-            OpenGate: lambda action: self._attempt_for(action.attempt).open_gate(),
-            Notify: self._notify,
-            InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
-            EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
-            ReportAttemptEnd: self._record_attempt_end,
-            Finish: lambda action: self._finish(action.result),
+            election.SendMessage: self._send_message,
+            election.Dial: lambda action: self._links.dial(action.slot),
+            election.ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
+            reconciler.Reserve: self._reserve,
+            reconciler.Restore: self._restore,
+            reconciler.Fetch: self._fetch,
+            reconciler.Spawn: self._spawn,
+            reconciler.ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
+            reconciler.OpenGate: lambda action: self._attempt_for(action.attempt).open_gate(),
+            reconciler.Notify: self._notify,
+            reconciler.InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
+            reconciler.EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
+            reconciler.ReportAttemptEnd: self._record_attempt_end,
+            reconciler.Finish: lambda action: self._finish(action.result),
         }
         self._result: Optional[JobResult] = None
         self._ended_at = 0.0
@@ -143,20 +87,22 @@ class Supervisor:
         self._killed = False
         self._stoppers: List[Callable[[Record], None]] = []
 
-    def run(self, started: Callable[[], None]) -> None:
-        """Supervise the slot until the job ends; call `started` after the setup.
+    def begin(self) -> None:
+        """Set everything up, and begin or resume the job.
 
         Raises:
             OSError: the disk is full before anything was started.
         """
         self._take_signals()
         adopt_orphans()
-        self._replicator = self._start_replicator() if self._needs_replicator else None
+        self._replicator = self._start_replicator()
         self._recover_checkpoint()
         self._connect_peers()
-        self._begin()
+        self._begin_job()
         self._watch_for_preemption()
-        started()
+
+    def run(self) -> None:
+        """Supervise the slot until the job ends."""
         while not self._over:
             self._loop.turn()
         self._end()
@@ -182,21 +128,16 @@ class Supervisor:
             commit.link_timeout_s,
             others,
             events=ConnectionEvents(
-                lambda slot: self._feed(PeerConnected(slot)),
-                lambda slot, reason: self._feed(PeerLost(slot, reason)),
+                lambda slot: self._feed(election.PeerConnected(slot)),
+                lambda slot, reason: self._feed(election.PeerLost(slot, reason)),
                 self._receive,
                 self._stop_if_delivered,
             ),
         )
 
-    @property
-    def _needs_replicator(self) -> bool:
-        commit = self._commit
-        return len(commit.members) > 1 and commit.replication.mib_s > 0 and "://" not in self._start.checkpoints
-
     def _recover_checkpoint(self) -> None:
         """Keep a complete checkpoint that the task wrote before the previous supervisor was killed."""
-        order = self._resumed.last if self._resumed is not None else None
+        order = self._last
         first = order.members[0].slot if order is not None and order.members else ""
         if self._replicator is None or order is None or first != self._commit.slot:
             return
@@ -219,14 +160,16 @@ class Supervisor:
         self._loop.cancel("terminate")
         if self._replicator is not None:
             self._replicator.remove_limit()
-        self._feed(Preempted())
+        self._feed(reconciler.Preempted())
 
     @property
     def _is_preempted(self) -> bool:
         return self._preemption is not None and self._preemption.preempted
 
-    def _start_replicator(self) -> Replicator:
+    def _start_replicator(self) -> Optional[Replicator]:
         commit, paths = self._commit, self._start.paths
+        if len(commit.members) <= 1 or commit.replication.mib_s <= 0 or "://" in self._start.checkpoints:
+            return None
         setup = Setup(
             commit.job,
             bytes.fromhex(commit.secret),
@@ -239,7 +182,7 @@ class Supervisor:
         )
         replicator = Replicator(self._loop, setup, on_news=self._handle_news)
         if self._attempt is not None:
-            self._attempt.task.exclude(replicator.pid)
+            self._attempt.task.excluded.add(replicator.pid)
         if self._is_preempted:
             replicator.remove_limit()
         return replicator
@@ -248,7 +191,7 @@ class Supervisor:
     def _address(self) -> str:
         return next(member.address for member in self._commit.members if member.slot == self._commit.slot)
 
-    def _begin(self) -> None:
+    def _begin_job(self) -> None:
         commit, start = self._commit, self._start
         terms = Terms(
             commit.job,
@@ -259,38 +202,36 @@ class Supervisor:
             commit.link_timeout_s,
         )
         now = time.monotonic()
-        if self._resumed is not None:
-            self._record_lost_task(self._resumed)
-            slot = self._new_slot(0)
-            peer, actions = election.resume(terms, commit.slot, slot, self._resumed.last, self._resumed.reason, now)
+        if self._last is not None:
+            self._record_lost_task(self._last.attempt)
+            peer, actions = election.resume(terms, commit.slot, self._new_slot(0), self._last, self._reason, now)
         elif commit.join:
             slot = self._new_slot(last_attempt(start.paths))
             peer, actions = election.join(terms, commit.slot, slot, now)
         else:
             if any(member.slot == commit.slot and member.task for member in commit.members):
                 self._attempt = self._new_attempt(commit.attempt)
-            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(work=Work(restored=True))
+            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(work=reconciler.Work(restored=True))
             peer, actions = election.begin(terms, commit.slot, slot, now)
         self._apply(peer, actions)
         self._has_begun = True
         self._serve()
 
-    def _new_slot(self, attempt: int, port: int = 0) -> Slot:
+    def _new_slot(self, attempt: int, port: int = 0) -> reconciler.Slot:
         link_port = self._start.listener.getsockname()[1]
         status = SlotStatus(self._commit.slot, attempt, port, facts=self._start.facts)
-        return Slot(status._replace(address=self._address, link_port=link_port))
+        return reconciler.Slot(status._replace(address=self._address, link_port=link_port))
 
-    def _record_lost_task(self, resumed: Resumed) -> None:
+    def _record_lost_task(self, number: int) -> None:
         """Record the end of the task that ran when the previous supervisor was killed."""
-        commit, paths, number = self._commit, self._start.paths, resumed.last.attempt
-        history = states(paths, number)
-        if history and history[-1].phase is not Phase.EXITED:
-            ended = (number, Phase.EXITED, time.time(), 0, None, resumed.reason.text)
-            self._record(TaskState(commit.slot, history[-1].task, *ended, reason_kind=resumed.reason.kind))
+        history, (text, kind) = states(self._start.paths, number), self._reason
+        if history and history[-1].phase is not records.Phase.EXITED:
+            ended = (number, records.Phase.EXITED, time.time(), 0, None, text)
+            self._record(records.TaskState(self._commit.slot, history[-1].task, *ended, reason_kind=kind))
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def _feed(self, event: PeerEvent) -> None:
+    def _feed(self, event: election.PeerEvent) -> None:
         # An action may itself lead to an event, as when a link breaks under a message: one after the other.
         self._events.append(event)
         if self._has_begun and len(self._events) == 1:
@@ -303,7 +244,7 @@ class Supervisor:
             self._events.popleft()
         self._stop_if_delivered()
 
-    def _apply(self, peer: Peer, actions: List[PeerAction]) -> None:
+    def _apply(self, peer: election.Peer, actions: List[election.PeerAction]) -> None:
         self._peer = peer
         if peer.slot.desired is not None:
             self._links.update_addresses(peer.slot.desired.members)
@@ -313,30 +254,30 @@ class Supervisor:
         if due is None:
             self._loop.cancel("deadline")
         else:
-            self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(DeadlineReached()))
+            self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(election.DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
 
     def _receive(self, slot: str, values: Dict[str, Any]) -> None:
         try:
             message = from_wire(values)
-        except MalformedRecordError as error:
+        except records.MalformedRecordError as error:
             raise LinkError(f"its agent sent a message that cannot be read: {error}") from error
         if isinstance(message, SlotStatus) and message.facts is not None:
             ahead_s = message.clock - time.time()
             message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
         if message is not None:
-            self._feed(MessageReceived(slot, message))
+            self._feed(election.MessageReceived(slot, message))
 
-    def _handle_task_event(self, event: SlotEvent) -> None:
-        if isinstance(event, Closed):
+    def _handle_task_event(self, event: reconciler.SlotEvent) -> None:
+        if isinstance(event, reconciler.Closed):
             self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
             if self._replicator is not None and self._watching:
                 # The last checkpoint counts, too.
                 self._watching = 0
                 self._pending_close = event
                 self._loop.after("settle", _SETTLE_S, self._deliver_close)
-                is_orderly = self._attempt is not None and self._attempt.task.exit == Exit(code=0)
+                is_orderly = self._attempt is not None and self._attempt.task.exit == records.Exit(code=0)
                 self._replicator.settle(is_orderly=is_orderly)
                 return
         self._feed(event)
@@ -349,15 +290,17 @@ class Supervisor:
 
     def _handle_news(self, news: News) -> None:
         for text in filter(None, (news.note, news.error)):
-            self._notify(Notify(0, text))
+            self._notify(reconciler.Notify(0, text))
         source = Source(self._address, news.port) if news.held is not None and news.port else None
-        self._feed(CheckpointHeld(news.held, source))
+        self._feed(reconciler.CheckpointHeld(news.held, source))
         if news.settled is not None or news.ended:
             self._on_settled()
         wanted = self._restoring
         if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
             self._restoring = None
-            self._feed(Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news)))
+            self._feed(
+                reconciler.Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news))
+            )
         if news.ended:
             self._restart_replicator()
 
@@ -367,18 +310,20 @@ class Supervisor:
         if self._replicator_lives <= 0:
             if self._restoring is not None:
                 problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
-                self._feed(Restored(self._restoring.attempt, problem))
+                self._feed(reconciler.Restored(self._restoring.attempt, problem))
             return
-        self._replicator = self._start_replicator()
-        self._replicator.update_live(on=self._is_evaluator)
+        replicator = self._replicator = self._start_replicator()
+        if replicator is None:
+            return
+        replicator.update_live(on=self._is_evaluator)
         if self._watching:
-            self._replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
+            replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
         if self._restoring is not None:
             self._restore(self._restoring)
 
     # --- actions ----------------------------------------------------------------------------------------------------
 
-    def _send_message(self, action: SendMessage) -> None:
+    def _send_message(self, action: election.SendMessage) -> None:
         message: Message = action.message
         if isinstance(message, SlotStatus):
             message = message._replace(clock=time.time())
@@ -388,7 +333,7 @@ class Supervisor:
 
     def _new_attempt(self, number: int) -> Attempt:
         before = self._attempt
-        first = number == self._commit.attempt and self._resumed is None
+        first = number == self._commit.attempt and self._last is None
         attempt = Attempt(
             self._loop,
             self._start,
@@ -401,7 +346,7 @@ class Supervisor:
         if before is not None:
             before.reap()
         if self._replicator is not None:
-            attempt.task.exclude(self._replicator.pid)
+            attempt.task.excluded.add(self._replicator.pid)
         self._attempt = attempt
         return attempt
 
@@ -410,38 +355,38 @@ class Supervisor:
             return self._new_attempt(number)
         return self._attempt
 
-    def _reserve(self, action: Reserve) -> None:
+    def _reserve(self, action: reconciler.Reserve) -> None:
         try:
             port = self._new_attempt(action.attempt).port
         except OSError as error:
             text = f"attempt {action.attempt} could not be prepared: {error.strerror}"
-            self._feed(Failed(action.attempt, Reason(text, reason_kind(error))))
+            self._feed(reconciler.Failed(action.attempt, Reason(text, reason_kind(error))))
         except RefusedError as error:
-            self._feed(Failed(action.attempt, Reason(error.record.reason, reason_kind(error))))
+            self._feed(reconciler.Failed(action.attempt, Reason(error.record.reason, reason_kind(error))))
         else:
-            self._feed(Reserved(action.attempt, port))
+            self._feed(reconciler.Reserved(action.attempt, port))
 
-    def _restore(self, action: Restore) -> None:
+    def _restore(self, action: reconciler.Restore) -> None:
         users_own = bool(self._commit.replication.directory)
         if self._replicator is None or (users_own and action.snapshot is None):
             # Files that were in the user's own directory before the job are kept.
-            self._feed(Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
+            self._feed(reconciler.Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
             return
         self._restoring = action
         self._replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
 
-    def _fetch(self, action: Fetch) -> None:
+    def _fetch(self, action: reconciler.Fetch) -> None:
         if self._replicator is not None:
             self._replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
 
-    def _spawn(self, action: Spawn) -> None:
+    def _spawn(self, action: reconciler.Spawn) -> None:
         attempt = self._attempt_for(action.attempt)
         try:
             attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
-            self._feed(Closed(action.attempt))
+            self._feed(reconciler.Closed(action.attempt))
             text = f"{self._commit.slot} cannot be started: {error.strerror}"
-            self._feed(Failed(action.attempt, Reason(text, reason_kind(error))))
+            self._feed(reconciler.Failed(action.attempt, Reason(text, reason_kind(error))))
             return
         self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
         if self._replicator is None:
@@ -452,20 +397,20 @@ class Supervisor:
             self._watching = action.attempt
             self._replicator.watch(action.attempt, attempt.task.pid)
 
-    def _notify(self, action: Notify) -> None:
+    def _notify(self, action: reconciler.Notify) -> None:
         attempt = self._attempt
         if attempt is not None:
-            self._record(Notice(self._commit.slot, attempt.number, time.time(), action.text))
+            self._record(records.Notice(self._commit.slot, attempt.number, time.time(), action.text))
 
     def _record(self, record: Record) -> None:
         number = getattr(record, "attempt", 0)
-        if self._attempt is None and isinstance(record, (AttemptEnded, TaskState)):
+        if self._attempt is None and isinstance(record, (records.AttemptEnded, records.TaskState)):
             self._new_attempt(number)
         if self._attempt is not None:
             self._attempt.record(record)
             self._control.wake()
 
-    def _record_attempt_end(self, action: ReportAttemptEnd) -> None:
+    def _record_attempt_end(self, action: reconciler.ReportAttemptEnd) -> None:
         self._record(action.ended._replace(at=time.time(), attempts=self._commit.policy.max_attempts))
 
     def _finish(self, result: JobResult) -> None:
@@ -511,18 +456,18 @@ class Supervisor:
             self._attempt.give_up(Reason(f"the agent of {self._commit.slot} received SIGTERM"))
 
     def _handle_request(self, request: Record, answer: Callable[[Record], None]) -> bool:
-        if isinstance(request, Stop):
+        if isinstance(request, records.Stop):
             self._stoppers.append(answer)
-            self._feed(StopRequested(request.grace_s))
+            self._feed(election.StopRequested(request.grace_s))
             return True
-        if isinstance(request, GetJoinInfo) and self._has_begun:
+        if isinstance(request, records.GetJoinInfo) and self._has_begun:
             answer(self._join_info())
-        if isinstance(request, (Follow, Inspect)):
+        if isinstance(request, (records.Follow, records.Inspect)):
             for record in self._attempt.latest_records if self._attempt is not None else []:
                 answer(record)
-            if isinstance(request, Inspect):
-                answer(End())
-        return isinstance(request, Follow)
+            if isinstance(request, records.Inspect):
+                answer(records.End())
+        return isinstance(request, records.Follow)
 
     def _join_info(self) -> Commit:
         """Return the commit with the current address of every slot."""
@@ -542,7 +487,7 @@ class Supervisor:
         remove_file(self._start.paths.processes)
         remove_file(self._start.paths.control)
         for answer in self._stoppers:
-            answer(Stopped(killed=self._killed, running=True))
+            answer(records.Stopped(killed=self._killed, running=True))
         self._control.close()
 
 

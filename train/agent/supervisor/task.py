@@ -1,5 +1,6 @@
 """The process of a task: start, read, stop, and reap it with all of its descendants."""
 
+import contextlib
 import os
 import signal
 from typing import Callable, Dict, List, Optional, Sequence, Set
@@ -17,7 +18,7 @@ from train.agent.host.processes import (
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
-from train.agent.supervisor.inspection import InspectTask
+from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.oom import OomWatch
 
 # Descendants of a task may write for this time after the task itself has ended.
@@ -46,6 +47,8 @@ class TaskProcess:
         on_held: Called once when it has arrived at its gate.
 
     Attributes:
+        excluded: Child processes of this process that are not part of the task.
+        output: Read end of the output pipe; negative after its end.
         reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
             is called.
     """
@@ -64,8 +67,8 @@ class TaskProcess:
         self._on_exit = on_exit
         self._on_closed = on_closed
         self._on_held = on_held
-        self._excluded: Set[int] = set()
-        self._output = -1
+        self.excluded: Set[int] = set()
+        self.output = -1
         self._gate = -1
         self._hook_pipe = -1
         self._arrived = False
@@ -91,10 +94,10 @@ class TaskProcess:
             OSError: no process can be made.
         """
         self._spawned = spawn(command, env, directory, umask=umask, gated=True, hook=hook)
-        self.pid, self._output, self._gate, self._hook_pipe = self._spawned[:4]
+        self.pid, self.output, self._gate, self._hook_pipe = self._spawned[:4]
         self._oom = OomWatch(self.pid)
-        _enlarge_pipe(self._output)
-        self._loop.watch(self._output, READ, lambda _: self._read())
+        _enlarge_pipe(self.output)
+        self._loop.watch(self.output, READ, lambda _: self._read())
         self._is_hook_for_children = self._hook_arrived = (
             hook is not None and hook.for_children
         )  # these send only stacks
@@ -123,16 +126,6 @@ class TaskProcess:
             open_gate(self._spawned)
 
     @property
-    def output(self) -> int:
-        """Return the read end of the output pipe; negative after its end."""
-        return self._output
-
-    @property
-    def excluded(self) -> Set[int]:
-        """Return children of this process that are not part of the task."""
-        return self._excluded
-
-    @property
     def held(self) -> bool:
         """Return True if the process waits at its gate."""
         return self._gate >= 0
@@ -149,7 +142,7 @@ class TaskProcess:
             empty: The record to fill in.
             on_done: Called with the filled record.
         """
-        InspectTask(self._find_stack_process(), self.dump_stacks, empty, on_done)
+        inspect_task(self._find_stack_process(), self.dump_stacks, empty, on_done)
 
     def dump_stacks(self, on_done: Callable[[str], None]) -> None:
         """Request the stacks of all Python threads; `on_done` is called once, within two seconds.
@@ -162,10 +155,8 @@ class TaskProcess:
             return
         self._stacks.clear()
         target = self._find_stack_process()
-        if self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL):
-            self._loop.after("stacks", STACKS_S, self._deliver_stacks)
-        else:
-            self._loop.after("stacks", 0.0, self._deliver_stacks)
+        is_asked = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
+        self._loop.after("stacks", STACKS_S if is_asked else 0.0, self._deliver_stacks)
 
     def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
@@ -244,31 +235,22 @@ class TaskProcess:
             self._gate = -1
         self._drain()
         self._loop.cancel("arrive")
-        if self.exit.signal == signal.SIGKILL and not self.killed and self._oom is not None:
-            verdict = self._oom.verdict(self.pid)
-            self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
         if self._oom is not None:
+            if self.exit.signal == signal.SIGKILL and not self.killed:
+                verdict = self._oom.verdict(self.pid)
+                self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
             self._oom.close()
         if self._stack_requests:
             self._deliver_stacks()
         self._close_hook_pipe()
         self._on_exit(self.exit)
-        if self._output >= 0 and self._descendants():
+        if self.output >= 0 and self._descendants():
             self._loop.after("reap", LINGER_S, self._reap)
         else:
             self._reap()
 
-    def give_up(self) -> None:
-        """Stop waiting for its end and its output."""
-        if not self.closed:
-            self._close()
-
     def _descendants(self) -> Set[int]:
-        return {pid for pid in descendants(os.getpid(), list_processes()) if pid not in self._excluded}
-
-    def exclude(self, pid: int) -> None:
-        """Exclude a child process that is not part of the task."""
-        self._excluded.add(pid)
+        return {pid for pid in descendants(os.getpid(), list_processes()) if pid not in self.excluded}
 
     def _reap(self) -> None:
         left = self._descendants()
@@ -280,38 +262,35 @@ class TaskProcess:
         self._close()
 
     def _read(self) -> None:
-        try:
-            data = os.read(self._output, _AT_ONCE)
-        except BlockingIOError:
-            return
-        if data:
-            self._on_output(data)
-            return
-        self._end_output()
-        if self.exit is not None and not self.closed:
+        self._read_once()
+        if self.output < 0 and self.exit is not None and not self.closed:
             self._reap()
 
     def _drain(self) -> None:
         for _ in range(2 * _PIPE_SIZE // _AT_ONCE):  # more output comes only from a process that keeps writing
-            if self._output < 0:
+            if self.output < 0 or not self._read_once():
                 return
-            try:
-                data = os.read(self._output, _AT_ONCE)
-            except BlockingIOError:
-                return
-            if not data:
-                self._end_output()
-                return
+
+    def _read_once(self) -> bool:
+        """Read some output; return False if there is none now, or none will come."""
+        try:
+            data = os.read(self.output, _AT_ONCE)
+        except BlockingIOError:
+            return False
+        if data:
             self._on_output(data)
+        else:
+            self._end_output()
+        return bool(data)
 
     def _end_output(self) -> None:
-        self._loop.unwatch(self._output)
-        os.close(self._output)
-        self._output = -1
+        self._loop.unwatch(self.output)
+        os.close(self.output)
+        self.output = -1
 
     def _close(self) -> None:
         self._drain()
-        if self._output >= 0:
+        if self.output >= 0:
             self._end_output()
         self._loop.cancel("kill")
         self._loop.cancel("reap")
@@ -322,7 +301,5 @@ class TaskProcess:
 def _enlarge_pipe(pipe: int) -> None:
     import fcntl
 
-    try:
+    with contextlib.suppress(OSError):  # over the user's limit for pipes
         fcntl.fcntl(pipe, _SET_PIPE_SIZE, _PIPE_SIZE)
-    except OSError:  # over the user's limit for pipes
-        return

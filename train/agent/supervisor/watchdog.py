@@ -3,13 +3,15 @@
 The watchdog does nothing else, so that nothing else can end it. It exits last.
 """
 
+import contextlib
+import functools
 import os
 import select
 import signal
 import socket
 import time
 import traceback
-from typing import Callable, List, NoReturn, Optional, Tuple
+from typing import Callable, List, NoReturn, Optional
 
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
@@ -47,10 +49,8 @@ class Watchdog:
         self._send(b"output " + os.fsencode(log), [output])
 
     def _send(self, data: bytes, descriptors: List[int]) -> None:
-        try:
+        with contextlib.suppress(OSError):
             socket.send_fds(self._line, [data], descriptors)
-        except OSError:
-            return
 
 
 class _SupervisorState:
@@ -82,14 +82,9 @@ class _SupervisorState:
         os.set_blocking(self.output, False)
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            while True:
-                try:
-                    data = os.read(self.output, _AT_ONCE)
-                except BlockingIOError:
-                    break
-                if not data:
-                    break
-                os.write(log, data)
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(self.output, _AT_ONCE):
+                    os.write(log, data)
         finally:
             os.close(log)
             self.close()
@@ -129,7 +124,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
             state.close()
             _run_supervisor(Watchdog(watchdog, theirs), state.order, reason, supervise)
         theirs.close()
-        _forward_signal(signal.SIGTERM, pid)
+        signal.signal(signal.SIGTERM, functools.partial(_forward_signal, pid))
         if count == 0:
             forked()
         with ours:
@@ -148,18 +143,13 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
 
 def _reap() -> None:
     """Wait for the child processes that the supervisor left behind."""
-    try:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
-    except ChildProcessError:
-        return
 
 
-def _forward_signal(number: int, pid: int) -> None:
-    def kill(*_: object) -> None:
-        os.kill(pid, number)
-
-    signal.signal(number, kill)
+def _forward_signal(pid: int, number: int, _: object) -> None:
+    os.kill(pid, number)
 
 
 def _run_supervisor(
@@ -195,16 +185,10 @@ def _await_end(pid: int, line: socket.socket, state: _SupervisorState, stopped_s
 
 
 def _receive_message(line: socket.socket, state: _SupervisorState) -> bool:
-    data, descriptors = _receive(line)
-    if not data:
-        return False
-    state.receive(data, descriptors)
-    return True
-
-
-def _receive(line: socket.socket) -> Tuple[bytes, List[int]]:
+    """Handle a message of the supervisor; return False if it has ended."""
     try:
         data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 1)
     except OSError:
-        return b"", []
-    return data, list(descriptors)
+        return False
+    state.receive(data, descriptors)
+    return bool(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from train.agent.files.paths import HostPaths
 from train.agent.host import address
 from train.agent.host.address import host_address
 from train.agent.host.processes import list_processes
+from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import Prepared, Release, Released
 from train.agent.requests.release import release_host
 
@@ -49,10 +51,14 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
     directory = tmp_path / shared
     for name in ("one", "two"):
         (directory / name).mkdir(parents=True)
-    release_host(HostPaths(str(directory / "one")), Release())
+    near, far = socket.socketpair()
+    channel = Channel(near.fileno(), near.fileno())
+    release_host(channel, HostPaths(str(directory / "one")), Release())
     assert list(directory.iterdir()) == [directory / "two"]
-    release_host(HostPaths(str(directory / "two")), Release())
+    release_host(channel, HostPaths(str(directory / "two")), Release())
     assert directory.exists() == stays
+    near.close()
+    far.close()
 
 
 # --- the address of a host --------------------------------------------------------------------------------------

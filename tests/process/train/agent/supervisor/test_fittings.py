@@ -14,7 +14,6 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle
 from train.agent.host.facts import Probe
-from train.agent.host.imports import missing
 from train.agent.protocol.records import Prepared, Refusal, Refused
 from train.agent.supervisor.environment import HostEnvironment
 from train.agent.supervisor.host_environment import create_host_environment, interface_of
@@ -75,10 +74,10 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     probe = Probe(str(tmp_path / "probe.json"), env)
     python = probe.interpreter(sys.executable).path
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory
-    assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
-    assert missing(probe, python, env, []) == []
-    monkeypatch.setattr("train.agent.host.imports.run_program", None)  # it is kept
-    assert missing(probe, python, env, names) == ["nowhere_at_all", "tmp"]
+    assert probe.missing_modules(python, names) == ["nowhere_at_all", "tmp"]
+    assert probe.missing_modules(python, []) == []
+    monkeypatch.setattr("train.agent.host.inventory.run_program", None)  # it is kept
+    assert probe.missing_modules(python, names) == ["nowhere_at_all", "tmp"]
 
 
 def test_prepare_reports_what_is_missing_and_which_computer_it_is(connect: Connect) -> None:
