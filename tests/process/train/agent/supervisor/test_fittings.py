@@ -76,7 +76,7 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory
     assert probe.missing_modules(python, names) == ["nowhere_at_all", "tmp"]
     assert probe.missing_modules(python, []) == []
-    monkeypatch.setattr("train.agent.host.inventory.run_program", None)  # it is kept
+    monkeypatch.setattr("train.agent.host.facts.run_program", None)  # it is kept
     assert probe.missing_modules(python, names) == ["nowhere_at_all", "tmp"]
 
 
