@@ -7,6 +7,7 @@
     ├── QuotaError         11   a provider's limit is reached
     ├── CapacityError      12   a provider has no capacity now
     ├── UnreachableError   13   a host does not answer, or is not the host it was
+    │   └── WrongHostError      a host has another key than the pinned one, or rejects the login
     ├── NotReadyError      14   a host answers but cannot run the job, or another command is using the fleet
     │   └── DamagedStateError   a file of the state directory cannot be read
     ├── JobFailedError    100   a task of the job failed
@@ -96,6 +97,10 @@ class UnreachableError(FleetError):
     """A host does not answer, or does not prove to be the host that was pinned."""
 
     exit_code = 13
+
+
+class WrongHostError(UnreachableError):
+    """A host has another key than the pinned one, or rejects the login; a retry does not help."""
 
 
 class NotReadyError(FleetError):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from fleet.errors import FleetError, UnreachableError
+from fleet.errors import FleetError, UnreachableError, WrongHostError
 from fleet.events import Level, Note, Sink
+from fleet.remote.fanout import Outcome
 from fleet.services import Services
 from fleet.steps import NextStep, Step
 from provision.model import FleetSpec, Host, SshAccess
-
-if TYPE_CHECKING:
-    from fleet.remote.fanout import Outcome
 
 T = TypeVar("T")
 
@@ -128,8 +126,6 @@ class Access:
 
 def _is_silent(error: FleetError | None) -> bool:
     """Return whether the error means that no connection to the host was possible."""
-    from fleet.remote.ssh.errors import WrongHostError
-
     return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
 
 

@@ -6,19 +6,17 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fleet.errors import FleetError
 from fleet.events import FleetOpened
+from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.state import FleetRecord
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
-
-if TYPE_CHECKING:
-    from fleet.fleets.access import Access
-    from fleet.remote.client import AgentClient
-    from fleet.remote.fanout import Outcome
 
 T = TypeVar("T")
 
@@ -44,8 +42,6 @@ def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) 
         FleetError: a host could not be reached; the error names all of these hosts.
     """
     with opened(hosts, key, access) as outcomes:
-        from fleet.remote.fanout import raise_failures
-
         yield raise_failures(outcomes, "reach the fleet")
 
 
@@ -59,8 +55,6 @@ def open_some(
         FleetError: no host can be reached.
     """
     with opened(hosts, key, access) as outcomes:
-        from fleet.remote.fanout import raise_failures
-
         failed = [outcome for outcome in outcomes if outcome.error is not None]
         if len(failed) == len(outcomes):
             raise_failures(outcomes, "reach the fleet")
@@ -76,7 +70,6 @@ def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> It
         key: Private key of the fleet.
         access: Repairs the access to hosts that do not answer; None: it is not repaired.
     """
-    from fleet.remote.fanout import fan_out
     from fleet.remote.ssh.transport import open_agent
 
     channels: list[AgentClient] = []
@@ -105,15 +98,11 @@ def ask(channels: Sequence[AgentClient], question: Callable[[AgentClient], T], v
     Raises:
         FleetError: at least one agent failed; the error lists every reason.
     """
-    from fleet.remote.fanout import raise_failures
-
     return raise_failures(ask_each(channels, question), verb)
 
 
 def ask_each(channels: Sequence[AgentClient], question: Callable[[AgentClient], T]) -> list[Outcome[T]]:
     """Ask all agents in parallel; return the answer of each, or its error."""
-    from fleet.remote.fanout import fan_out
-
     by_host = {channel.host.name: channel for channel in channels}
 
     def abort() -> None:
@@ -155,8 +144,6 @@ def newest_reports(channels: Sequence[AgentClient], job: str = "", started: str 
     Raises:
         FleetError: no host gives a valid answer.
     """
-    from fleet.remote.fanout import Outcome, raise_failures
-
     limit = 1000 if job else 1
     answers = ask_each(channels, lambda channel: channel.inspect(Inspect(limit)))
     failed: list[Outcome[AgentClient]]

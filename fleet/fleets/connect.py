@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fleet.errors import UnreachableError
 from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import ready
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
 from provision.model import FleetSpec, Host, Instance
 from provision.names import is_instance_name
 from provision.provider import Progress, Provider
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fleet.remote.client import AgentClient
 
 T = TypeVar("T")
 
@@ -90,8 +87,6 @@ def reach(
 
     def connect() -> None:
         with opened(list(waiting.values()), directory.key) as outcomes:
-            from fleet.remote.fanout import raise_failures
-
             for outcome in outcomes:
                 if outcome.value is not None:
                     del waiting[outcome.host.name]

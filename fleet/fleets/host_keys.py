@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError
 from fleet.events import Note, Sink
+from fleet.remote.fanout import fan_out, raise_failures
 from fleet.services import Services
 from fleet.steps import Again
 from provision.keys import fingerprint
@@ -38,7 +39,6 @@ def confirm_host_keys(
     unknown = provider.unknown_hosts(spec)
     if not unknown:
         return
-    from fleet.remote.fanout import fan_out, raise_failures
     from fleet.remote.ssh.host_key import fetch_host_key
 
     outcomes = fan_out([unknown_host.host for unknown_host in unknown], fetch_host_key)

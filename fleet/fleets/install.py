@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fleet.events import BootstrapProgress, Sink
 from fleet.fleets.agents import ask, open_agents
+from fleet.remote.client import AgentClient
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 
 def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list[Host]:

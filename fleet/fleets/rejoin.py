@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
+from fleet.remote.client import AgentClient
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from train.agent.protocol.records import GetJoinInfo, JobReport
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 
 def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:

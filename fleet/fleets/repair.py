@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Level, Note, Sink
@@ -16,15 +15,14 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
 from fleet.fleets.rejoin import rejoin
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
 from provision.provider import Provider
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 FIRST_LOOK_S = 1.0
 """Delay after the loss of a host until its provider is queried."""
@@ -174,8 +172,6 @@ def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, 
     record, key = fleet.record, fleet.directory.key
     access = Access(record.spec, fleet.services, sink)
     with opened(record.slots, key, access) as outcomes:
-        from fleet.remote.fanout import raise_failures
-
         if not record.spec.options.rents or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fleet.fleets.agents import ask_each
 from fleet.jobs.alone import alone_warning
+from fleet.remote.client import AgentClient
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
@@ -28,9 +29,6 @@ from train.agent.protocol.records import (
 )
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 MOST_ATTEMPTS = 8
 """Maximum number of attempts of a slot that are kept without a verdict; older ones are dropped."""

@@ -6,14 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
+from fleet.fleets.repair import Repairer
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.restarts import Restarts
+from fleet.remote.client import AgentClient
+from fleet.remote.cursor import Position
+from fleet.remote.follower import GIVE_UP_S, Follower, Item
 from fleet.remote.publication import publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
@@ -34,13 +37,7 @@ from train.agent.protocol.records import (
     TaskState,
     Usage,
 )
-
-if TYPE_CHECKING:
-    from fleet.fleets.repair import Repairer
-    from fleet.remote.client import AgentClient
-    from fleet.remote.cursor import Position
-    from fleet.remote.follower import Follower, Item
-    from train.diagnosis import Verdict
+from train.diagnosis import Kind, Verdict
 
 Reported = Record | ConnectionLost | ConnectionRestored | Note
 
@@ -109,7 +106,6 @@ class Ended:
 
 
 def _follower(followed: Followed) -> Follower:
-    from fleet.remote.follower import GIVE_UP_S, Follower
     from fleet.remote.ssh.transport import open_agent
 
     tail = -1 if followed.lines is None else followed.lines
@@ -434,8 +430,6 @@ def _quoted(verdict: Verdict, task: str) -> str:
 
     The log shows the traceback of an exception, and the message its last line: quoting the location is enough.
     """
-    from train.diagnosis import Kind
-
     if verdict.traceback and verdict.kind is not Kind.HANG:
         return "" if verdict.traceback in verdict.message else f"raised at {verdict.traceback}"
     headings = {

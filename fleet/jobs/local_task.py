@@ -6,12 +6,13 @@ import contextlib
 import signal
 import time
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Level, LogChunk, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
+from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -26,9 +27,6 @@ from train.agent.protocol.records import (
     Stop,
     Stopped,
 )
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 _STOP_S = 60.0  # beyond the grace period
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fleet.errors import UsageError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.install import install
+from fleet.folding import fold
+from fleet.remote.client import AgentClient
+from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translate_errors
@@ -23,10 +25,6 @@ from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, with_adaptations
 from train.script.r_script import needs_of_r
 from train.script.requirements import Requirements, read_requirements
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
-    from fleet.remote.upload.bundle import Bundle, DataSource
 
 REQUIREMENTS = "requirements.txt"
 
@@ -116,8 +114,6 @@ def find(request: ProgramRequest) -> Found:
     Raises:
         UsageError: a file does not exist, cannot be started, or refers to something only on this computer.
     """
-    from fleet.remote.upload.bundle import parse_data
-
     with translate_errors():
         entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
@@ -131,8 +127,6 @@ def collect(inputs: Found, services: Services, python_path: str = "") -> Program
     Raises:
         UsageError: a file cannot be read, or the files exceed a limit.
     """
-    from fleet.remote.upload.bundle import scan
-
     entry = inputs.entry
     bundle = scan(
         entry.workdir,
@@ -348,8 +342,6 @@ def missing_imports(
         missing: Modules that are not found, by host.
         workdir: The directory that is uploaded; None: unknown.
     """
-    from fleet.folding import fold
-
     for module, place in places.items():
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:

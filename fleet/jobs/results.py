@@ -6,12 +6,14 @@ import contextlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
+from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
+from fleet.remote.client import AgentClient
+from fleet.remote.results import Store, list_jobs
 from fleet.results.target import is_present
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from fleet.steps import Step
@@ -19,11 +21,6 @@ from provision.model import Host
 from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank
 from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, StoredJob
-
-if TYPE_CHECKING:
-    from fleet.fleets.access import Access
-    from fleet.remote.client import AgentClient
-    from fleet.remote.results import Store
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,6 @@ def ask_stores(
     channels: Sequence[AgentClient], jobs: Sequence[str], silent: dict[str, FleetError]
 ) -> list[tuple[Host, Store]]:
     """Ask agents for the contents of their hosts; add the errors of those that do not answer to `silent`."""
-    from fleet.remote.results import list_jobs
-
     outcomes = ask_each(channels, lambda channel: list_jobs(channel, jobs))
     silent.update({outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None})
     return [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]

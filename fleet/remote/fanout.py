@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fleet.errors import FleetError, InternalError
+from fleet.errors import FleetError, InternalError, UnreachableError
 from fleet.folding import fold
+from fleet.steps import Step
 from provision.model import Host
 from train.agent.protocol.wording import endpoint
 
@@ -41,6 +42,12 @@ def where(host: Host) -> str:
         return host.name
     address = host.address if host.port == 22 else endpoint(host.address, host.port)
     return f"{host.name} ({address})"
+
+
+def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
+    """Return the error of a wait that exceeded its deadline."""
+    message = f"{where(host)} did not answer within {deadline_s:g} s while {doing}"
+    return UnreachableError(message, next_steps=[Step("status")])
 
 
 def fan_out(

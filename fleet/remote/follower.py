@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError
+from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError, WrongHostError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote.client import ANSWER_S, AgentClient, RefusedError
 from fleet.remote.cursor import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.quoting import one_line
-from fleet.remote.ssh.errors import WrongHostError
 from fleet.steps import Step
 from provision.model import Host
 from train.agent.files.disk import readable_size

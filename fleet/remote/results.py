@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from fleet.errors import NotReadyError
 from fleet.remote.client import NAME, AgentClient, is_report
-from fleet.remote.fanout import where
-from fleet.remote.ssh.errors import no_answer
+from fleet.remote.fanout import no_answer, where
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import (
     Area,

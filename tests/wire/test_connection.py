@@ -15,10 +15,9 @@ import paramiko
 import psutil
 import pytest
 
-from fleet.errors import UnreachableError
+from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out, raise_failures
 from fleet.remote.ssh.connection import connect
-from fleet.remote.ssh.errors import WrongHostError
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
 from tests.wire.hosts import Hosts, Wire

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import UnreachableError
+from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.ssh.authentication import public_blob
 from fleet.remote.ssh.connection import connect
-from fleet.remote.ssh.errors import WrongHostError
 from fleet.remote.ssh.host_key import fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
 from fleet.events import DiskUse, Phase
@@ -23,6 +22,7 @@ from fleet.jobs.results import (
     survey,
     survey_of,
 )
+from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
@@ -31,10 +31,7 @@ from fleet.steps import Step
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
-    from train.diagnosis import Verdict
+from train.diagnosis import Verdict
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, fleet_opened, open_agents
+from fleet.folding import fold
 from fleet.jobs.ids import job_id
 from fleet.jobs.program import (
     Found,
@@ -28,6 +28,8 @@ from fleet.jobs.program import (
     preparation,
     script_findings,
 )
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, where
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
@@ -36,10 +38,6 @@ from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, SmokeTest, SmokeTestResult
 from train.lint.finding import Finding, Severity
 from train.script.keras import Choice, versions_of
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
-    from fleet.remote.fanout import Outcome
 
 _KERAS = ("tensorflow", "keras", "tf-keras")
 
@@ -272,16 +270,12 @@ def _facts(outcome: Outcome[Prepared]) -> HostFacts:
 
 def _reason(outcome: Outcome[Prepared] | Outcome[SmokeTestResult]) -> str:
     """Return why a host did not answer as expected, without its name."""
-    from fleet.remote.fanout import where
-
     message = outcome.error.message if outcome.error else "it did not answer"
     return message.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
 
 
 def _fold_problems(problems: Mapping[str, str]) -> list[str]:
     """Return the problems of hosts; hosts with the same problem share a sentence."""
-    from fleet.folding import fold
-
     return [
         f"{fold(host for host, other in problems.items() if other == problem)}: {problem}"
         for problem in dict.fromkeys(problems.values())

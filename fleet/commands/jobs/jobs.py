@@ -10,6 +10,7 @@ from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, open_some
 from fleet.jobs.results import StoredJobs, Survey, ask_stores, survey_of
+from fleet.remote.results import prune_jobs
 from fleet.services import Services
 from fleet.steps import Step
 from provision.quantities import counted
@@ -61,8 +62,6 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
         _confirm(request, to_delete, services)
         names = [job.job for job in to_delete]
-        from fleet.remote.results import prune_jobs
-
         outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
     answers = [outcome.value for outcome in outcomes if outcome.value is not None]
     deleted = _summarize_deletion(request.fleet, names, answers)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fleet.errors import NotFoundError
 from fleet.events import JobStarted, Level, Note, Sink
@@ -18,17 +17,14 @@ from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.tasks import current_members, worker_name
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, raise_failures
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Step
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import JobReport, JobResult, Member
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
-    from fleet.remote.fanout import Outcome
-
 
 _MANY = 12  # names in a list
 
@@ -70,8 +66,6 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         JobNotFinished: the job keeps running.
         CancelledError: the job was stopped.
     """
-    from fleet.remote.fanout import raise_failures
-
     name = worker_name(request.worker)
     directory, record = services.store.need(request.fleet)
     fleet = ExistingFleet(record, directory, services, "logs")

@@ -7,25 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, fleet_opened, open_some
+from fleet.folding import fold
 from fleet.jobs.results import StoredJobs, StoredTask, ask_stores, survey_of
 from fleet.jobs.tasks import worker_name
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, raise_failures
+from fleet.remote.results import Listing, list_files, read_files
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import Part, Target
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
 from train.agent.protocol.records import FilePart
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
-    from fleet.remote.fanout import Outcome
-    from fleet.remote.results import Listing
 
 T = TypeVar("T")
 
@@ -63,8 +62,6 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
         NotReadyError: there is no room for them, or they change all the time.
         UnreachableError: a host does not answer; what the others have was copied.
     """
-    from fleet.remote.fanout import raise_failures
-
     name = worker_name(request.worker)
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
@@ -91,8 +88,6 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
 
 
 def _raise_if_silent(silent: dict[str, FleetError]) -> None:
-    from fleet.folding import fold
-
     if silent:
         error = next(iter(silent.values()))
         raise type(error)(
@@ -202,8 +197,6 @@ class _Pull:
         )
 
     def _list(self) -> dict[str, Listing]:
-        from fleet.remote.results import list_files
-
         def list_host(channel: AgentClient) -> list[tuple[str, Listing]]:
             meter = _Meter(channel.host.name, 0, self._sink.emit)
             mine = [task for task in self._tasks if task.host.name == channel.host.name]
@@ -218,8 +211,6 @@ class _Pull:
         Raises:
             FleetError: every host failed.
         """
-        from fleet.remote.fanout import Outcome, raise_failures
-
         outcomes = ask_each(list(self._channels.values()), question)
         for outcome in outcomes:
             if outcome.error is not None:
@@ -263,8 +254,6 @@ class _Pull:
     def _receive_batch(
         self, channel: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
     ) -> list[Item]:
-        from fleet.remote.results import read_files
-
         entries = [same[0].entry for same in batch]
         offsets = [self._offset(same[0]) for same in batch]
         parts = [

@@ -8,6 +8,7 @@ from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.steps import Step
 from provision.quantities import counted
@@ -29,8 +30,6 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         NotFoundError: there is no such fleet, or it never ran a job.
         FleetError: a host does not answer; the others were stopped.
     """
-    from fleet.remote.fanout import raise_failures
-
     directory, record = services.store.need(request.fleet)
     with open_some(record.slots, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
         newest = newest_reports(channels, started=record.last_job)

@@ -8,7 +8,6 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
@@ -35,6 +34,7 @@ from fleet.jobs.program import (
 )
 from fleet.jobs.results import report_results
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
+from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
@@ -43,9 +43,6 @@ from train.agent.protocol import records
 from train.agent.protocol.cluster import tf_config
 from train.agent.protocol.wording import endpoint
 from train.script.keras import Choice, versions_of
-
-if TYPE_CHECKING:
-    from fleet.remote.client import AgentClient
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
 from paramiko.config import SSHConfig
 
-from fleet.errors import UnreachableError
+from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import where
-from fleet.remote.ssh.errors import WrongHostError
 from fleet.steps import Shell
 from provision.model import Host
 from provision.ssh_config.routes import agent_socket

@@ -18,9 +18,9 @@ from fabric import Config, Connection
 from paramiko.config import SSHConfig
 
 from fleet.errors import UnreachableError
-from fleet.remote.fanout import where
+from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
-from fleet.remote.ssh.errors import no_answer, translated
+from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step

@@ -11,14 +11,10 @@ from typing import Any, NamedTuple
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError, ProxyCommandFailure
 
-from fleet.errors import FleetError, UnreachableError
+from fleet.errors import FleetError, UnreachableError, WrongHostError
 from fleet.remote.fanout import where
 from fleet.steps import NextStep, Shell, Step
 from provision.model import Host
-
-
-class WrongHostError(UnreachableError):
-    """A host answers with another key than the pinned one, or rejects the fleet's key; a retry does not help."""
 
 
 class _Row(NamedTuple):
@@ -98,11 +94,6 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
                 hint, steps = "only if the host was installed again:", (_forget(host), *steps)
             return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_steps=steps)
     return None
-
-
-def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
-    """Return the error of a wait that exceeded its deadline."""
-    return UnreachableError(f"{where(host)} did not answer within {deadline_s:g} s while {doing}", next_steps=_STATUS)
 
 
 @contextlib.contextmanager

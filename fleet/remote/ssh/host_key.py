@@ -7,8 +7,9 @@ import socket
 
 import paramiko
 
+from fleet.remote.fanout import no_answer
 from fleet.remote.ssh.connection import proxy_failed, started_proxy
-from fleet.remote.ssh.errors import no_answer, translated
+from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
 

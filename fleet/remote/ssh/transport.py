@@ -11,9 +11,9 @@ import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.client import ANSWER_S, AgentClient
-from fleet.remote.fanout import where
+from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.connection import HostConnection, connect
-from fleet.remote.ssh.errors import no_answer, translate
+from fleet.remote.ssh.errors import translate
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 from provision.model import Host
