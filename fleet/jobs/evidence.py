@@ -13,7 +13,6 @@ from fleet.remote.client import AgentClient
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
-    Exit,
     Follow,
     HangInspection,
     JobResult,
@@ -39,54 +38,39 @@ class _Task:
     """The evidence about one task in one attempt."""
 
     task: str = ""
-    exit: Exit | None = None
-    exited_at: float | None = None
-    listened: bool | None = None
-    reason: Reason = NO_REASON
     stopped: bool = False
+    exited: TaskState | None = None
     inspection: HangInspection | None = None
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
 
-    def add_log(self, data: bytes) -> None:
-        """Add output; drop the middle of a long log."""
-        self.head += data[: LARGEST_HEAD - len(self.head)]
-        self.tail += data[-LARGEST_TAIL:]
-        if len(self.tail) > 2 * LARGEST_TAIL:
-            del self.tail[:-LARGEST_TAIL]
-
-    def add_state(self, state: TaskState) -> None:
-        """Add a change of phase."""
-        if state.phase is Phase.STOPPING:
-            self.stopped = True
-        elif state.phase is Phase.EXITED:
-            self.exit, self.exited_at = state.exit, state.at
-            self.reason = Reason(state.reason, state.reason_kind)
-            self.listened = state.listened
+    def add(self, record: Log | TaskState | HangInspection, payload: bytes) -> None:
+        """Add a record, and the bytes that followed it; drop the middle of a long log."""
+        self.task = record.task
+        if isinstance(record, HangInspection):
+            self.inspection = record
+        elif isinstance(record, TaskState):
+            self.stopped = self.stopped or record.phase is Phase.STOPPING
+            self.exited = record if record.phase is Phase.EXITED else self.exited
+        else:
+            self.head += payload[: LARGEST_HEAD - len(self.head)]
+            self.tail += payload[-LARGEST_TAIL:]
+            if len(self.tail) > 2 * LARGEST_TAIL:
+                del self.tail[:-LARGEST_TAIL]
 
     def to_json(self, *, log: bool) -> dict[str, Any]:
         """Return the evidence as plain JSON values, with the log if `log`."""
-        return {
-            "task": self.task,
-            "exit": to_dict(self.exit),
-            "exited_at": self.exited_at,
-            "listened": self.listened,
-            "reason": to_dict(self.reason),
-            "stopped": self.stopped,
-            "inspection": to_dict(self.inspection),
-            "head": base64.b64encode(self.head).decode() if log else "",
-            "tail": base64.b64encode(self.tail[-LARGEST_TAIL:]).decode() if log else "",
-        }
+        logs = {"head": self.head, "tail": self.tail[-LARGEST_TAIL:]}
+        plain = {name: to_dict(value) for name, value in vars(self).items()}
+        return plain | {name: base64.b64encode(data).decode() if log else "" for name, data in logs.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> _Task:
         """Return the evidence that `to_json` returned."""
-        loaded = {**values}
-        loaded["exit"] = build(Exit, loaded["exit"]) if loaded["exit"] else None
-        loaded["inspection"] = build(HangInspection, loaded["inspection"]) if loaded["inspection"] else None
-        loaded["reason"] = build(Reason, loaded["reason"])
-        loaded["head"], loaded["tail"] = (bytearray(base64.b64decode(loaded[name])) for name in ("head", "tail"))
-        return cls(**loaded)
+        kinds = {"exited": TaskState, "inspection": HangInspection}
+        records = {name: build(kind, values[name]) for name, kind in kinds.items() if values[name] is not None}
+        logs = {name: bytearray(base64.b64decode(values[name])) for name in ("head", "tail")}
+        return cls(**{**values, **records, **logs})
 
 
 @dataclass
@@ -110,14 +94,8 @@ class Evidence:
             record.slot, 0
         ):
             return
-        task = self._entry(record.attempt, record.slot)
-        task.task = self._tasks[record.slot] = record.task
-        if isinstance(record, Log):
-            task.add_log(payload)
-        elif isinstance(record, TaskState):
-            task.add_state(record)
-        else:
-            task.inspection = record
+        self._tasks[record.slot] = record.task
+        self._entry(record.attempt, record.slot).add(record, payload)
 
     def _entry(self, attempt: int, slot: str) -> _Task:
         slots = self._attempts.setdefault(attempt, {})
@@ -156,7 +134,7 @@ class Evidence:
         slots = self._attempts.get(ended.attempt, {})
         tasks = {member.slot: member.task for member in self.members} | self._tasks
         missing = {*ended.exits} - {entry.task for entry in slots.values()} - {tasks.get(slot, "") for slot in away}
-        return not missing and all(entry.exited_at is not None for slot, entry in slots.items() if slot not in away)
+        return not missing and all(entry.exited is not None for slot, entry in slots.items() if slot not in away)
 
     def of_attempt(self, ended: AttemptEnded) -> Verdict | None:
         """Return the first cause of a failed attempt, and drop the evidence of earlier attempts."""
@@ -174,7 +152,9 @@ class Evidence:
     def alone(self, result: JobResult) -> str:
         """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
         took_part = self._took_part(result.attempt, result)
-        return alone_warning(result, [(entry.task, entry.listened) for _, entry in took_part])
+        return alone_warning(
+            result, [(entry.task, entry.exited.listened if entry.exited else None) for _, entry in took_part]
+        )
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._took_part(attempt, end)]
@@ -195,13 +175,14 @@ class Evidence:
     def _evidence(self, slot: str, entry: _Task, attempt: int, end: AttemptEnded | JobResult) -> TaskEvidence:
         """Return the evidence of a task with the address of its slot; its port is only known in the first attempt."""
         member = next((member for member in self.members if member.slot == slot), None)
+        exited = entry.exited
         return TaskEvidence(
             entry.task,
             address=member.address if member else "",
             port=member.port if member and attempt <= 1 else 0,
-            exit=entry.exit or end.exits.get(entry.task),
-            exited_at=entry.exited_at,
-            reason=entry.reason,
+            exit=(exited.exit if exited else None) or end.exits.get(entry.task),
+            exited_at=exited.at if exited else None,
+            reason=Reason(exited.reason, exited.reason_kind) if exited else NO_REASON,
             stopped_by_us=entry.stopped,
             inspection=entry.inspection,
             log_tail=bytes(entry.tail[-LARGEST_TAIL:]),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError, WrongHostError
@@ -94,35 +94,29 @@ class Follower:
         tasks: Collection[str] = (),
     ) -> None:
         self._queue = _Queue(len(requests))
-        names = [host.name for host, _ in requests]
-        self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced=replaced, check=check)
-        self._terms.tasks = tasks
+        names = {host.name for host, _ in requests}
+        self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
         open_channels = channels or {}
         self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
-        self._terms.on_confirmed = threading.Thread(target=self._sever_silent, daemon=True).start
-        self._terms.on_known = threading.Thread(target=self._give_up_unheard, daemon=True).start
+        threading.Thread(target=self._watch, name="follow-watch", daemon=True).start()
         for line in self._lines:
             line.thread.start()
 
-    def _sever_silent(self) -> None:
-        """Once the end of the job is known, replace silent connections, and give up hosts without new reports."""
-        began = time.monotonic()
-        while any(line.thread.is_alive() for line in self._lines) and not self._terms.closed.wait(1.0):
-            late = time.monotonic() - began > _NO_NEWS_S
-            for line in self._lines:
-                if late and line.without_news_s > _AFTER_RESULT_S:
-                    line.given_up = True
-                    line.sever()
-                elif line.silent_s > _AFTER_RESULT_S:
-                    line.sever()
+    def _watch(self) -> None:
+        """Once an end of the job is known, replace silent connections, and give up hosts without new reports.
 
-    def _give_up_unheard(self) -> None:
-        """Once a lone host has reported an end, give up the others if none of their supervisors answers."""
-        while any(line.thread.is_alive() for line in self._lines) and not self._terms.over.wait(1.0):
-            lines = [line for line in self._lines if self._terms.is_open(line.host.name)]
-            if self._terms.known_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in lines):
-                for line in lines:
-                    line.given_up = True
+        If only a lone host has reported an end, give up the others if none of their supervisors answers.
+        """
+        terms = self._terms
+        terms.known.wait()
+        while any(line.thread.is_alive() for line in self._lines) and not terms.closed.wait(1.0):
+            confirmed_s, known_s = (time.monotonic() - at for at in (terms.confirmed_at, terms.known_at))
+            awaited = [] if terms.over.is_set() else [line for line in self._lines if terms.is_open(line.host.name)]
+            unheard = known_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in awaited)
+            for line in self._lines:
+                late = confirmed_s > _NO_NEWS_S and line.without_news_s > _AFTER_RESULT_S
+                line.given_up = line.given_up or late or (unheard and line in awaited)
+                if line.given_up or (confirmed_s >= 0 and line.silent_s > _AFTER_RESULT_S):
                     line.sever()
 
     @property
@@ -133,9 +127,7 @@ class Follower:
     def __enter__(self) -> Follower:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Item]:
@@ -157,8 +149,8 @@ class Follower:
 
     def close(self) -> None:
         """Stop at once, from any thread; drop undelivered items."""
-        self._terms.closed.set()
-        self._terms.over.set()
+        for event in (self._terms.closed, self._terms.over, self._terms.known):
+            event.set()
         self._queue.close()
         for line in self._lines:
             line.sever()
@@ -167,38 +159,35 @@ class Follower:
             line.thread.join(max(0.0, end - time.monotonic()))
 
 
+@dataclass
 class _Terms:
-    """State that the hosts' threads share."""
+    """Settings and state that the hosts' threads share.
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        reopen: Callable[[Host], AgentClient],
-        queue: _Queue,
-        give_up_s: float,
-        silence_s: float,
-        *,
-        replaced: bool,
-        check: Callable[[], None],
-    ) -> None:
-        self.reopen = reopen
-        self.queue = queue
-        self.give_up_s = give_up_s
-        self.silence_s = silence_s
-        self.replaced = replaced
-        self.check = check
-        self.tasks: Collection[str] = ()
-        self.closed = threading.Event()
-        self.known = threading.Event()  # a host reported the end of the job
-        self.confirmed = threading.Event()  # a host that had not lost its peers reported it
-        self.over = threading.Event()  # the end is known, or no host is left that can report it
-        self.on_confirmed: Callable[[], None] = lambda: None
-        self.on_known: Callable[[], None] = lambda: None
-        self._known_at = self._confirmed_at = math.inf
-        self._lock = threading.Lock()
-        self._open = {*names}  # hosts that can still report the end of the job
-        self._size = len(names)
-        self._reported: set[str] = set()  # hosts that have reported the end of the job
+    Attributes:
+        awaited: Hosts that can still report the end of the job.
+        closed: Nobody takes items any more.
+        known: A host reported the end of the job.
+        over: The end is confirmed by a host that had not lost its peers, or no host is left that can report it.
+    """
+
+    awaited: set[str]
+    reopen: Callable[[Host], AgentClient]
+    queue: _Queue
+    give_up_s: float
+    silence_s: float
+    replaced: bool
+    check: Callable[[], None]
+    tasks: Collection[str] = ()
+    closed: threading.Event = field(default_factory=threading.Event)
+    known: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    known_at: float = math.inf
+    confirmed_at: float = math.inf
+    _reported: set[str] = field(default_factory=set)  # hosts that have reported the end of the job
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._size = len(self.awaited)
 
     def learn(self, name: str, result: JobResult) -> None:
         """Add the report of a host about the end of the job.
@@ -207,48 +196,35 @@ class _Terms:
         will report that; until they do, it only counts as the report of a lone host.
         """
         with self._lock:
+            now = time.monotonic()
             self._reported.add(name)
-            is_common = 2 * len(self._reported) >= self._size
-            first = not result.isolated and is_common and not self.confirmed.is_set()
-            first_known = not self.known.is_set()
-            self.known.set()
-            if first_known:
-                self._known_at = time.monotonic()
-            if first:
-                self._confirmed_at = time.monotonic()
-                self.confirmed.set()
-        if first_known:
-            self.on_known()
-        if first:
-            self.over.set()
-            self.on_confirmed()
-
-    @property
-    def known_s(self) -> float:
-        """Return the seconds since a host first reported the end of the job; negative if none has."""
-        return time.monotonic() - self._known_at
+            self.known_at = min(self.known_at, now)
+            if not result.isolated and 2 * len(self._reported) >= self._size:
+                self.confirmed_at = min(self.confirmed_at, now)
+                self.over.set()
+        self.known.set()
 
     def is_open(self, name: str) -> bool:
         """Return whether a host can still report the end of the job."""
         with self._lock:
-            return name in self._open
+            return name in self.awaited
 
     def settle(self, name: str) -> None:
         """Expect no further records from a host, unless it joins the job again."""
         with self._lock:
-            self._open.discard(name)
-            if not self._open:
+            self.awaited.discard(name)
+            if not self.awaited:
                 self.over.set()
 
     def expect(self, name: str) -> None:
         """Expect further records from a host that has joined the job again."""
         with self._lock:
-            self._open.add(name)
+            self.awaited.add(name)
 
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
-        after_result = max(lost_at, self._confirmed_at) + _AFTER_RESULT_S
-        after_alone = max(lost_at, self._known_at) + _AFTER_ALONE_S
+        after_result = max(lost_at, self.confirmed_at) + _AFTER_RESULT_S
+        after_alone = max(lost_at, self.known_at) + _AFTER_ALONE_S
         return min(lost_at + self.give_up_s, after_result, after_alone)
 
 
