@@ -13,7 +13,7 @@ from fleet.events import FleetOpened
 from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.remote.client import AgentClient
-from fleet.remote.fanout import Outcome, fan_out, raise_failures
+from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetRecord
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
@@ -58,7 +58,7 @@ def open_some(
         failed = [outcome for outcome in outcomes if outcome.error is not None]
         if len(failed) == len(outcomes):
             raise_failures(outcomes, "reach the fleet")
-        yield [outcome.value for outcome in outcomes if outcome.value is not None], failed
+        yield values_of(outcomes), failed
 
 
 @contextlib.contextmanager
@@ -158,10 +158,8 @@ def newest_reports(channels: Sequence[AgentClient], job: str = "", started: str 
 
 def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:
     """Return the job that runs on the reachable hosts of a fleet; empty if none does."""
-    with opened(record.slots, key, access) as outcomes:
-        channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        with contextlib.suppress(FleetError):
-            for report in newest_reports(channels, started=record.last_job).by_host.values():
-                if report.alive and report.result is None:
-                    return report.job
+    with opened(record.slots, key, access) as outcomes, contextlib.suppress(FleetError):
+        for report in newest_reports(values_of(outcomes), started=record.last_job).by_host.values():
+            if report.alive and report.result is None:
+                return report.job
     return ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.agents import ask_each, opened
+from fleet.remote.fanout import errors_by_host, values_of
 from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider
 from train.agent.protocol.records import Release
@@ -31,15 +32,12 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     """
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
-    failed: dict[str, FleetError] = {}
-    with opened(hosts, key) as outcomes:
-        failed |= {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
-        channels = [outcome.value for outcome in outcomes if outcome.value is not None]
-        for outcome in ask_each(channels, lambda channel: channel.release(Release())):
-            if outcome.error is None:
-                sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
-            else:
-                failed[outcome.host.name] = outcome.error
+    with opened(hosts, key) as opening:
+        outcomes = ask_each(values_of(opening), lambda channel: channel.release(Release()))
+    failed = errors_by_host((*opening, *outcomes))
+    for outcome in outcomes:
+        if outcome.error is None:
+            sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
     for host in hosts:
         if host.name in failed:
             text = f"{failed[host.name].message}; what fleet has there stays: ~/{host.root}"

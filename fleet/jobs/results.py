@@ -13,6 +13,8 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
 from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome as HostOutcome
+from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import Store, list_jobs
 from fleet.results.target import is_present
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
@@ -145,23 +147,29 @@ def task_key(host: str, stored: StoredJob) -> str:
     return "/".join(filter(None, (host, stored.directory, stored.slot)))
 
 
-def survey(
-    record: FleetRecord, directory: FleetDirectory, access: Access | None = None, jobs: Sequence[str] = ()
+def survey(record: FleetRecord, directory: FleetDirectory, access: Access | None = None) -> Survey:
+    """Ask all hosts of a fleet for the results of all jobs."""
+    with opened(record.hosts, directory.key, access) as outcomes:
+        return survey_agents(values_of(outcomes), directory, unreached=outcomes)
+
+
+def survey_agents(
+    channels: Sequence[AgentClient],
+    directory: FleetDirectory,
+    jobs: Sequence[str] = (),
+    unreached: Iterable[HostOutcome[AgentClient]] = (),
 ) -> Survey:
-    """Ask all hosts of a fleet for the results of `jobs`; of all jobs if `jobs` is empty."""
-    with opened(record.hosts, directory.key, access) as opening:
-        silent = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
-        stores = ask_stores([outcome.value for outcome in opening if outcome.value is not None], jobs, silent)
-    return survey_of(stores, directory, silent)
+    """Ask agents for the results of `jobs`; of all jobs if `jobs` is empty.
 
-
-def ask_stores(
-    channels: Sequence[AgentClient], jobs: Sequence[str], silent: dict[str, FleetError]
-) -> list[tuple[Host, Store]]:
-    """Ask agents for the contents of their hosts; add the errors of those that do not answer to `silent`."""
+    Args:
+        channels: The agents.
+        directory: State directory of the fleet.
+        jobs: The jobs.
+        unreached: The outcomes of connecting; errors among them are added to those of agents that do not answer.
+    """
     outcomes = ask_each(channels, lambda channel: list_jobs(channel, jobs))
-    silent.update({outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None})
-    return [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]
+    stores = [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]
+    return survey_of(stores, directory, {**errors_by_host(unreached), **errors_by_host(outcomes)})
 
 
 def survey_of(
@@ -233,7 +241,7 @@ def report_results(
         sink: Takes the event.
     """
     with contextlib.suppress(FleetError, KeyboardInterrupt):  # the end of the job must still be reported
-        stored_job = survey_of(ask_stores(channels, [job], {}), directory, {}).find(job)
+        stored_job = survey_agents(channels, directory, [job]).find(job)
         if stored_job is None:
             return
         hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.slots)}

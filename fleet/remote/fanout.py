@@ -6,9 +6,9 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fleet.errors import FleetError, InternalError, UnreachableError
 from fleet.folding import fold
@@ -126,6 +126,16 @@ class _Calls(Generic[T]):
 
     def outcomes(self) -> list[Outcome[T]]:
         return [self._outcomes[number] for number in range(len(self._hosts))]
+
+
+def errors_by_host(outcomes: Iterable[Outcome[Any]]) -> dict[str, FleetError]:
+    """Return the errors of the hosts that failed, by name."""
+    return {outcome.host.name: outcome.error for outcome in outcomes if outcome.error is not None}
+
+
+def values_of(outcomes: Iterable[Outcome[T]]) -> list[T]:
+    """Return the results of the hosts that succeeded, in their order."""
+    return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
 def raise_failures(outcomes: Sequence[Outcome[T]], verb: str = "reach all hosts") -> list[T]:

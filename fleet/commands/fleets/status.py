@@ -13,16 +13,9 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
 from fleet.jobs.alone import alone_warning
-from fleet.jobs.results import (
-    StoredJobs,
-    Survey,
-    agreement_of,
-    ask_stores,
-    result_of,
-    survey,
-    survey_of,
-)
+from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
 from fleet.remote.client import AgentClient
+from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
@@ -129,14 +122,10 @@ def _inspect_hosts(
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
     with opened(record.slots, directory.key, access) as opening:
-        channels = [outcome.value for outcome in opening if outcome.value is not None]
-        errors = {outcome.host.name: outcome.error for outcome in opening if outcome.error is not None}
-        reports: dict[str, JobReport] = {}
-        for outcome in ask_each(channels, lambda channel: channel.inspect(Inspect(1))):
-            if outcome.error is not None:
-                errors[outcome.host.name] = outcome.error
-            elif outcome.value:
-                reports[outcome.host.name] = outcome.value[0]
+        channels = values_of(opening)
+        answers = ask_each(channels, lambda channel: channel.inspect(Inspect(1)))
+        errors = {**errors_by_host(opening), **errors_by_host(answers)}
+        reports = {answer.host.name: answer.value[0] for answer in answers if answer.value}
         hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
         job = _job_status(list(reports.values()), record.last_job)
         if job is not None:
@@ -144,28 +133,21 @@ def _inspect_hosts(
             able = [channel for channel in channels if channel.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
         stored = _survey_jobs(record, directory, channels)
-    hosts = tuple(_add_disk(host, stored.disks) for host in hosts)
-    return hosts, job, [_summarize_job(entry) for entry in stored.jobs]
+    disks = {disk.host: disk for disk in stored.disks}
+    hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
+    summaries = [entry.summary() for entry in stored.jobs]
+    return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled) for entry in summaries]
 
 
 def _survey_jobs(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:
     """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
     if record.tasks_per_host > 1:
         return survey(record, directory)
-    silent: dict[str, FleetError] = {}
-    return survey_of(ask_stores(channels, (), silent), directory, silent)
+    return survey_agents(channels, directory)
 
 
-def _summarize_job(job: StoredJobs) -> StoredStatus:
-    summary = job.summary()
-    return StoredStatus(summary.job, summary.size, summary.pulled)
-
-
-def _add_disk(host: HostStatus, disks: Sequence[DiskUse]) -> HostStatus:
-    for disk in disks:
-        if disk.host == host.name:
-            return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs)
-    return host
+def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
+    return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else host
 
 
 def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentClient]) -> Verdict | None:

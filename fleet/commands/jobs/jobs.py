@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import CancelledError, NotFoundError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, open_some
-from fleet.jobs.results import StoredJobs, Survey, ask_stores, survey_of
+from fleet.jobs.results import StoredJobs, Survey, survey_agents
+from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
 from fleet.services import Services
 from fleet.steps import Step
@@ -44,15 +45,14 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
     """
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
-        silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
-        stored = survey_of(ask_stores(channels, (), silent), directory, silent)
+        stored = survey_agents(channels, directory, unreached=unreached)
         chosen = _select_jobs(request, stored)
         if not request.prune:
             listed = JobsListed(
                 fleet=request.fleet,
                 jobs=tuple(job.summary() for job in chosen),
                 disks=stored.disks,
-                silent=tuple(silent),
+                silent=tuple(stored.silent),
             )
             sink.emit(listed)
             return listed
@@ -63,11 +63,11 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         _confirm(request, to_delete, services)
         names = [job.job for job in to_delete]
         outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
-    answers = [outcome.value for outcome in outcomes if outcome.value is not None]
-    deleted = _summarize_deletion(request.fleet, names, answers)
+    deleted = _summarize_deletion(request.fleet, names, values_of(outcomes))
     sink.emit(deleted)
-    failed = [outcome.error for outcome in outcomes if outcome.error is not None] + list(silent.values())
-    _raise_if_failed(failed)
+    for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
+        message = f"not all hosts answered: {error.message}"
+        raise type(error)(message, cause=error.cause, next_steps=[Step("jobs")])
     return deleted
 
 
@@ -88,20 +88,15 @@ def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sin
     safe = [job for job in chosen if job.is_safe]
     left = [job for job in chosen if not job.is_safe and not job.is_running]
     if left:
-        sink.emit(
-            Note(f"{_count(len(left))} with results that are not on this computer: kept unless named, --prune JOB")
-        )
+        count = counted(len(left), "job")
+        sink.emit(Note(f"{count} with results that are not on this computer: kept unless named, --prune JOB"))
     if not safe:
         sink.emit(Note("no job was deleted"))
     return safe
 
 
-def _count(count: int) -> str:
-    return counted(count, "job")
-
-
 def _confirm(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -> None:
-    count = _count(len(jobs))
+    count = counted(len(jobs), "job")
     if not services.attended:
         raise UsageError(
             f"{count} would be deleted, and confirmation requires a terminal",
@@ -115,10 +110,3 @@ def _summarize_deletion(fleet: str, names: Sequence[str], answers: Sequence[Jobs
     kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
     gone = tuple(name for name in names if name not in kept and any(name in answer.jobs for answer in answers))
     return JobsDeleted(fleet, gone, sum(answer.freed for answer in answers), kept)
-
-
-def _raise_if_failed(failed: Sequence[FleetError]) -> None:
-    if failed:
-        raise type(failed[0])(
-            f"not all hosts answered: {failed[0].message}", cause=failed[0].cause, next_steps=[Step("jobs")]
-        )

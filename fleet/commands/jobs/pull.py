@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ask_each, fleet_opened, open_some
 from fleet.folding import fold
-from fleet.jobs.results import StoredJobs, StoredTask, ask_stores, survey_of
+from fleet.jobs.results import StoredJobs, StoredTask, survey_agents
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient
-from fleet.remote.fanout import Outcome, raise_failures
+from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import Part, Target
@@ -65,11 +65,10 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
     name = worker_name(request.worker)
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
-        silent = {outcome.host.name: outcome.error for outcome in unreached if outcome.error is not None}
-        stored = survey_of(ask_stores(channels, [request.job] if request.job else [], silent), directory, silent)
+        stored = survey_agents(channels, directory, [request.job] if request.job else [], unreached)
         job = stored.find(request.job)
         if job is None:
-            _raise_if_silent(silent)
+            _raise_if_silent(stored.silent)
             missing = f"no job {request.job!r}" if request.job else "no job yet"
             raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("jobs")])
         tasks = _select_tasks(job, name)
@@ -77,17 +76,17 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
             pull = _Pull(job, tasks, {channel.host.name: channel for channel in channels}, target, sink)
-            summary = pull.run(directory, whole=not name and not silent)
+            summary = pull.run(directory, whole=not name and not stored.silent)
     sink.emit(summary)
     if job.is_running:
         command = Step("pull", job.job).text(request.fleet)
         sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
     raise_failures(list(pull.failed.values()), "copy the results")
-    _raise_if_silent(silent)
+    _raise_if_silent(stored.silent)
     return summary
 
 
-def _raise_if_silent(silent: dict[str, FleetError]) -> None:
+def _raise_if_silent(silent: Mapping[str, FleetError]) -> None:
     if silent:
         error = next(iter(silent.values()))
         raise type(error)(
@@ -117,6 +116,7 @@ def _select_tasks(job: StoredJobs, name: str) -> list[StoredTask]:
     return tasks
 
 
+@dataclass
 class _Pull:
     """Copy the results of some tasks.
 
@@ -131,23 +131,18 @@ class _Pull:
         failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
     """
 
-    def __init__(
-        self,
-        job: StoredJobs,
-        tasks: Sequence[StoredTask],
-        channels: dict[str, AgentClient],
-        target: Target,
-        sink: Sink,
-    ) -> None:
-        self._job = job
-        self._all = self._tasks = tasks
-        self._channels = {name: channels[name] for name in dict.fromkeys(task.host.name for task in tasks)}
-        self._target = target
-        self._sink = sink
+    job: StoredJobs
+    tasks: Sequence[StoredTask]
+    channels: Mapping[str, AgentClient]
+    target: Target
+    sink: Sink
+    failed: dict[str, Outcome[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hosts = len({task.host.name for task in self.tasks})
         self._lock = threading.Lock()
         self._received_files = 0
         self._received = 0
-        self.failed: dict[str, Outcome[None]] = {}
 
     def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
         """Copy them, and note in the fleet's files which of them are on this computer.
@@ -159,36 +154,36 @@ class _Pull:
         rounds = 0
         while True:
             listings, failed = self._list(), len(self.failed)
-            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self._tasks])
+            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self.tasks])
             changed = self._receive(layout)
             if len(self.failed) > failed:  # other hosts may have the same files
                 continue
             rounds += 1
             if not changed or rounds == _ROUNDS:
                 break
-        hosts = [f"{task.name}: {note}" for task in self._tasks for note in listings[task.key].notes]
+        hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
         for text in [*layout.notes, *hosts]:
-            self._sink.emit(Note(text, Level.WARNING))
+            self.sink.emit(Note(text, Level.WARNING))
         if changed:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise NotReadyError(
                 f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
                 cause="the other results are on this computer",
-                next_steps=[Step("pull", self._job.job)],
+                next_steps=[Step("pull", self.job.job)],
             )
-        self._target.finish()
+        self.target.finish()
         kept = {
             task.key: listings[task.key].fingerprint
-            for at, task in enumerate(self._tasks)
+            for at, task in enumerate(self.tasks)
             if at not in layout.lossy and not listings[task.key].notes
         }
-        directory.note_results(self._job.job, directory=str(self._target.path), tasks=kept)
+        directory.note_results(self.job.job, directory=str(self.target.path), tasks=kept)
         size = sum(item.entry.size for item in layout.files)
-        complete = whole and not self.failed and len(kept) == len(self._tasks) and not self._job.is_running
+        complete = whole and not self.failed and len(kept) == len(self.tasks) and not self.job.is_running
         return ResultsPulled(
             fleet=directory.path.name,
-            job=self._job.job,
-            directory=str(self._target.path),
+            job=self.job.job,
+            directory=str(self.target.path),
             files=len(layout.files),
             size=size,
             received_files=self._received_files,
@@ -198,8 +193,8 @@ class _Pull:
 
     def _list(self) -> dict[str, Listing]:
         def list_host(channel: AgentClient) -> list[tuple[str, Listing]]:
-            meter = _Meter(channel.host.name, 0, self._sink.emit)
-            mine = [task for task in self._tasks if task.host.name == channel.host.name]
+            meter = _Meter(channel.host.name, 0, self.sink.emit)
+            mine = [task for task in self.tasks if task.host.name == channel.host.name]
             return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
 
         listings = self._ask(list_host)
@@ -211,31 +206,30 @@ class _Pull:
         Raises:
             FleetError: every host failed.
         """
-        outcomes = ask_each(list(self._channels.values()), question)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                self.failed[outcome.host.name] = Outcome(outcome.host, error=outcome.error)
-        if len(self.failed) == len({task.host.name for task in self._all}):
+        outcomes = ask_each(
+            [self.channels[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], question
+        )
+        self.failed |= {outcome.host.name: outcome for outcome in outcomes if outcome.error is not None}
+        if len(self.failed) == self._hosts:
             raise_failures(list(self.failed.values()), "copy the results")
-        self._channels = {name: channel for name, channel in self._channels.items() if name not in self.failed}
-        self._tasks = [task for task in self._tasks if task.host.name not in self.failed]
-        return [outcome.value for outcome in outcomes if outcome.value is not None]
+        self.tasks = [task for task in self.tasks if task.host.name not in self.failed]
+        return values_of(outcomes)
 
     def _receive(self, layout: Layout) -> list[Item]:
         """Copy missing files; return those that changed on their host meanwhile."""
-        missing = self._target.missing(layout.files)
+        missing = self.target.missing(layout.files)
         by_content: dict[str, list[Item]] = {}
         for item in missing:
             by_content.setdefault(item.entry.sha256, []).append(item)
-        self._target.need_space(missing)
+        self.target.need_space(missing)
 
         def receive_from(channel: AgentClient) -> list[Item]:
             host = channel.host.name
-            mine = [same for same in by_content.values() if self._tasks[same[0].source].host.name == host]
-            meter = _Meter(host, sum(same[0].entry.size for same in mine), self._sink.emit)
+            mine = [same for same in by_content.values() if self.tasks[same[0].source].host.name == host]
+            meter = _Meter(host, sum(same[0].entry.size for same in mine), self.sink.emit)
             changed = []
-            for task in self._tasks:
-                ours = [same for same in mine if self._tasks[same[0].source] is task]
+            for task in self.tasks:
+                ours = [same for same in mine if self.tasks[same[0].source] is task]
                 for start in range(0, len(ours), _BATCH):
                     changed += self._receive_batch(channel, task, ours[start : start + _BATCH], meter)
             meter.done()
@@ -246,26 +240,23 @@ class _Pull:
 
         changed = [item for part in self._ask(receive_from) for item in part]
         for item in layout.directories:
-            self._target.directory(item)
+            self.target.directory(item)
         for item in layout.links:
-            self._target.link(item)
+            self.target.link(item)
         return changed
 
     def _receive_batch(
         self, channel: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
     ) -> list[Item]:
-        entries = [same[0].entry for same in batch]
-        offsets = [self._offset(same[0]) for same in batch]
         parts = [
-            FilePart(entry.area, entry.path, offset, entry.size)
-            for entry, offset in zip(entries, offsets, strict=True)
+            FilePart(first.entry.area, first.entry.path, self._offset(first), first.entry.size) for first, *_ in batch
         ]
         changed: list[Item] = []
         part: Part | None = None
         try:
             for index, data in read_files(channel, task.stored, parts):
                 if part is None:
-                    part = self._target.part(batch[index][0])
+                    part = self.target.part(batch[index][0])
                     meter.add(part.offset)
                 if isinstance(data, bytes):
                     part.write(data)
@@ -273,7 +264,8 @@ class _Pull:
                     continue
                 ended, part = part, None
                 if ended.close() and not data:
-                    self._place(ended, batch[index])
+                    with self._lock:
+                        self.target.place(ended, batch[index])
                     meter.files += len(batch[index])
                 else:
                     changed.append(batch[index][0])
@@ -284,15 +276,12 @@ class _Pull:
 
     def _offset(self, item: Item) -> int:
         """Return the bytes of a file that an interrupted pull has left."""
-        part = self._target.part(item)
+        part = self.target.part(item)
         part.close()
         return part.offset if part.offset < item.entry.size else item.entry.size
 
-    def _place(self, part: Part, items: Sequence[Item]) -> None:
-        with self._lock:
-            self._target.place(part, items)
 
-
+@dataclass
 class _Meter:
     """Emit the progress of a host, a few times a second.
 
@@ -306,13 +295,12 @@ class _Meter:
         files: Number of files that came.
     """
 
-    def __init__(self, host: str, total: int, emit: Callable[[Event], None]) -> None:
-        self._host = host
-        self._total = total
-        self._emit = emit
-        self._next = time.monotonic() + _PROGRESS_S
-        self.received = 0
-        self.files = 0
+    host: str
+    total: int
+    emit: Callable[[Event], None]
+    received: int = 0
+    files: int = 0
+    _next: float = field(default_factory=lambda: time.monotonic() + _PROGRESS_S)
 
     def listed(self) -> None:
         """Count a file that the host lists, or is reading."""
@@ -327,8 +315,8 @@ class _Meter:
     def _report(self) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PROGRESS_S
-            self._emit(PullProgress(self._host, self.received, self._total, self.files))
+            self.emit(PullProgress(self.host, self.received, self.total, self.files))
 
     def done(self) -> None:
         """Report that all bytes were received."""
-        self._emit(PullProgress(self._host, self.received, self._total, self.files, done=True))
+        self.emit(PullProgress(self.host, self.received, self.total, self.files, done=True))
