@@ -22,7 +22,7 @@ from train.lint.finding import Finding, Severity
 from train.lint.linter import lint
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import TENSORBOARD, Imports, advice, needed
-from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, with_adaptations
+from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
 from train.script.r_script import needs_of_r
 from train.script.requirements import Requirements, read_requirements
 
@@ -152,17 +152,17 @@ def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
     return read if read is not None and read.text.strip() else None
 
 
-def install_for(program: Program, channels: Sequence[AgentClient], sink: Sink) -> list[str]:
-    """Install missing packages; return the interpreter of each host for the job, in the order of the hosts.
+def install_for(program: Program, channels: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
+    """Install missing packages; return the interpreter of each host for the job, by host.
 
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
     wanted = program.requirements
     if wanted is None:
-        return [channel.host.python for channel in channels]
+        return {channel.host.name: channel.host.python for channel in channels}
     answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
-    return [answer.python for answer in answers]
+    return {channel.host.name: answer.python for channel, answer in zip(channels, answers, strict=True)}
 
 
 def preparation(program: Program | None, fleet: str, host: Host, job: str, python: str, *, dry_run: bool) -> Prepare:
@@ -207,30 +207,27 @@ def keras_need(entry: EntryPoint) -> Need:
 
 
 def choose_keras(
-    need: Need,
-    workers: Mapping[str, Mapping[str, str]],
-    spares: Mapping[str, Mapping[str, str]],
-    env: Mapping[str, str],
-    *,
-    adapt: bool,
+    program: Program, request: ProgramRequest, workers: Sequence[Prepared], spares: Sequence[Prepared] = ()
 ) -> Choice:
     """Return the Keras of a job, which any spare must be able to use as well, and its adaptations.
 
     Args:
-        need: What the job requires.
-        workers: Versions on the hosts that get a task at the start, by task.
-        spares: Versions on the other hosts.
-        env: Environment variables that the user sets for the tasks.
-        adapt: Whether interpreters can be adapted to scripts for older TensorFlow.
+        program: The program of the job.
+        request: The variables that the user sets, and whether interpreters can be adapted to older TensorFlow.
+        workers: The slots that get a task at the start.
+        spares: The other slots.
 
     Raises:
         NotReadyError: the hosts lack something that the job requires, or have different versions.
     """
+    need, adapt = keras_need(program.entry), request.adapt
+    env = {**request.env, **request.secrets}
+    versions = {item.member.slot: versions_of(item) for item in workers}
     with translate_errors():
-        choice = choose(need, workers, env, adapt=adapt)
-        if spares and (choice.env or len(workers) > 1):
-            choose(need, {**workers, **spares}, env, adapt=adapt)
-    return with_adaptations(choice, need, len(workers), adapt=adapt)
+        choice = choose(need, versions, env, adapt=adapt)
+        if spares and (choice.env or len(versions) > 1):
+            choose(need, versions | {item.member.slot: versions_of(item) for item in spares}, env, adapt=adapt)
+    return with_adaptations(choice, need, len(versions), adapt=adapt)
 
 
 @dataclass(frozen=True)

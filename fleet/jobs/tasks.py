@@ -29,6 +29,11 @@ class TaskTypes:
     tasks_per_host: int = 1
 
     @property
+    def has_servers(self) -> bool:
+        """Return whether the job has a chief and parameter servers."""
+        return bool(self.chief and self.ps)
+
+    @property
     def others(self) -> int:
         """Return the number of tasks that are not workers."""
         return self.chief + self.ps + self.evaluator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import NotReadyError, UsageError
@@ -14,7 +14,6 @@ from fleet.fleets.agents import ask_each, fleet_opened, open_agents
 from fleet.folding import fold
 from fleet.jobs.ids import job_id
 from fleet.jobs.program import (
-    Found,
     Program,
     ProgramRequest,
     Terms,
@@ -23,7 +22,6 @@ from fleet.jobs.program import (
     described,
     find,
     install_for,
-    keras_need,
     missing_imports,
     preparation,
     script_findings,
@@ -35,9 +33,9 @@ from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Facts, Verdict, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
-from train.agent.protocol.records import BootstrapStep, Exit, Member, Prepare, Prepared, SmokeTest, SmokeTestResult
+from train.agent.protocol.records import Exit, Prepare, Prepared, SmokeTest, SmokeTestResult
 from train.lint.finding import Finding, Severity
-from train.script.keras import Choice, versions_of
+from train.script.keras import Choice
 
 _KERAS = ("tensorflow", "keras", "tf-keras")
 
@@ -70,7 +68,9 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     directory, record = services.store.need(request.fleet)
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
-        program = stack.enter_context(_open_program(located, services, python_path)) if located else None
+        program = collect(located, services, python_path) if located else None
+        if program:
+            stack.enter_context(program.bundle)
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
@@ -88,13 +88,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         )
 
 
-@contextlib.contextmanager
-def _open_program(located: Found, services: Services, python_path: str) -> Iterator[Program]:
-    program = collect(located, services, python_path)
-    with program.bundle:
-        yield program
-
-
+@dataclass
 class _Check:
     """One check of all hosts.
 
@@ -106,33 +100,27 @@ class _Check:
         sink: Takes the events.
     """
 
-    def __init__(
-        self,
-        request: CheckRequest,
-        record: FleetRecord,
-        channels: Sequence[AgentClient],
-        program: Program | None,
-        sink: Sink,
-    ) -> None:
-        self._request = request
-        self._record = record
-        self._channels = channels
-        self._program = program
-        self._sink = sink
-        self._pythons = {channel.host.name: channel.host.python for channel in channels}
+    request: CheckRequest
+    record: FleetRecord
+    channels: Sequence[AgentClient]
+    program: Program | None
+    sink: Sink
+
+    def __post_init__(self) -> None:
+        self._pythons = {channel.host.name: channel.host.python for channel in self.channels}
         self._choice = Choice()
-        self._pending = program.requirements if program else None  # requirements that are not installed yet
+        # requirements that are not installed yet
+        self._pending = self.program.requirements if self.program else None
         self._findings: list[Finding] = []  # why the script fails between several workers
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
-        if self._program and self._request.local_first_s > 0:
-            names = [channel.host.name for channel in self._channels]
-            self._pythons = dict(zip(names, install_for(self._program, self._channels, self._sink), strict=True))
+        if self.program and self.request.local_first_s > 0:
+            self._pythons = install_for(self.program, self.channels, self.sink)
             self._pending = None
 
         outcomes = ask_each(
-            self._channels,
+            self.channels,
             lambda channel: channel.prepare(self._preparation(channel, "check", dry_run=True)._replace(entries=[])),
         )
         hosts = [_facts(outcome) for outcome in outcomes]
@@ -141,25 +129,25 @@ class _Check:
         comparison = _compare_hosts(prepared)
         problems += comparison.problems
         notes = list(comparison.warnings)
-        if self._program and prepared:
-            places = self._places(self._program)
+        if self.program and prepared:
+            places = self._places(self.program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
-            problems += missing_imports(places, missing, self._program.entry.workdir)
-            problems += self._keras(self._program, prepared)
-            notes += filter(None, [self._program.imports.note])
+            problems += missing_imports(places, missing, self.program.entry.workdir)
+            problems += self._keras(self.program, prepared)
+            notes += filter(None, [self.program.imports.note])
             findings = script_findings(
-                self._program.entry,
+                self.program.entry,
                 prepared,
-                Terms(adapt=self._request.adapt),
+                Terms(adapt=self.request.adapt),
                 versions_known=not self._installs_keras,
             )
             self._findings = [finding for finding in findings if finding.fails]
             notes += (described(finding) for finding in findings if finding.severity is Severity.WARNING)
         errors = [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
         fails = bool(self._findings) and not problems
-        self._sink.emit(
-            HostsChecked(self._record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
+        self.sink.emit(
+            HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
         )
         return problems
 
@@ -169,12 +157,9 @@ class _Check:
         Args:
             tried: The script was run on each host alone, and works there.
         """
-        if tried and self._findings:
-            workers = len(self._record.hosts)
-            for finding in self._findings:
-                self._sink.emit(
-                    Note(f"it works alone, but not with {workers} workers: {described(finding)}", Level.WARNING)
-                )
+        for finding in self._findings if tried else ():
+            text = f"it works alone, but not with {len(self.record.hosts)} workers: {described(finding)}"
+            self.sink.emit(Note(text, Level.WARNING))
         return [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
     def _places(self, program: Program) -> dict[str, str]:
@@ -189,50 +174,46 @@ class _Check:
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
     def _preparation(self, channel: AgentClient, job: str, *, dry_run: bool) -> Prepare:
-        host, fleet = channel.host, self._record.spec.name
-        return preparation(self._program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
+        host, fleet = channel.host, self.record.spec.name
+        return preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
         if self._installs_keras:
             return []
-        versions = {item.member.slot: versions_of(item) for item in prepared}
-        env = {**self._request.env, **self._request.secrets}
         try:
-            self._choice = choose_keras(keras_need(program.entry), versions, {}, env, adapt=self._request.adapt)
+            self._choice = choose_keras(program, self.request, prepared)
         except NotReadyError as error:
             return [error.message + (f" ({error.cause})" if error.cause else "")]
         if self._choice.note:
-            self._sink.emit(Note(self._choice.note))
+            self.sink.emit(Note(self._choice.note))
         return []
 
     def run_smoke_tests(self, job: str) -> list[str]:
         """Run the script alone on each host; return a sentence for each failure."""
         problems = []
-        for outcome in ask_each(self._channels, lambda channel: self._run_smoke_test(channel, job)):
+        for outcome in ask_each(self.channels, lambda channel: self._run_smoke_test(channel, job)):
             host, tried = outcome.host.name, outcome.value
             result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
-            self._sink.emit(result)
+            self.sink.emit(result)
             if not result.ok:
                 problems.append(f"{host}: {result.message}")
         return problems
 
     def _run_smoke_test(self, channel: AgentClient, job: str) -> SmokeTestResult:
 
-        program, name = self._program, channel.host.name
+        program, name = self.program, channel.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
-
-        def pushed(sent: int, total: int, files: int) -> None:
-            self._sink.emit(PushProgress(name, sent, total, files))
-
-        def stepped(step: BootstrapStep) -> None:
-            self._sink.emit(BootstrapProgress(name, step.step, step.detail))
-
-        prepared = channel.prepare(self._preparation(channel, job, dry_run=False), program.bundle, pushed)
-        command = program.entry.command(prepared.python, self._request.arguments)
+        prepared = channel.prepare(
+            self._preparation(channel, job, dry_run=False),
+            program.bundle,
+            lambda *counts: self.sink.emit(PushProgress(name, *counts)),
+        )
+        command = program.entry.command(prepared.python, self.request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
-        env = {**({} if aliased else self._choice.env), **self._request.env}
+        env = {**({} if aliased else self._choice.env), **self.request.env}
         return channel.smoke_test(
-            SmokeTest(command, env, self._request.secrets, self._request.local_first_s), stepped
+            SmokeTest(command, env, self.request.secrets, self.request.local_first_s),
+            lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
         )
 
 
@@ -284,8 +265,8 @@ def _fold_problems(problems: Mapping[str, str]) -> list[str]:
 
 def _compare_hosts(prepared: Sequence[Prepared]) -> Verdict:
     """Return what the readiness check would report if all hosts could connect and ran a worker each."""
-    members: list[Member] = [item.member._replace(task=item.member.slot) for item in prepared]
-    facts: Mapping[str, Facts] = {
+    members = [item.member._replace(task=item.member.slot) for item in prepared]
+    facts = {
         item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
         for item in prepared
     }

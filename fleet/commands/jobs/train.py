@@ -26,7 +26,6 @@ from fleet.jobs.program import (
     collect,
     find,
     install_for,
-    keras_need,
     preparation,
     refuse_without_servers,
     shown,
@@ -42,7 +41,7 @@ from fleet.steps import Again, Step
 from train.agent.protocol import records
 from train.agent.protocol.cluster import tf_config
 from train.agent.protocol.wording import endpoint
-from train.script.keras import Choice, versions_of
+from train.script.keras import Choice
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,9 @@ def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
     try:
         return _run(request, services, sink, started)
     except KeyboardInterrupt:
-        raise (detached(started[0]) if started else _nothing_started()) from None
+        if started:
+            raise detached(started[0]) from None
+        raise CancelledError("interrupted; nothing was started", next_steps=[Again({})]) from None
 
 
 def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
@@ -93,9 +94,11 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     located = find(request)
     entry = located.entry
     directory, record = services.store.need(request.fleet)
-    request = _complete_policy(request, record)
+    spot, lost_s = record.spec.options.spot, request.host_timeout_s
+    policy = on_fleet(request.policy, spot=spot, preemptions=request.preemptions, host_timeout_s=lost_s)
+    request = dataclasses.replace(request, policy=policy)
     record = _assign_slots(request, directory, record)
-    if not (request.task_types.chief and request.task_types.ps):
+    if not request.task_types.has_servers:
         refuse_without_servers(entry, len(record.hosts))
     program = collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
@@ -109,16 +112,20 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         record, channels = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
         prepared = _prepare(request, record, job, program, channels, sink)
-        choice = _keras(request, program, prepared)
+        first = len(prepared) - request.spares
+        choice = choose_keras(program, request, prepared[:first], prepared[first:])
         if choice.note:
             sink.emit(Note(choice.note))
-        for note in warnings(program, _workers(request, prepared), _terms(request)):
+        terms = Terms(
+            adapt=request.adapt,
+            servers=request.task_types.has_servers,
+            restarts=request.policy.restarts > 0,
+            keeps=bool(request.replication.directory),
+        )
+        for note in warnings(program, prepared[:first], terms):
             sink.emit(note)
         notices = preemption_notices(record.spec.options)
-        commits = [
-            commit._replace(preemption_notices=notices)
-            for commit in _commits(request, job, program, prepared, choice)
-        ]
+        commits = _commits(request, job, program, prepared, choice, notices)
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
@@ -130,16 +137,6 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
         return _follow(request, fleet, channels, commits, sink)
-
-
-def _complete_policy(request: TrainRequest, record: FleetRecord) -> TrainRequest:
-    policy = on_fleet(
-        request.policy,
-        spot=record.spec.options.spot,
-        preemptions=request.preemptions,
-        host_timeout_s=request.host_timeout_s,
-    )
-    return dataclasses.replace(request, policy=policy)
 
 
 def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
@@ -169,10 +166,6 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
     return placed
 
 
-def _nothing_started() -> CancelledError:
-    return CancelledError("interrupted; nothing was started", next_steps=[Again({})])
-
-
 def _prepare(
     request: TrainRequest,
     record: FleetRecord,
@@ -182,16 +175,18 @@ def _prepare(
     sink: Sink,
 ) -> list[records.Prepared]:
 
-    pythons = _install_packages(request, program, channels, sink)
+    to_install = program
+    if request.dry_run and program.requirements is not None:
+        sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
+        to_install = dataclasses.replace(program, requirements=None)
+    pythons = install_for(to_install, channels, sink)
 
     def prepare_host(channel: AgentClient) -> records.Prepared:
         host = channel.host
-
-        def progress(sent: int, total: int, files: int) -> None:
-            sink.emit(PushProgress(host.name, sent, total, files))
-
         to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
-        return channel.prepare(to_prepare, program.bundle, progress)
+        return channel.prepare(
+            to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts))
+        )
 
     prepared = ask(channels, prepare_host, "prepare the job")
     for item in prepared:
@@ -201,44 +196,13 @@ def _prepare(
     return prepared
 
 
-def _install_packages(
-    request: TrainRequest, program: Program, channels: Sequence[AgentClient], sink: Sink
-) -> dict[str, str]:
-    """Return the interpreter of each host; a dry run installs nothing."""
-    names = [channel.host.name for channel in channels]
-    if request.dry_run and program.requirements is not None:
-        sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
-        program = dataclasses.replace(program, requirements=None)
-    return dict(zip(names, install_for(program, channels, sink), strict=True))
-
-
-def _workers(request: TrainRequest, prepared: Sequence[records.Prepared]) -> Sequence[records.Prepared]:
-    """Return the slots that get a task at once."""
-    return prepared[: len(prepared) - request.spares]
-
-
-def _terms(request: TrainRequest) -> Terms:
-    return Terms(
-        adapt=request.adapt,
-        servers=bool(request.task_types.chief and request.task_types.ps),
-        restarts=request.policy.restarts > 0,
-        keeps=bool(request.replication.directory),
-    )
-
-
-def _keras(request: TrainRequest, program: Program, prepared: Sequence[records.Prepared]) -> Choice:
-    workers = {item.member.slot: versions_of(item) for item in _workers(request, prepared)}
-    spares = {item.member.slot: versions_of(item) for item in prepared if item.member.slot not in workers}
-    env = {**request.env, **request.secrets}
-    return choose_keras(keras_need(program.entry), workers, spares, env, adapt=request.adapt)
-
-
 def _commits(
     request: TrainRequest,
     job: str,
     program: Program,
     prepared: Sequence[records.Prepared],
     choice: Choice,
+    notices: list[records.PreemptionNotice],
 ) -> list[records.Commit]:
     tasks = assign(request.task_types, len(prepared), request.spares)
     members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
@@ -262,6 +226,7 @@ def _commits(
             policy=request.policy,
             replication=request.replication,
             name=shown(program.entry),
+            preemption_notices=notices,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
