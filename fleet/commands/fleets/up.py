@@ -122,6 +122,7 @@ def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
         )
 
 
+@dataclass
 class _Up:
     """Create a fleet or its missing instances; delete them again after a failure.
 
@@ -134,22 +135,13 @@ class _Up:
         sink: Takes the events.
     """
 
-    def __init__(
-        self,
-        request: UpRequest,
-        spec: FleetSpec,
-        directory: FleetDirectory,
-        provider: Provider,
-        services: Services,
-        sink: Sink,
-    ) -> None:
-        self._request = request
-        self._spec = spec
-        self._directory = directory
-        self._provider = provider
-        self._services = services
-        self._sink = sink
-        self._created = False
+    request: UpRequest
+    spec: FleetSpec
+    directory: FleetDirectory
+    provider: Provider
+    services: Services
+    sink: Sink
+    _created: bool = False
 
     def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> UpSummary:
         """Carry out `steps`.
@@ -160,7 +152,7 @@ class _Up:
         """
         kept = record.kept if record else ()
         try:
-            self._spec = replace(self._spec, public_key=self._directory.create())
+            self.spec = replace(self.spec, public_key=self.directory.create())
             record = self._write_record(record, before)
             self._release(before)
             hosts = self._apply(steps)
@@ -176,44 +168,44 @@ class _Up:
                 _repeat_as_typed(error)
             raise
         record = replace_hosts(record, hosts, self._list())
-        self._directory.write(record)
+        self.directory.write(record)
         self._report(record, steps)
         if record.last_job:
-            rejoin(record, self._directory, self._sink)
-        return UpSummary(self._spec.name, tuple(hosts), steps.create)
+            rejoin(record, self.directory, self.sink)
+        return UpSummary(self.spec.name, tuple(hosts), steps.create)
 
     def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
         """Return the record that must be on disk before the first instance is created."""
         if record is None or not before:
-            now = self._services.clock()
-            record = replace(record or FleetRecord(self._spec, now), created_at=now)
-        record = replace(record, spec=self._spec, kept_until=0.0)
-        self._directory.write(record)
+            now = self.services.clock()
+            record = replace(record or FleetRecord(self.spec, now), created_at=now)
+        record = replace(record, spec=self.spec, kept_until=0.0)
+        self.directory.write(record)
         return record
 
     def _apply(self, steps: Plan) -> list[Host]:
         if steps.delete:
-            self._directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
-            self._provider.delete(steps.delete, progress_to(self._sink, "deleted"))
+            self.directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
+            self.provider.delete(steps.delete, progress_to(self.sink, "deleted"))
         if steps.create:
-            options = asdict(self._spec.options)
-            self._directory.intend(
-                "create", instances=list(steps.create), provider=self._spec.provider, options=options
+            options = asdict(self.spec.options)
+            self.directory.intend(
+                "create", instances=list(steps.create), provider=self.spec.provider, options=options
             )
             self._create(steps.create)
         self._created = True
-        confirm_host_keys(self._spec, self._provider, self._services, self._sink, accept_new=self._request.accept_new)
-        access = Access(self._spec, self._services, self._sink)
+        confirm_host_keys(self.spec, self.provider, self.services, self.sink, accept_new=self.request.accept_new)
+        access = Access(self.spec, self.services, self.sink)
         if not steps.create:
             access.reconcile()
         try:
             return reach(
-                self._spec,
+                self.spec,
                 self._list(),
-                self._provider,
-                self._directory,
-                self._services,
-                self._sink,
+                self.provider,
+                self.directory,
+                self.services,
+                self.sink,
                 wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
             )
         except UnreachableError as error:
@@ -221,30 +213,30 @@ class _Up:
 
     def _create(self, names: Sequence[str]) -> None:
         """Create the instances; without capacity, retry if the user requested that."""
-        ready_step = BOOTED if self._spec.options.rents else CHOSEN if self._spec.options.existing else ""
-        progress = progress_to(self._sink, "ready", ready_step)
+        ready_step = BOOTED if self.spec.options.rents else CHOSEN if self.spec.options.existing else ""
+        progress = progress_to(self.sink, "ready", ready_step)
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                self._provider.create(self._spec, names, progress)
+                self.provider.create(self.spec, names, progress)
             except CapacityError as error:
-                if not self._request.retry_until_up:
+                if not self.request.retry_until_up:
                     raise
                 text = f"{error.message}; retrying in {pause_s:.0f} s until there is capacity; Ctrl-C stops"
-                self._sink.emit(Note(text, Level.WARNING))
+                self.sink.emit(Note(text, Level.WARNING))
             else:
                 return
-            self._services.sleep(pause_s)
+            self.services.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_LONGEST_S)
 
     def _list(self) -> list[Instance]:
-        return self._provider.list(self._spec.name)
+        return self.provider.list(self.spec.name)
 
     def _release(self, before: Sequence[Instance]) -> None:
         """Release the time limit of instances that an earlier call kept."""
         running = [instance for instance in before if instance.state is InstanceState.RUNNING]
-        if running and self._spec.options.rents:
-            self._provider.stop_at(running, 0)
+        if running and self.spec.options.rents:
+            self.provider.stop_at(running, 0)
 
     def _keep(self, record: FleetRecord, old: Sequence[Instance], error: FleetError) -> FleetError | None:
         """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
@@ -252,19 +244,19 @@ class _Up:
         Returns:
             `error`, with how long they are kept; None if they cannot be kept and must be deleted.
         """
-        if not (self._created and self._spec.options.rents):
+        if not (self._created and self.spec.options.rents):
             return None
-        ids, until = {instance.id for instance in old}, self._services.clock() + KEEP_S
+        ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
         try:
             instances = self._list()
             new = [instance for instance in instances if instance.id not in ids]
             if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
             names = tuple(instance.name for instance in new)
-            self._directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
+            self.directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
             kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
-            self._directory.write(kept)
-            if not self._provider.stop_at(new, until):
+            self.directory.write(kept)
+            if not self.provider.stop_at(new, until):
                 return None
         except FleetError:
             return None
@@ -294,26 +286,26 @@ class _Up:
         if before:
             old = {instance.id for instance in before}
             made = [instance for instance in self._list() if instance.id not in old]
-            return delete_instances(made, self._directory, self._provider, self._sink)
-        if not self._directory.exists():
+            return delete_instances(made, self.directory, self.provider, self.sink)
+        if not self.directory.exists():
             return []
-        self._directory.intend("delete_fleet")
-        progress = progress_to(self._sink, "deleted")
-        if self._spec.options.existing:
-            release_hosts(external_hosts(self._spec, self._list(), self._provider), self._directory.key, self._sink)
+        self.directory.intend("delete_fleet")
+        progress = progress_to(self.sink, "deleted")
+        if self.spec.options.existing:
+            release_hosts(external_hosts(self.spec, self._list(), self.provider), self.directory.key, self.sink)
             progress = ignore_progress
-        left = list(self._provider.delete_fleet(self._spec.name, progress))
+        left = list(self.provider.delete_fleet(self.spec.name, progress))
         if not left:
-            self._directory.delete()
+            self.directory.delete()
         return left
 
     def _report(self, record: FleetRecord, steps: Plan) -> None:
         name = record.spec.name
-        self._sink.emit(fleet_opened(record))
+        self.sink.emit(fleet_opened(record))
         if not steps.create:
-            self._sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
+            self.sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         scripts = [path.name for path in Path.cwd().glob("*.py")]
-        self._sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
+        self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
 
 
 def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:

@@ -120,25 +120,22 @@ def _take_part(request: AgentRequest, launch: Launch, script: _Script, sink: Sin
     """Run this part with the other processes; return the exit code, also if another process reports the error."""
     try:
         with _open_rendezvous(request, launch, script, environ) as meeting:
-            return _run_part(_Part(request, launch, script, meeting, sink, environ), meeting)
+            return _run_part(_Part(request, launch, script, meeting, sink, environ))
     except AbandonedError as error:
         return error.code
 
 
-def _run_part(part: _Part, meeting: Rendezvous) -> int:
+def _run_part(part: _Part) -> int:
     """Run this part and return its exit code; report a failure to the other processes."""
     try:
         return part.run()
     except AbandonedError:
         raise
-    except RendezvousError as error:
-        meeting.abandon(error.message, NotReadyError.exit_code)
-        raise
-    except FleetError as error:
-        meeting.abandon(error.message, error.exit_code)
+    except (RendezvousError, FleetError) as error:
+        part.meeting.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
         raise
     except KeyboardInterrupt:
-        meeting.abandon("it was interrupted", CancelledError.exit_code)
+        part.meeting.abandon("it was interrupted", CancelledError.exit_code)
         raise
 
 
@@ -218,6 +215,7 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
     return secret.strip()
 
 
+@dataclass
 class _Part:
     """The part of this process in the job.
 
@@ -230,35 +228,22 @@ class _Part:
         environ: Of this process.
     """
 
-    def __init__(
-        self,
-        request: AgentRequest,
-        launch: Launch,
-        script: _Script,
-        meeting: Rendezvous,
-        sink: Sink,
-        environ: Mapping[str, str],
-    ) -> None:
-        self._request = request
-        self._rank = launch.rank
-        self._launch = launch
-        self._script = script
-        self._meeting = meeting
-        self._sink = sink
-        self._environ = environ
-        self._node = launch.node(launch.rank) or socket.gethostname()
+    request: AgentRequest
+    launch: Launch
+    script: _Script
+    meeting: Rendezvous
+    sink: Sink
+    environ: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self._rank = self.launch.rank
+        self._task = f"worker-{self._rank}"
+        self._leads = self._rank == 0
+        self._node = self.launch.node(self._rank) or socket.gethostname()
         self._hosts: list[str] = []
         self._one_computer = False
         self._job = ""
         self._mark: Path | None = None  # of rank 0
-
-    @property
-    def _leads(self) -> bool:
-        return self._rank == 0
-
-    @property
-    def _task(self) -> str:
-        return f"worker-{self._rank}"
 
     def run(self) -> int:
         """Take part from the rendezvous to the end of the job; return the exit code."""
@@ -267,25 +252,25 @@ class _Part:
         finally:
             self._unmark()
             if self._job:
-                tidy(self._script.directory / self._job)
+                tidy(self.script.directory / self._job)
 
     def _run(self) -> int:
         from train.pack import build_agent
 
         digest = build_agent().digest
         copies = self._agree(digest)
-        env = {name: value for name, value in self._environ.items() if name != SECRET_VARIABLE}
+        env = {name: value for name, value in self.environ.items() if name != SECRET_VARIABLE}
         with (
             tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as root,
             open_local_agent(self._node, Path(root), digest, env) as agent,
-            Directories(self._script.directory / self._job, self._task) as directories,
+            Directories(self.script.directory / self._job, self._task) as directories,
         ):
             prepared = self._prepare(agent, copies)
             commit = self._commit(prepared, copies.replication, directories.env)
             task = LocalTask(agent, commit)
             self._start(task, commit)
             try:
-                result = task.follow(self._sink, leads=self._leads)
+                result = task.follow(self.sink, leads=self._leads)
             except BaseException:
                 task.give_up()
                 raise
@@ -303,19 +288,19 @@ class _Part:
         Raises:
             NotReadyError: the processes differ.
         """
-        check_policy(self._request.policy, spares=0, hosts=self._meeting.size, link_timeout_s=records.LINK_TIMEOUT_S)
+        check_policy(self.request.policy, spares=0, hosts=self.meeting.size, link_timeout_s=records.LINK_TIMEOUT_S)
         mine: Value = {
             "host": socket.gethostname(),
             "boot": boot_id(),
             "version of fleet": digest,
-            "command line": [self._request.script, *self._request.arguments],
-            f"content of {self._request.script}": hashlib.sha256(self._script.file.read_bytes()).hexdigest(),
+            "command line": [self.request.script, *self.request.arguments],
+            f"content of {self.request.script}": hashlib.sha256(self.script.file.read_bytes()).hexdigest(),
         }
         if self._leads:
-            self._job = f"fleet-{self._launch.job}" if self._launch.job else job_id(time.time())
-            self._mark = mark(self._request.checkpoint_dir, self._script.directory, self._job)
+            self._job = f"fleet-{self.launch.job}" if self.launch.job else job_id(time.time())
+            self._mark = mark(self.request.checkpoint_dir, self.script.directory, self._job)
             mine |= {"job": self._job, "mark": self._mark.name if self._mark else ""}
-        values = self._meeting.gather("hello", mine, self._request.wait_s)
+        values = self.meeting.gather("hello", mine, self.request.wait_s)
         self._job = str(values[0]["job"])
         self._hosts = [str(value["host"]) for value in values]
         self._one_computer = len({(value["host"], value["boot"]) for value in values}) == 1
@@ -324,11 +309,11 @@ class _Part:
             if others:
                 name = self._party.names(others)
                 raise self._shared_error(NotReadyError(f"the {key} on {name} is not that of {self._party.name(0)}"))
-        return Copies(self._request.checkpoint_dir, self._script.directory, self._job, str(values[0]["mark"]))
+        return Copies(self.request.checkpoint_dir, self.script.directory, self._job, str(values[0]["mark"]))
 
     @property
     def _party(self) -> Participants:
-        return Participants(self._rank, self._meeting.size, tuple(self._hosts))
+        return Participants(self._rank, self.meeting.size, tuple(self._hosts))
 
     def _shared_error(self, error: FleetError) -> Exception:
         """Return the error to raise if all processes see it: rank 0 alone reports it."""
@@ -336,10 +321,10 @@ class _Part:
 
     def _address(self) -> str:
         if self._one_computer:
-            return self._request.address or LOOPBACK
-        nodes = self._launch.nodes or self._hosts
-        hostname = self._launch.node(self._rank) or socket.gethostname()
-        address = self._request.address or self._meeting.address or own_address(hostname, nodes)
+            return self.request.address or LOOPBACK
+        nodes = self.launch.nodes or self._hosts
+        hostname = self.launch.node(self._rank) or socket.gethostname()
+        address = self.request.address or self.meeting.address or own_address(hostname, nodes)
         if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
@@ -356,12 +341,12 @@ class _Part:
                 slot=self._task,
                 entries=[],
                 address=self._address(),
-                python=self._request.python,
-                directory=str(self._script.directory),
+                python=self.request.python,
+                directory=str(self.script.directory),
             )
         )
         mine = {"prepared": records.to_dict(prepared), "sees": copies.shared()}
-        values = self._meeting.gather("prepared", mine, _PREPARED_S)
+        values = self.meeting.gather("prepared", mine, _PREPARED_S)
         self._unmark()
         blind = [rank for rank, value in enumerate(values) if not value["sees"]]
         if 0 < len(blind) < len(values) - 1:
@@ -379,29 +364,29 @@ class _Part:
     ) -> records.Commit:
         choice = self._keras(prepared)
         if choice.note and self._leads:
-            self._sink.emit(Note(choice.note))
+            self.sink.emit(Note(choice.note))
         return records.Commit(
             job=self._job,
             slot=self._task,
             members=[item.member._replace(task=item.member.slot) for item in prepared],
-            secret=self._meeting.secret,
-            command=[prepared[self._rank].python, self._script.argument, *self._request.arguments],
-            env={"PWD": str(self._script.directory), **choice.env, **outputs, **self._request.env},
+            secret=self.meeting.secret,
+            command=[prepared[self._rank].python, self.script.argument, *self.request.arguments],
+            env={"PWD": str(self.script.directory), **choice.env, **outputs, **self.request.env},
             secret_env={},
-            grace_s=self._request.grace_s,
-            policy=self._request.policy,
+            grace_s=self.request.grace_s,
+            policy=self.request.policy,
             replication=copied,
-            name=self._request.script,
+            name=self.request.script,
             preemption_notices=preemption_notices(),
         )
 
     def _keras(self, prepared: Sequence[records.Prepared]) -> Choice:
-        directory = self._script.directory
-        sources = {str(path): path.read_bytes() for path in imports(self._script.file, directory)}
+        directory = self.script.directory
+        sources = {str(path): path.read_bytes() for path in imports(self.script.file, directory)}
         versions = {item.member.slot: versions_of(item) for item in prepared}
         try:
-            need, adapt = needs_legacy(sources), self._request.adapt
-            choice = choose(need, versions, self._request.env, adapt=adapt)
+            need, adapt = needs_legacy(sources), self.request.adapt
+            choice = choose(need, versions, self.request.env, adapt=adapt)
             return with_adaptations(choice, need, len(prepared), adapt=adapt)
         except KerasError as error:
             raise self._shared_error(translate(error)) from error
@@ -410,19 +395,19 @@ class _Part:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
         task.start()
         try:
-            self._meeting.gather("committed", {}, _COMMITTED_S)
+            self.meeting.gather("committed", {}, _COMMITTED_S)
         except BaseException:
             task.give_up()
             raise
         if self._leads:
-            self._sink.emit(
+            self.sink.emit(
                 JobStarted(
                     job=self._job,
-                    script=self._request.script,
+                    script=self.request.script,
                     attempt=1,
                     members=publish(commit.members),
                     started_at=time.time(),
-                    attempts=self._request.policy.max_attempts,
+                    attempts=self.request.policy.max_attempts,
                 )
             )
 
@@ -434,7 +419,7 @@ class _Part:
         failed = result.started and not ended_well
         local: Value = task.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
-            self._meeting.give("end", local)
+            self.meeting.give("end", local)
         try:
             if task.stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {task.stopped_by}")
@@ -442,10 +427,10 @@ class _Part:
             if self._leads:
                 evidence = self._evidence(commit, local) if local else None
                 cause = evidence.verdict(result) if evidence and failed else None
-                self._sink.emit(publish(result))
+                self.sink.emit(publish(result))
                 alone = evidence.alone(result) if evidence else ""
                 if alone:
-                    self._sink.emit(Note(alone, Level.WARNING))
+                    self.sink.emit(Note(alone, Level.WARNING))
             _raise_outcome(Ended(result, cause))
         except FleetError as error:
             if self._leads:
@@ -455,7 +440,7 @@ class _Part:
 
     def _evidence(self, commit: records.Commit, local: Value) -> Evidence:
         """Return the evidence of all nodes for the last attempt."""
-        values = self._meeting.collect("end", _COLLECT_S)
+        values = self.meeting.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)
         for value in (local, *values.values()):
             evidence.merge(value)
