@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from types import TracebackType
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Level, Note, Sink
@@ -219,9 +218,7 @@ class Repairer:
     def __enter__(self) -> Repairer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def where(self, host: Host) -> Host:

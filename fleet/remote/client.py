@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
-from fleet.remote.upload.bundle import Bundle, compress
+from fleet.remote.upload.bundle import Bundle
 from fleet.steps import NextStep, Step
 from fleet.translation import translate
 from provision.model import Host
@@ -163,9 +162,7 @@ class AgentClient:
     def __enter__(self) -> AgentClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -216,7 +213,7 @@ class AgentClient:
         if not want.objects:
             return
         sent = 0
-        for piece in compress(bundle, want.objects).pieces():
+        for piece in bundle.compress(want.objects).pieces():
             self._send_chunk(piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
             sent = piece.raw_end
             on_progress(sent, want.size, len(want.objects))

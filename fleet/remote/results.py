@@ -171,11 +171,10 @@ def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> JobsPruned:
     """
     doing = "deleting jobs"
     agent.transport.send(PruneJobs(list(jobs)), doing=doing)
-    for record in _records(agent, doing):
-        if isinstance(record, JobsPruned) and _are_counts(record.freed):
-            return record
-        raise agent.unexpected(record)
-    raise AssertionError  # _records only ends with an error
+    record = next(_records(agent, doing))
+    if isinstance(record, JobsPruned) and _are_counts(record.freed):
+        return record
+    raise agent.unexpected(record)
 
 
 def _records(

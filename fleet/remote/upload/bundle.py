@@ -44,26 +44,6 @@ class DataSource:
     destination: str
 
 
-class _Streams:
-    """The compressed streams of a bundle, one for each list of requested contents."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._streams: dict[tuple[str, ...], Stream] = {}
-
-    def of(self, wanted: tuple[str, ...], contents: Sequence[Content]) -> Stream:
-        with self._lock:
-            if wanted not in self._streams:
-                self._streams[wanted] = Stream(contents)
-            return self._streams[wanted]
-
-    def close(self) -> None:
-        with self._lock:
-            for stream in self._streams.values():
-                stream.close()
-            self._streams.clear()
-
-
 @dataclass(frozen=True)
 class Bundle:
     """The files to upload for a job.
@@ -81,7 +61,8 @@ class Bundle:
     total_bytes: int
     digest: str
     notes: tuple[str, ...] = ()
-    _streams: _Streams = field(default_factory=_Streams, repr=False, compare=False)
+    _streams: dict[tuple[str, ...], Stream] = field(default_factory=dict, repr=False, compare=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __enter__(self) -> Bundle:
         return self
@@ -91,22 +72,25 @@ class Bundle:
 
     def close(self) -> None:
         """Delete the compressed copies."""
-        self._streams.close()
+        with self._lock:
+            while self._streams:
+                self._streams.popitem()[1].close()
 
+    def compress(self, wanted: Sequence[str]) -> Stream:
+        """Return the contents `wanted`, in that order, as one zlib stream, shared by hosts with the same request.
 
-def compress(bundle: Bundle, wanted: Sequence[str]) -> Stream:
-    """Return the contents `wanted`, in that order, as one zlib stream, shared by all hosts with the same request.
+        Args:
+            wanted: Hashes of the contents.
 
-    Args:
-        bundle: Source of the contents.
-        wanted: Hashes of the contents.
-
-    Raises:
-        KeyError: a hash is not in this bundle.
-    """
-    sizes = {entry.sha256: entry.size for entry in bundle.entries}
-    contents = [Content(bundle.sources[sha], sha, sizes[sha]) for sha in wanted]
-    return bundle._streams.of(tuple(wanted), contents)
+        Raises:
+            KeyError: a hash is not in this bundle.
+        """
+        sizes = {entry.sha256: entry.size for entry in self.entries}
+        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in wanted]
+        with self._lock:
+            if tuple(wanted) not in self._streams:
+                self._streams[tuple(wanted)] = Stream(contents)
+            return self._streams[tuple(wanted)]
 
 
 def parse_data(text: str) -> DataSource:
@@ -221,6 +205,7 @@ class _Tree:
         found: The collected entries, by path relative to the bundle.
         skipped: The reason why a path cannot be uploaded, by path relative to the bundle.
         results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
+        size: Number of bytes of the working directory that are uploaded, without ``--data``.
     """
 
     def __init__(
@@ -237,7 +222,7 @@ class _Tree:
         self._links: dict[str, Path] = {}
         self._directories: set[str] = set()
         self._files = 0
-        self._bytes = 0
+        self.size = 0
         self._files_by_top: dict[str, int] = {}
         self._bytes_by_top: dict[str, int] = {}
 
@@ -296,7 +281,7 @@ class _Tree:
     def _count(self, path: str, size: int) -> None:
         top = path.split("/", 1)[0] if "/" in path else ""
         self._files += 1
-        self._bytes += size
+        self.size += size
         self._files_by_top[top] = self._files_by_top.get(top, 0) + 1
         self._bytes_by_top[top] = self._bytes_by_top.get(top, 0) + size
         if self._files > MAX_FILES:
@@ -306,11 +291,6 @@ class _Tree:
                 hint=_LESS,
             )
 
-    @property
-    def size(self) -> int:
-        """Return the number of bytes of the working directory that are uploaded, without ``--data``."""
-        return self._bytes
-
     def largest(self, count: int) -> list[tuple[str, int]]:
         """Return the largest directories of the working directory and their sizes in bytes, largest first."""
         sizes = sorted(self._bytes_by_top.items(), key=lambda item: (-item[1], item[0]))
@@ -318,11 +298,11 @@ class _Tree:
 
     def check_size(self) -> None:
         """Raise UsageError if the working directory is too large to be uploaded."""
-        if self._bytes > MAX_BYTES:
+        if self.size > MAX_BYTES:
             raise UsageError(
-                f"the working directory {self._root} holds {self._bytes / 1024**3:.1f} GiB, "
+                f"the working directory {self._root} holds {self.size / 1024**3:.1f} GiB, "
                 f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
-                cause=_most(self._bytes_by_top, "{} of {:,} bytes are in {}", self._bytes),
+                cause=_most(self._bytes_by_top, "{} of {:,} bytes are in {}", self.size),
                 hint=_LESS,
             )
 
@@ -388,13 +368,11 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
     """Return the notes for the user before the upload starts."""
     notes = []
     if tree.skipped:
-        shown = [f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())[:_SHOWN]]
-        more = f" and {len(tree.skipped) - _SHOWN} more" if len(tree.skipped) > _SHOWN else ""
-        notes.append(f"not uploaded: {', '.join(shown)}{more}")
+        skipped = _first([f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())])
+        notes.append(f"not uploaded: {skipped}")
     if tree.results:
-        shown = [f"{printable(path)}/" for path in sorted(tree.results)[:_SHOWN]]
-        more = f" and {len(tree.results) - _SHOWN} more" if len(tree.results) > _SHOWN else ""
-        notes.append(f"not uploaded: {', '.join(shown)}{more} (results that fleet pull copied; --data uploads them)")
+        results = _first([f"{printable(path)}/" for path in sorted(tree.results)])
+        notes.append(f"not uploaded: {results} (results that fleet pull copied; --data uploads them)")
     if tree.size > _LARGE:
         shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
         notes.append(
@@ -403,6 +381,11 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
             + "; list in .fleetignore what the job does not need"
         )
     return tuple(notes)
+
+
+def _first(items: Sequence[str]) -> str:
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more
 
 
 def _listed(directory: Path) -> list[os.DirEntry[str]]:

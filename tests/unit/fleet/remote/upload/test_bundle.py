@@ -14,7 +14,7 @@ import pytest
 from fleet.errors import UsageError
 from fleet.remote.upload import bundle as bundle_module
 from fleet.remote.upload import hashes
-from fleet.remote.upload.bundle import Bundle, DataSource, compress, parse_data, scan
+from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.results.target import Target
 from train.agent.files.contents import check_entries, hash_file
 from train.agent.protocol.records import Entry, EntryKind
@@ -380,7 +380,7 @@ def test_the_stream_holds_the_wanted_contents_in_their_order(root: Path) -> None
         put(root / name, content)
     with scanned(root) as bundle:
         entries = by_path(bundle)
-        pieces = list(compress(bundle, [entries["c"].sha256, entries["a"].sha256]).pieces())
+        pieces = list(bundle.compress([entries["c"].sha256, entries["a"].sha256]).pieces())
     assert max(len(piece.data) for piece in pieces) <= 256 * 1024
     assert [piece.raw_end for piece in pieces] == sorted(piece.raw_end for piece in pieces)
     assert pieces[-1].raw_end == 1_400_000
@@ -392,12 +392,12 @@ def test_hosts_that_want_the_same_share_one_stream(root: Path) -> None:
     put(root / "b", b"b")
     with scanned(root) as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
-        streams = {id(compress(bundle, wanted)) for _ in range(3)}
+        streams = {id(bundle.compress(wanted)) for _ in range(3)}
         assert len(streams) == 1
-        assert compress(bundle, wanted[:1]) is not compress(bundle, wanted)
+        assert bundle.compress(wanted[:1]) is not bundle.compress(wanted)
         read: list[bytes] = []
         threads = [
-            threading.Thread(target=lambda: read.append(b"".join(p.data for p in compress(bundle, wanted).pieces())))
+            threading.Thread(target=lambda: read.append(b"".join(p.data for p in bundle.compress(wanted).pieces())))
             for _ in range(4)
         ]
         for thread in threads:
@@ -417,7 +417,7 @@ def test_a_file_that_changes_after_the_scan_is_named(root: Path, content: bytes 
         else:
             file.write_bytes(content)
         with pytest.raises(UsageError, match=r"task\.py changed while it was being sent"):
-            list(compress(bundle, [bundle.entries[0].sha256]).pieces())
+            list(bundle.compress([bundle.entries[0].sha256]).pieces())
 
 
 def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -> None:
@@ -425,14 +425,14 @@ def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -
     with scanned(root) as bundle:
         with file.open("ab") as log:
             log.write(b"second line\n")
-        pieces = list(compress(bundle, [bundle.entries[0].sha256]).pieces())
+        pieces = list(bundle.compress([bundle.entries[0].sha256]).pieces())
     assert zlib.decompress(b"".join(piece.data for piece in pieces)) == b"first line\n"
 
 
 def test_closing_ends_the_compression(root: Path) -> None:
     put(root / "a", os.urandom(50_000_000))
     bundle = scanned(root)
-    stream = compress(bundle, [bundle.entries[0].sha256])
+    stream = bundle.compress([bundle.entries[0].sha256])
     next(stream.pieces())
     bundle.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "compress"]
