@@ -49,7 +49,7 @@ class _Connections:
             self._arrived.append((rank, message))
 
         self.streams[rank] = stream
-        stream.limit = LONGEST_MESSAGE
+        stream.buffer.limit = LONGEST_MESSAGE
         stream.on_message = keep
         stream.on_end = lambda _: self._arrived.append((rank, None))
 

@@ -96,14 +96,20 @@ class Kind(str, Enum):
 
 
 class Item(NamedTuple):
-    """One path of a snapshot, relative to the checkpoint directory, with forward slashes."""
+    """One path of a snapshot or of a listing, relative to the checkpoint directory, with forward slashes."""
 
     path: str
     kind: Kind
     mode: int
     size: int = 0
     mtime_ns: int = 0
-    content: str = ""  # SHA-256 of a file, target of a link
+    content: str = ""  # SHA-256 of a file of a snapshot, target of a link
+    inode: int = 0  # of a file or link of a listing
+
+    @property
+    def key(self) -> Tuple[Any, ...]:
+        """Return a value that changes whenever the file of a listing does; constant for a directory."""
+        return (self.kind,) if self.kind is Kind.DIRECTORY else self[1:]
 
 
 class Manifest(NamedTuple):
@@ -128,7 +134,7 @@ def digest_of(items: Sequence[Item]) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return a manifest as JSON."""
-    items = [[item.path, item.kind.value, *item[2:]] for item in manifest.items]
+    items = [[item.path, item.kind.value, *item[2:6]] for item in manifest.items]
     return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
 
 
@@ -189,23 +195,6 @@ def is_data(path: str) -> bool:
 # --- complete states --------------------------------------------------------------------------------------------
 
 
-class PathInfo(NamedTuple):
-    """One path of a directory listing."""
-
-    path: str
-    kind: Kind
-    mode: int
-    size: int = 0
-    mtime_ns: int = 0
-    inode: int = 0
-    target: str = ""
-
-    @property
-    def key(self) -> Tuple[Any, ...]:
-        """Return a value that changes whenever the file does; constant for a directory."""
-        return (self.kind,) if self.kind is Kind.DIRECTORY else (self.kind, *self[2:])
-
-
 Keys = Mapping[str, Tuple[Any, ...]]
 
 
@@ -223,7 +212,7 @@ class Listing(NamedTuple):
     """Content of a checkpoint directory at one moment."""
 
     directory: str
-    entries: Sequence[PathInfo]
+    entries: Sequence[Item]
     texts: Mapping[str, str]  # of each file that is called `checkpoint`
     writing: FrozenSet[str]  # paths that are open for writing
     now_ns: int
@@ -232,7 +221,7 @@ class Listing(NamedTuple):
 class State(NamedTuple):
     """A complete state."""
 
-    entries: Tuple[PathInfo, ...]
+    entries: Tuple[Item, ...]
     declared_complete: FrozenSet[str]  # paths that TensorFlow itself declares complete
     managed_directories: FrozenSet[str]  # directories in which it does so
 
@@ -378,9 +367,7 @@ def complete_state(listing: Listing, baseline: Keys) -> Optional[State]:
     return State(tuple(sorted(kept)), declared, frozenset(managed_directories))
 
 
-def _has_pending_files(
-    listing: Listing, temporary: Sequence[PathInfo], kept: Sequence[PathInfo], baseline: Keys
-) -> bool:
+def _has_pending_files(listing: Listing, temporary: Sequence[Item], kept: Sequence[Item], baseline: Keys) -> bool:
     """Return True if a temporary file announces a missing part of the state.
 
     One for a file that is new already belongs to what comes after this state.
@@ -561,22 +548,22 @@ def _is_under(path: str, moved: FrozenSet[str]) -> bool:
 # --- making a directory equal to a snapshot ------------------------------------------------------------------------
 
 
-def is_equal(path_info: Optional[PathInfo], item: Item) -> bool:
+def is_equal(path_info: Optional[Item], item: Item) -> bool:
     """Return True if a path equals an item of a snapshot, by its size and time."""
     if path_info is None or path_info.kind is not item.kind:
         return False
     if item.kind is Kind.FILE:
         return path_info[2:5] == item[2:5]
-    return item.kind is Kind.DIRECTORY or path_info.target == item.content
+    return item.kind is Kind.DIRECTORY or path_info.content == item.content
 
 
-def known_keys(items: Sequence[Item], listing: Sequence[PathInfo]) -> Keys:
+def known_keys(items: Sequence[Item], listing: Sequence[Item]) -> Keys:
     """Return the keys that a directory would have if it contained only `items`."""
     by_path = {entry.path: entry for entry in listing}
     return {item.path: by_path[item.path].key if is_equal(by_path.get(item.path), item) else item for item in items}
 
 
-def surplus(listing: Sequence[PathInfo], items: Sequence[Item]) -> List[PathInfo]:
+def surplus(listing: Sequence[Item], items: Sequence[Item]) -> List[Item]:
     """Return what must be removed before the directory can equal `items`, the contents of a directory first."""
     wanted = {item.path: item.kind for item in items}
     gone = [entry for entry in listing if wanted.get(entry.path) is not entry.kind]

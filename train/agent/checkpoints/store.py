@@ -28,7 +28,6 @@ from train.agent.checkpoints.snapshot import (
     Kind,
     Listing,
     Manifest,
-    PathInfo,
     Snapshot,
     State,
     Thread,
@@ -46,20 +45,19 @@ from train.agent.files.containment import inner_target
 from train.agent.files.contents import hash_file
 from train.agent.files.disk import (
     DISK_RESERVE,
+    copy_file,
     free_space,
     list_names,
     make_directory,
     readable_size,
     remove_file,
     remove_tree,
-    write_all,
     write_atomic,
 )
 from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
 
 MANIFEST = "manifest"
 _MAKING = "making-"
-_PIECE = 1 << 20
 _LONGEST_STATE_FILE = 1 << 20
 _LASTING_S = 1.0
 _RESTORE_TRIES = 3
@@ -88,14 +86,14 @@ class UnfinishedError(Exception):
 # --- listing ----------------------------------------------------------------------------------------------------
 
 
-def list_directory(directory: str) -> List[PathInfo]:
+def list_directory(directory: str) -> List[Item]:
     """Return all paths in `directory` without following links; empty if it is missing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
         OSError: it cannot be read.
     """
-    listing: List[PathInfo] = []
+    listing: List[Item] = []
     queue = [""]
     while queue:
         base = queue.pop()
@@ -118,7 +116,7 @@ def list_directory(directory: str) -> List[PathInfo]:
     return listing
 
 
-def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[PathInfo]:
+def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[Item]:
     try:
         status = entry.stat(follow_symlinks=False)
         target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
@@ -127,12 +125,12 @@ def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[PathInfo]:
     path = f"{base}/{entry.name}" if base else entry.name
     mode = status.st_mode & MODES
     if stat.S_ISREG(status.st_mode):
-        return PathInfo(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, status.st_ino)
+        return Item(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns, inode=status.st_ino)
     if stat.S_ISDIR(status.st_mode):
-        return PathInfo(path, Kind.DIRECTORY, mode)
+        return Item(path, Kind.DIRECTORY, mode)
     if target:
-        return PathInfo(path, Kind.LINK, 0o777, inode=status.st_ino, target=target)
-    return PathInfo(path, Kind.OTHER, mode)
+        return Item(path, Kind.LINK, 0o777, content=target, inode=status.st_ino)
+    return Item(path, Kind.OTHER, mode)
 
 
 def read_listing(directory: str, writing: FrozenSet[str]) -> Listing:
@@ -528,33 +526,6 @@ def need_space(directory: str, needed: int, subject: str) -> None:
 # --- copying ----------------------------------------------------------------------------------------------------
 
 
-def copy_file(source: str, target: str, item: Item) -> None:
-    """Copy a file to a new `target` with the mode and time of `item`.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
-    reads = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        writes = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            piece = os.read(reads, _PIECE)
-            while piece:
-                write_all(writes, piece)
-                piece = os.read(reads, _PIECE)
-            finish_file(writes, item)
-        finally:
-            os.close(writes)
-    finally:
-        os.close(reads)
-
-
-def finish_file(fd: int, item: Item) -> None:
-    """Set mode and time of a complete file."""
-    os.fchmod(fd, item.mode)
-    os.utime(fd, ns=(item.mtime_ns, item.mtime_ns))
-
-
 def _link_or_copy(source: str, target: str, item: Item) -> None:
     """Create `target` as a link or copy that later writes to `source` do not change."""
     if is_data(item.path):
@@ -566,7 +537,7 @@ def _link_or_copy(source: str, target: str, item: Item) -> None:
             pass
         else:
             return
-    copy_file(source, target, item)
+    copy_file(source, target, item.mode, item.mtime_ns)
 
 
 class SnapshotOrigin(NamedTuple):
@@ -636,7 +607,7 @@ def _copy_state(
     for number, entry in enumerate(state.entries):
         target = os.path.join(target_directory, str(number))
         if entry.path in fresh:
-            _link_or_copy(os.path.join(origin.live, entry.path), target, Item(*entry[:5]))
+            _link_or_copy(os.path.join(origin.live, entry.path), target, entry)
             if same_disk and os.stat(target).st_ino == entry.inode:
                 del fresh[entry.path]  # the very file: whatever becomes of its name
         elif entry.kind is Kind.FILE and previous is not None:
@@ -648,30 +619,31 @@ def _copy_state(
     ]
 
 
-def _is_known(entry: PathInfo, items_by_path: Dict[str, "tuple[int, Item]"]) -> bool:
+def _is_known(entry: Item, items_by_path: Dict[str, "tuple[int, Item]"]) -> bool:
     return entry.path in items_by_path and is_equal(entry, items_by_path[entry.path][1])
 
 
-def _check_unchanged(live: str, entries: Iterable[PathInfo]) -> None:
+def _check_unchanged(live: str, entries: Iterable[Item]) -> None:
     for entry in entries:
         status = os.stat(os.path.join(live, entry.path), follow_symlinks=False)
         if (status.st_ino, status.st_size, status.st_mtime_ns) != (entry.inode, entry.size, entry.mtime_ns):
             raise ChangedError(f"{entry.path} changed while it was copied")
 
 
-def _item(origin: SnapshotOrigin, entry: PathInfo, copy: str, items_by_path: Dict[str, "tuple[int, Item]"]) -> Item:
+def _item(origin: SnapshotOrigin, entry: Item, copy: str, items_by_path: Dict[str, "tuple[int, Item]"]) -> Item:
+    content = ""
     if entry.kind is Kind.LINK:
-        target = inner_target(origin.live, entry.path, entry.target)
-        if not target:
+        content = inner_target(origin.live, entry.path, entry.content)
+        if not content:
             raise ReplicaError(
                 f"{origin.slot}'s checkpoints are not copied to other hosts: the link {entry.path} points"
-                f" outside the checkpoint directory, to {entry.target}"
+                f" outside the checkpoint directory, to {entry.content}"
             )
-        return Item(entry.path, entry.kind, entry.mode, content=target)
-    if entry.kind is not Kind.FILE:
-        return Item(entry.path, entry.kind, entry.mode)
-    content = items_by_path[entry.path][1].content if _is_known(entry, items_by_path) else hash_file(copy)[0]
-    return Item(*entry[:5], content=content)
+    elif _is_known(entry, items_by_path):
+        content = items_by_path[entry.path][1].content
+    elif entry.kind is Kind.FILE:
+        content = hash_file(copy)[0]
+    return entry._replace(content=content, inode=0)
 
 
 # --- restoring -----------------------------------------------------------------------------------------------
@@ -712,21 +684,14 @@ def refresh(live: str, kept: StoredSnapshot, previous: Optional[Manifest]) -> No
         ReplicaError: it cannot be.
     """
     live = os.path.realpath(live)
-    items = kept.manifest.items
-    kinds = {item.path: item.kind for item in items}
+    kinds = {item.path: item.kind for item in kept.manifest.items}
     gone = {item.path for item in previous.items} - set(kinds) if previous is not None else set()
     try:
         os.makedirs(live, exist_ok=True)
         for path in sorted(gone, reverse=True):
             if any(kinds.get(above, Kind.DIRECTORY) is not Kind.DIRECTORY for above in _parents(path)):
                 _remove(live, path)  # something else takes the place of a directory above it
-        existing = {entry.path: entry for entry in list_directory(live)}
-        numbered = sorted(
-            enumerate(items), key=lambda entry: (os.path.basename(entry[1].path) == STATE_FILE, entry[0])
-        )
-        for number, item in numbered:
-            if not is_equal(existing.get(item.path), item):
-                replace_path(live, item, kept.path(number))
+        _create_missing(live, kept, list_directory(live))
         for path in sorted(gone, reverse=True):
             _remove(live, path)
     except OSError as error:
@@ -764,19 +729,20 @@ def _describe_restore_error(live: str, error: OSError) -> str:
 
 
 def _restore(live: str, kept: Optional[StoredSnapshot]) -> None:
-    items: Sequence[Item] = kept.manifest.items if kept is not None else ()
+    listing = list_directory(live)
+    for entry in surplus(listing, kept.manifest.items if kept is not None else ()):
+        (os.rmdir if entry.kind is Kind.DIRECTORY else remove_file)(os.path.join(live, entry.path))
     if kept is not None:
         os.makedirs(live, exist_ok=True)
-    listing = list_directory(live)
-    for entry in surplus(listing, items):
-        path = os.path.join(live, entry.path)
-        if entry.kind is Kind.DIRECTORY:
-            os.rmdir(path)
-        else:
-            remove_file(path)
+        _create_missing(live, kept, listing)
+
+
+def _create_missing(live: str, kept: StoredSnapshot, listing: Sequence[Item]) -> None:
+    """Create what differs from the snapshot; files that refer to others come last."""
     existing = {entry.path: entry for entry in listing}
-    for number, item in enumerate(items):
-        if kept is not None and not is_equal(existing.get(item.path), item):
+    items = enumerate(kept.manifest.items)
+    for number, item in sorted(items, key=lambda entry: os.path.basename(entry[1].path) == STATE_FILE):
+        if not is_equal(existing.get(item.path), item):
             replace_path(live, item, kept.path(number))
 
 

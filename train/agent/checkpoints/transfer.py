@@ -22,20 +22,19 @@ from train.agent.checkpoints.store import (
     ReplicaError,
     Store,
     StoredSnapshot,
-    copy_file,
-    finish_file,
     need_space,
 )
-from train.agent.files.disk import remove_tree, write_all
-from train.agent.protocol.admission import descriptor_limit
+from train.agent.files.disk import copy_file, finish_file, remove_tree, write_all
+from train.agent.host.loop import Loop
+from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
     Credentials,
-    Greeting,
     LinkError,
     Message,
+    PeerGreeting,
     Session,
 )
 
@@ -43,8 +42,7 @@ SILENCE_S = 30.0  # without a byte
 CONNECT_S = 5.0
 GREETING_S = 5.0
 LONGEST_MANIFEST = 64 << 20  # bytes
-_MAX_UNAUTHENTICATED = 256  # as many as hosts that fetch at the same moment
-_MIN_UNAUTHENTICATED = 8
+_EXPECTED = 256  # hosts that fetch at the same moment
 _PIECE = 1 << 18
 _BURST_S = 0.1
 _BROKEN = (OSError, LinkError, LineTooLongError)
@@ -82,38 +80,40 @@ class BandwidthLimit:
 
 
 class _Wire:
-    """A blocking connection of lines and raw bytes."""
+    """A blocking connection of lines and raw bytes.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: The connection.
+        session: Of the connection, if it has been authenticated.
+        buffer: What has been received on it.
+    """
+
+    def __init__(self, connection: socket.socket, session: Optional[Session], buffer: LineBuffer) -> None:
         self._connection = connection
-        self._buffer = LineBuffer(LONGEST_LINE)
-        self._session: Optional[Session] = None
+        self._session = session
+        self._buffer = buffer
         connection.settimeout(SILENCE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes) -> None:
         self._connection.sendall(data)
 
-    def authenticate(self, greeting: Greeting) -> None:
+    def authenticate(self, greeting: PeerGreeting) -> None:
         """Authenticate both ends.
 
         Raises:
             LinkError: the other end is not one of the job, or too slow.
         """
         until = time.monotonic() + GREETING_S
-        self._buffer.limit = LONGEST_GREETING
         self.send(greeting.first())
-        while self._session is None:
-            line = self._buffer.line()
-            if line is not None:
-                answer, self._session = greeting.take(line)
-                self.send(answer)
-                continue
+        while (line := self._buffer.line()) is None:
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise LinkError("no greeting")
             self._connection.settimeout(max(0.01, left_s))
             self._fill()
+        answer, self._session = greeting.take(line)
+        self.send(answer)
         self._buffer.limit = LONGEST_LINE
         self._connection.settimeout(SILENCE_S)
 
@@ -150,9 +150,6 @@ class _Wire:
 class SnapshotServer:
     """Send the newest snapshot to hosts that know the job's secret.
 
-    Connections that have not proven to know it are bounded in number and time. One more than that closes the oldest,
-    so that open connections cannot keep hosts of the job out.
-
     Args:
         store: What is held.
         listener: Where they connect.
@@ -164,49 +161,25 @@ class SnapshotServer:
         self, store: Store, listener: socket.socket, credentials: Credentials, bucket: BandwidthLimit
     ) -> None:
         self._store = store
-        self._listener = listener
-        self._credentials = credentials
         self._bucket = bucket
-        self._lock = threading.Lock()
-        self._unauthenticated: Dict[socket.socket, None] = {}  # the oldest first
-        self._max_unauthenticated = min(_MAX_UNAUTHENTICATED, max(_MIN_UNAUTHENTICATED, descriptor_limit() // 4))
+        self._loop = Loop()
+        listener.setblocking(False)
+        self._listener = StreamListener(
+            self._loop, listener, credentials.chief_greeting, _EXPECTED, self._start, deadline_s=GREETING_S
+        )
 
     def run(self) -> None:
-        """Serve connections forever, each in a thread."""
-        self._listener.setblocking(True)
+        """Serve connections forever, each in a thread once it is authenticated."""
         while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # it was gone before we came, or there are too many files
-                time.sleep(_BURST_S)
-                continue
-            self._register(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._loop.turn()
 
-    def _register(self, connection: socket.socket) -> None:
-        """Register an unauthenticated connection; if there are too many, shut down the oldest."""
-        with self._lock:
-            self._unauthenticated[connection] = None
-            if len(self._unauthenticated) > self._max_unauthenticated:
-                oldest = next(iter(self._unauthenticated))
-                del self._unauthenticated[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+    def _start(self, stream: MessageStream) -> None:
+        self._listener.release(stream)
+        threading.Thread(target=self._serve, args=stream.detach(), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with contextlib.suppress(Exception):  # nothing that a stranger sends may end more than this
-                wire = _Wire(connection)
-                wire.authenticate(self._credentials.chief_greeting())
-                self._unregister(connection)
-                self._send_snapshot(wire)
-        finally:
-            self._unregister(connection)
-            connection.close()
-
-    def _unregister(self, connection: socket.socket) -> None:
-        with self._lock:  # never closed while it is among the strangers: its number could be another connection's
-            self._unauthenticated.pop(connection, None)
+    def _serve(self, connection: socket.socket, session: Optional[Session], buffer: LineBuffer) -> None:
+        with connection, contextlib.suppress(Exception):  # nothing that a host sends may end more than this
+            self._send_snapshot(_Wire(connection, session, buffer))
 
     def _send_snapshot(self, wire: _Wire) -> None:
         wanted = read_snapshot(wire.receive_message()["snapshot"])
@@ -309,7 +282,7 @@ class Fetch:
             if self._cancelled:
                 raise CancelledFetchError
             try:
-                wire = _Wire(connection)
+                wire = _Wire(connection, None, LineBuffer(LONGEST_GREETING))
                 wire.authenticate(self._credentials.peer_greeting())
                 return self._receive_snapshot(wire, target_directory)
             finally:
@@ -363,7 +336,7 @@ class Fetch:
             if (held.mode, held.mtime_ns) == (item.mode, item.mtime_ns):
                 os.link(path, target)
             else:
-                copy_file(path, target, item)
+                copy_file(path, target, item.mode, item.mtime_ns)
         return True
 
     def _receive(self, wire: _Wire, number: int, item: Item, target: str) -> None:
@@ -382,7 +355,7 @@ class Fetch:
             if digest.hexdigest() != item.content:
                 raise LinkError(f"{item.path} was damaged on its way")
             with _on_disk():
-                finish_file(fd, item)
+                finish_file(fd, item.mode, item.mtime_ns)
                 os.rename(partial, target)
         finally:
             os.close(fd)

@@ -9,7 +9,15 @@ import zlib
 from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
-from train.agent.files.disk import list_names, make_directory, remove_file, remove_tree
+from train.agent.files.disk import (
+    copy_file,
+    finish_file,
+    list_names,
+    make_directory,
+    remove_file,
+    remove_tree,
+    write_all,
+)
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal, Want
 
@@ -178,8 +186,7 @@ class Receiver:
             view = view[len(piece) :]
             self._left -= len(piece)
             self._hash.update(piece)
-            while piece:
-                piece = piece[os.write(self._fd, piece) :]
+            write_all(self._fd, piece)
             if self._left == 0:
                 self._complete()
                 self._next()
@@ -187,42 +194,26 @@ class Receiver:
     def _complete(self) -> None:
         if self._hash.hexdigest() != self._digest:
             raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {self._digest[:12]}… they came under")
-        os.fchmod(self._fd, 0o444)
+        finish_file(self._fd, 0o444, STAMP_NS)
         os.close(self._fd)
         self._fd = -1
-        os.utime(self._temporary(), ns=(STAMP_NS, STAMP_NS))
         path = object_path(self._store, self._digest)
         make_directory(os.path.dirname(path))
         os.replace(self._temporary(), path)
-
-
-def _copy(source: str, target: str, mode: int) -> None:
-    read = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            left = os.fstat(read).st_size
-            while left > 0:
-                left -= os.sendfile(write, read, None, min(left, 1 << 30)) or left
-            os.fchmod(write, mode & 0o777)
-        finally:
-            os.close(write)
-    finally:
-        os.close(read)
 
 
 def _create(store: str, entry: Entry, target: str) -> None:
     if entry.kind is EntryKind.LINK:
         os.symlink(entry.target, target)
     elif entry.kind is EntryKind.FILE:
-        _copy(object_path(store, entry.sha256), target, entry.mode)
+        copy_file(object_path(store, entry.sha256), target, entry.mode & 0o777)
     elif entry.kind is EntryKind.DATA:
         try:
             os.link(object_path(store, entry.sha256), target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            _copy(object_path(store, entry.sha256), target, 0o444)
+            copy_file(object_path(store, entry.sha256), target, 0o444)
 
 
 def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:

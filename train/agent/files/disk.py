@@ -5,10 +5,11 @@ import json
 import os
 import stat
 from _thread import get_ident
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
+_PIECE = 1 << 20
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
@@ -39,11 +40,37 @@ def write_atomic(path: str, data: bytes, mode: int = 0o600, *, sync: bool = Fals
         raise
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: Union[bytes, memoryview]) -> None:
     """Write all of `data` to a blocking file descriptor."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def copy_file(source: str, target: str, mode: int, mtime_ns: Optional[int] = None) -> None:
+    """Copy a file to a new `target` with this mode and time of change; a link as `source` is not followed.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    reads = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        writes = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            while piece := os.read(reads, _PIECE):
+                write_all(writes, piece)
+            finish_file(writes, mode, mtime_ns)
+        finally:
+            os.close(writes)
+    finally:
+        os.close(reads)
+
+
+def finish_file(fd: int, mode: int, mtime_ns: Optional[int] = None) -> None:
+    """Set mode and time of change of a complete file."""
+    os.fchmod(fd, mode)
+    if mtime_ns is not None:
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
 
 
 def remove_file(path: str) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import struct
 import time
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, Optional, Tuple
 
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.protocol.admission import Acceptor, max_unauthenticated
@@ -63,7 +63,7 @@ class LineStream:
         self._on_line = on_line
         self._outgoing = bytearray(first)
         self._timer = f"deadline of connection {connection.fileno()}"
-        self._buffer = LineBuffer(limit)
+        self.buffer = LineBuffer(limit)
         self._failure: Optional[Exception] = None  # of an attempt to send
         self.on_end = on_end
         self.received_at = time.monotonic()
@@ -103,11 +103,14 @@ class LineStream:
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
         if self.is_open:
-            self.is_open = False
-            self._outgoing.clear()
-            self._loop.cancel(self._timer)
-            self._loop.unwatch(self._connection.fileno())
+            self._leave_loop()
             self._connection.close()
+
+    def _leave_loop(self) -> None:
+        self.is_open = False
+        self._outgoing.clear()
+        self._loop.cancel(self._timer)
+        self._loop.unwatch(self._connection.fileno())
 
     def _break(self, error: Exception) -> None:
         if self.is_open:
@@ -154,9 +157,9 @@ class LineStream:
         if not data:
             self._break(ConnectionError("its agent ended"))
             return
-        self._buffer.feed(data)
+        self.buffer.feed(data)
         try:
-            while self.is_open and (line := self._buffer.line()) is not None:
+            while self.is_open and (line := self.buffer.line()) is not None:
                 self.received_at = time.monotonic()
                 self._on_line(line)
         except LinkError as error:
@@ -194,7 +197,6 @@ class MessageStream(LineStream):
         self.on_message = on_message
         self._on_up = on_up
         self._greeting = greeting
-        self.limit = LONGEST_LINE  # bytes of a line after the authentication
         self._session: Optional[Session] = None
         self.end_after(deadline_s)
 
@@ -218,6 +220,11 @@ class MessageStream(LineStream):
         if self._session is not None:
             self.send_data(self._session.seal(message))
 
+    def detach(self) -> Tuple[socket.socket, Optional[Session], LineBuffer]:
+        """Take the connection out of the event loop; return it, its session, and what was received on it."""
+        self._leave_loop()
+        return self._connection, self._session, self.buffer
+
     def _process(self, line: bytes) -> None:
         if self._session is not None:
             self.on_message(self._session.open(line))
@@ -232,8 +239,8 @@ class MessageStream(LineStream):
         if session is not None and self.is_open:
             self._session = session
             self._loop.cancel(self._timer)
+            self.buffer.limit = LONGEST_LINE
             self._on_up()
-            self._buffer.limit = self.limit
 
 
 class StreamListener:

@@ -24,7 +24,6 @@ from train.agent.checkpoints.snapshot import (
     Listing,
     Manifest,
     Observer,
-    PathInfo,
     Snapshot,
     State,
     Thread,
@@ -45,15 +44,15 @@ NOW = 10**18
 OLD = NOW - 2 * FRESH_NS
 
 
-def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[PathInfo]:
-    return [PathInfo(path, Kind.FILE, 0o644, 1, mtime_ns, inode) for path in paths]
+def files(*paths: str, mtime_ns: int = OLD, inode: int = 1) -> list[Item]:
+    return [Item(path, Kind.FILE, 0o644, 1, mtime_ns, inode=inode) for path in paths]
 
 
-def directory(path: str) -> PathInfo:
-    return PathInfo(path, Kind.DIRECTORY, 0o755)
+def directory(path: str) -> Item:
+    return Item(path, Kind.DIRECTORY, 0o755)
 
 
-def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[PathInfo]:
+def saved(prefix: str, shards: int = 1, inode: int = 1) -> list[Item]:
     data = [f"{prefix}.data-{n:05}-of-{shards:05}" for n in range(shards)]
     return files(f"{prefix}.index", *data, inode=inode)
 
@@ -64,7 +63,7 @@ def named(newest: str, *others: str) -> str:
 
 
 def seen(
-    entries: Sequence[PathInfo], text: str = "", *, writing: Sequence[str] = (), baseline: Keys | None = None
+    entries: Sequence[Item], text: str = "", *, writing: Sequence[str] = (), baseline: Keys | None = None
 ) -> State | None:
     texts = {
         entry.path: text for entry in entries if entry.path.split("/")[-1] == "checkpoint" and entry.kind is Kind.FILE
@@ -76,7 +75,7 @@ def paths(state: State | None) -> set[str] | None:
     return None if state is None else {entry.path for entry in state.entries}
 
 
-def state(*entries: PathInfo) -> State:
+def state(*entries: Item) -> State:
     result = seen(entries)
     assert result is not None
     return result
@@ -159,7 +158,7 @@ def test_what_other_workers_write_and_leftovers_are_no_part_of_it() -> None:
         directory("workertemp_1"),
         *files("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", ".nfs0000000000000001"),
         directory("lost+found"),
-        PathInfo("pipe", Kind.OTHER, 0o600),
+        Item("pipe", Kind.OTHER, 0o600),
         *files("model.h5"),
     ]
     assert paths(seen(entries, writing=["workertemp_1/ckpt-1.data-00000-of-00001"])) == {"model.h5"}
