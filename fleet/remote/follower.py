@@ -165,7 +165,7 @@ class _Terms:
 
     Attributes:
         awaited: Hosts that can still report the end of the job.
-        closed: Nobody takes items any more.
+        closed: The items are no longer read.
         known: A host reported the end of the job.
         over: The end is confirmed by a host that had not lost its peers, or no host is left that can report it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import signal
@@ -206,13 +207,9 @@ def test_a_disk_that_is_full_under_the_chiefs_checkpoints(small_disk: FaultFleet
     play = small_disk.train(LOOP, *QUICK, "--checkpoint-bandwidth", "0", arguments=[LONG, "pause=0.1", "big"])
     play.wait_for_log(0, "say saved 5")
     filler = small_disk.hosts[0].root / "filler"
-    with filler.open("wb") as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
-        except OSError:
-            pass
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:  # the checkpoints may have filled it
+        while True:
+            file.write(bytes(1 << 16))
     report = play.finish(100, DEADLINE_S)
     assert report.verdict == ("disk-full", "worker-0"), report.of("job_diagnosed")
     play.nothing_is_left()

@@ -1,4 +1,4 @@
-"""What agents report becomes public field by field."""
+"""Reports of agents become public field by field."""
 
 from __future__ import annotations
 
