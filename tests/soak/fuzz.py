@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from io import BytesIO
-from typing import Any, cast
+from typing import Any
 
 from fleet.console.jsonl import JsonSink
 from fleet.console.messages import describe_event
-from fleet.events import Event
+from fleet.remote.publication import publish
 from tests.process.train.agent.peers.test_links import Net, joined
 from tests.process.train.agent.peers.test_reach import Site
 from tests.program import wait_for
@@ -70,7 +70,6 @@ _EVENTS = (
     records.TaskState,
     records.AttemptEnded,
     records.HangInspection,
-    records.Notice,
     records.Progress,
     records.Usage,
     records.JobResult,
@@ -88,7 +87,7 @@ def fuzz_records(mangler: Mangler, rounds: int) -> None:
             continue
         encode(record)
         if isinstance(record, _EVENTS):
-            event = cast("Event", record)
+            event = publish(record)
             describe_event(event)
             JsonSink(BytesIO()).emit(event)
 

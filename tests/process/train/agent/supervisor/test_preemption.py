@@ -20,6 +20,7 @@ from train.agent.gang.scheduling import PREEMPTION_GRACE_S
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
+    AttemptEnded,
     Exit,
     Member,
     Outcome,
@@ -252,12 +253,10 @@ def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_
     _, actions = reconciler.step(slot, significant_lines)
     assert actions == []
     closed = reconciler.update_status(slot, closed=True, snapshot=OLD)._replace(fetching=None)
-    _, actions = reconciler.step(
-        closed, significant_lines._replace(stage=Stage.WAIT, preempted=True, first_failed_slot="worker-0")
-    )
+    ended = AttemptEnded("", 1, 0.0, "worker-0", "taken", {}, 1.0, preempted=True, first_failed_slot="worker-0")
+    _, actions = reconciler.step(closed, significant_lines._replace(stage=Stage.WAIT, ended=ended))
     assert isinstance(actions[0], Fetch)
-    assert isinstance(actions[1], ReportAttemptEnd)
-    assert actions[1].ended.preempted
+    assert actions[1] == ReportAttemptEnd(ended._replace(slot="worker-1"))
 
 
 # --- the gang -----------------------------------------------------------------------------------------------------
