@@ -1,4 +1,4 @@
-"""Test faults on separate hosts with real TensorFlow."""
+"""Test faults on separate hosts with real TensorFlow; `./scripts/soak tensorflow` plays more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib.util
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,21 +43,10 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultFleet]:
     yield from _fleet(tmp_path_factory.mktemp("two"), 2)
 
 
-@pytest.fixture(scope="module")
-def three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultFleet]:
-    yield from _fleet(tmp_path_factory.mktemp("three"), 3)
-
-
 @pytest.fixture
 def two(two_hosts: FaultFleet) -> Iterator[FaultFleet]:
     yield two_hosts
     two_hosts.clear()
-
-
-@pytest.fixture
-def three(three_hosts: FaultFleet) -> Iterator[FaultFleet]:
-    yield three_hosts
-    three_hosts.clear()
 
 
 def begins(report: ClientReport, attempt: int) -> list[str]:
@@ -112,44 +100,6 @@ def test_the_chief_is_killed_while_keras_writes_one_file_in_place(two: FaultFlee
     assert numbers(report, 2, "kept") in ([2, 2], [3, 3])
 
 
-def test_a_taken_port_then_a_chief_killed_while_it_saves_then_an_exception(two: FaultFleet) -> None:
-    """TensorFlow binds its port seconds after the start, and no process can reserve it until then.
-
-    The next attempt uses other ports. The custom loop continues at the epoch and step that its checkpoint manager
-    saved, until an exception in the last attempt ends the job.
-    """
-    takes = (
-        "import socket, sys\n"
-        "while True:\n"
-        "    try: s = socket.create_server(('', 2222))\n"
-        "    except OSError: continue\n"
-        "    print('taken', flush=True); sys.stdin.read(); break\n"
-    )
-    options = ("--restarts", "2", "--checkpoint-dir", "training")
-    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "big", "directory=training", "raise=32"])
-    play.wait_for_record(1, "task_state", phase="waiting")
-    intruder = subprocess.Popen(
-        [*two.hosts[1].where.prefix, sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        play.wait_for_log(0, "say saving 15", 2)
-    finally:
-        intruder.kill()
-        intruder.communicate()
-    play.send(0, "task")
-    report = over(play, 100)
-    assert report.verdicts == [(1, "port-in-use", "worker-1"), (2, "killed", "worker-0")]
-    assert begins(report, 2) == ["0 0", "0 0"]
-    assert continues(report, 3, 2) >= 10
-    assert report.verdict == ("script-exception", "worker-1")
-    final = [event for event in report.of("job_diagnosed") if event["final"]][-1]
-    assert "ValueError: no such thing" in final["message"]
-    assert final["traceback"].startswith("task.py:")
-    assert not [
-        path for number in (0, 1) for path in (play.directory(number) / "src" / "training").glob("workertemp*")
-    ]
-
-
 def test_a_waiting_worker_is_reported_with_all_stacks_and_a_stopped_one_is_the_cause(two: FaultFleet) -> None:
     """TensorFlow misses the heartbeats of a stopped process after some seconds, those of a waiting script never."""
     play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=[LONG, "pause=0.1", "hold=12"])
@@ -165,27 +115,6 @@ def test_a_waiting_worker_is_reported_with_all_stacks_and_a_stopped_one_is_the_c
     assert all("task.py" in event["stack"] for event in reports.values())
     notes = [event["text"] for event in report.of("note") if "no progress" in event["text"]]
     assert "worker-1" in notes[0]
-
-
-def test_a_pair_loses_its_connections_and_then_the_chiefs_host_is_gone(three: FaultFleet) -> None:
-    """Two workers lose only each other, which hangs TensorFlow for 15 minutes; then fewer workers continue."""
-    watch = ("--hang-timeout", "8", "--on-hang", "restart", "--restarts", "2", "--min-workers", "2", "--backoff", "1")
-    play = three.train(LOOP, *QUICK, *watch, arguments=["6", "pause=0.1"])
-    play.wait_for_log(0, "say saved 10")
-    three.cut(1, 2)
-    play.wait_for_record(0, "attempt_ended")
-    three.heal()
-    play.wait_for_steps(0, 12, 2)
-    play.saved_everywhere(lists_second_checkpoint, 1, 2)
-    three.kill_host(0)
-    play.wait_for_record(1, "task_state", 3, phase="running")
-    three.heal()
-    report = over(play, cut=(0,))
-    assert [verdict[:2] for verdict in report.verdicts] == [(1, "hang"), (2, "peer-unreachable")]
-    assert report.verdicts[1][2] == "worker-0"
-    continues(report, 2, 3)
-    continues(report, 3, 2, at_least=10)
-    assert not report.values("worker-0", 3, "begin")
 
 
 @pytest.fixture
