@@ -108,11 +108,11 @@ class Follower:
         If only a lone host has reported an end, give up the others if none of their supervisors answers.
         """
         terms = self._terms
-        terms.known.wait()
+        terms.ended.wait()
         while any(line.thread.is_alive() for line in self._lines) and not terms.closed.wait(1.0):
-            confirmed_s, known_s = (time.monotonic() - at for at in (terms.confirmed_at, terms.known_at))
+            confirmed_s, ended_s = (time.monotonic() - at for at in (terms.confirmed_at, terms.ended_at))
             awaited = [] if terms.over.is_set() else [line for line in self._lines if terms.is_open(line.host.name)]
-            unheard = known_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in awaited)
+            unheard = ended_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in awaited)
             for line in self._lines:
                 late = confirmed_s > _NO_NEWS_S and line.without_news_s > _AFTER_RESULT_S
                 line.given_up = line.given_up or late or (unheard and line in awaited)
@@ -138,7 +138,7 @@ class Follower:
         for line in self._lines:
             if line.bug is not None:
                 raise line.bug
-        if self._terms.known.is_set():
+        if self._terms.ended.is_set():
             return
         for line in self._lines:
             if isinstance(line.failure, NotFoundError):
@@ -149,7 +149,7 @@ class Follower:
 
     def close(self) -> None:
         """Stop at once, from any thread; drop undelivered items."""
-        for event in (self._terms.closed, self._terms.over, self._terms.known):
+        for event in (self._terms.closed, self._terms.over, self._terms.ended):
             event.set()
         self._queue.close()
         for line in self._lines:
@@ -166,7 +166,7 @@ class _Terms:
     Attributes:
         awaited: Hosts that can still report the end of the job.
         closed: The items are no longer read.
-        known: A host reported the end of the job.
+        ended: A host reported the end of the job.
         over: The end is confirmed by a host that had not lost its peers, or no host is left that can report it.
     """
 
@@ -179,9 +179,9 @@ class _Terms:
     check: Callable[[], None]
     tasks: Collection[str] = ()
     closed: threading.Event = field(default_factory=threading.Event)
-    known: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    known_at: float = math.inf
+    ended_at: float = math.inf
     confirmed_at: float = math.inf
     _reported: set[str] = field(default_factory=set)  # hosts that have reported the end of the job
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -198,11 +198,11 @@ class _Terms:
         with self._lock:
             now = time.monotonic()
             self._reported.add(name)
-            self.known_at = min(self.known_at, now)
+            self.ended_at = min(self.ended_at, now)
             if not result.isolated and 2 * len(self._reported) >= self._size:
                 self.confirmed_at = min(self.confirmed_at, now)
                 self.over.set()
-        self.known.set()
+        self.ended.set()
 
     def is_open(self, name: str) -> bool:
         """Return whether a host can still report the end of the job."""
@@ -224,7 +224,7 @@ class _Terms:
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
         after_result = max(lost_at, self.confirmed_at) + _AFTER_RESULT_S
-        after_alone = max(lost_at, self.known_at) + _AFTER_ALONE_S
+        after_alone = max(lost_at, self.ended_at) + _AFTER_ALONE_S
         return min(lost_at + self.give_up_s, after_result, after_alone)
 
 

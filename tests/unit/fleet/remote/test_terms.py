@@ -11,7 +11,7 @@ def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> N
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     for _ in range(2):
         terms.learn("a", result)
-        assert terms.known.is_set()
+        assert terms.ended.is_set()
         assert not terms.over.is_set()
     terms.learn("b", result)
     assert terms.over.is_set()
