@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,12 @@ PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> list[tuple[Path, ast.Module, list[ast.Call]]]:
+    """Return all modules of the product, parsed, with the calls in each."""
     paths = [path for directory in ("fleet", "provision", "train") for path in (ROOT / directory).rglob("*.py")]
-    return sorted(path for path in paths if "examples" not in path.parts)
+    trees = [(path, ast.parse(path.read_text("utf-8"))) for path in sorted(paths) if "examples" not in path.parts]
+    return [(path, tree, [node for node in ast.walk(tree) if isinstance(node, ast.Call)]) for path, tree in trees]
 
 
 def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
@@ -64,27 +68,26 @@ def assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
     return names
 
 
-def keywords(tree: ast.AST, name: str) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield from (word.value for word in node.keywords if word.arg == name)
+def keywords(calls: list[ast.Call], name: str) -> Iterator[ast.expr]:
+    for node in calls:
+        yield from (word.value for word in node.keywords if word.arg == name)
 
 
+@cache
 def next_steps() -> list[tuple[str, str]]:
     """Return all command lines that the sources recommend, each with its file and line."""
     steps = []
-    for path in sources():
-        tree = ast.parse(path.read_text("utf-8"))
+    for path, tree, calls in sources():
         names = assigned(tree)
         lines = [
             (command.lineno, line)
-            for value in keywords(tree, "next_steps")
+            for value in keywords(calls, "next_steps")
             for command in commands(value)
             for line in command_lines(command, names)
         ]
-        for value in keywords(tree, "next_step"):
+        for value in keywords(calls, "next_step"):
             lines += [(value.lineno, line) for text in texts(value, names) for line in text.split("\n") if line]
-        for call in calls(tree, "Step", "Shell"):
+        for call in named(calls, "Step", "Shell"):
             words = list(literals(call.args, names))
             if words and words[0] != "x":
                 lines.append((call.lineno, Step(*words).text() if call.func.id == "Step" else words[0]))  # type: ignore[attr-defined]
@@ -128,17 +131,17 @@ def literals(words: Sequence[ast.expr], names: dict[str, list[ast.expr]]) -> Ite
                 yield next(iter(texts(word, names)), "x")
 
 
-def calls(tree: ast.AST, *names: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+def named(calls: list[ast.Call], *names: str) -> Iterator[ast.Call]:
+    for node in calls:
+        if isinstance(node.func, ast.Name) and node.func.id in names:
             yield node
 
 
 def changes() -> list[tuple[str, tuple[str, ...]]]:
     """Return the options of every literal change to a typed command line."""
     changed = []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path, tree, _ in sources():
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Dict):
                 continue
             options = tuple(str(key.value) for key in node.keys if isinstance(key, ast.Constant))

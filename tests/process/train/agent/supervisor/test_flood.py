@@ -12,11 +12,13 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, committed, follow
 from train.agent.protocol.records import Follow, Outcome, Progress
+from train.agent.supervisor import progress_queue
 from train.agent.supervisor.progress import ProgressParser
-from train.agent.supervisor.progress_queue import MOST_BYTES, ProgressQueue
+from train.agent.supervisor.progress_queue import ProgressQueue
 from train.pack import AgentArchive, build_agent
 
 LINES = 20_000
+MOST_BYTES = 1 << 16  # the agent keeps 1 MiB
 FLOOD = f"""
 import os
 if os.environ["FLEET_RANK"] == "1":
@@ -42,7 +44,7 @@ def slow_agent() -> AgentArchive:
     with zipfile.ZipFile(io.BytesIO(build_agent().data)) as archive, zipfile.ZipFile(packed, "w") as slow:
         for name in archive.namelist():
             data = archive.read(name)
-            slow.writestr(zipfile.ZipInfo(name), data + SLOWLY if name.endswith("agent/progress.py") else data)
+            slow.writestr(zipfile.ZipInfo(name), data + SLOWLY if name.endswith("supervisor/progress.py") else data)
     return AgentArchive(packed.getvalue(), hashlib.sha256(packed.getvalue()).hexdigest())
 
 
@@ -84,7 +86,8 @@ def test_all_output_is_parsed_if_there_is_time() -> None:
 
 
 @pytest.mark.parametrize("piece", [1000, 4096, MOST_BYTES + 1])
-def test_a_queue_keeps_the_newest_output_and_no_half_line(piece: int) -> None:
+def test_a_queue_keeps_the_newest_output_and_no_half_line(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_queue, "MOST_BYTES", MOST_BYTES)
     parser = Recorder()
     queue = ProgressQueue(parser)
     data = b"".join(b"step %07d\n" % n for n in range(2 * MOST_BYTES // 13))
