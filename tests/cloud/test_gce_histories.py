@@ -10,8 +10,8 @@ import pytest
 from tests.cloud.histories import play_histories
 from tests.emulator import Emulator
 
-SHARES = 4
-HISTORIES = 32  # ./scripts/soak cloud plays any number
+SHARES = 2
+HISTORIES = 16  # ./scripts/soak cloud plays any number
 
 
 @pytest.fixture(scope="module")

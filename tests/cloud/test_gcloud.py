@@ -19,6 +19,7 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec
+from tests.cloud import gcloud_server
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
@@ -33,39 +34,65 @@ GPU = ("--machine-type=n1-standard-4", "--accelerator=type=nvidia-tesla-t4,count
 IMAGE = ("--image-family=debian-12", "--image-project=debian-cloud")
 
 
+class Server:
+    """A process that forks gcloud commands; `directory` has their settings and is their home directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            **os.environ,
+            "HOME": str(directory),
+            "CLOUDSDK_CONFIG": str(directory / "config"),
+            "CLOUDSDK_CORE_PROJECT": "proj-1",
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+            "CLOUDSDK_AUTH_ACCESS_TOKEN": "emulated",
+        }
+        program = directory / "gcloud_server.py"  # the launcher splits its variable at spaces
+        program.symlink_to(Path(gcloud_server.__file__))
+        self.process = subprocess.Popen(
+            ["gcloud"],
+            env={**self.environment, "CLOUDSDK_PYTHON_ARGS": f"-S {program}"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, endpoint: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run gcloud with these arguments and this endpoint of Compute Engine."""
+        assert self.process.stdin
+        assert self.process.stdout
+        files = [self.directory / "output", self.directory / "error"]
+        for file in files:
+            file.write_text("")
+        environment = {**self.environment, "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": endpoint}
+        request = {"arguments": words, "environment": environment, "files": [str(file) for file in files]}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        code = int(self.process.stdout.readline())
+        return subprocess.CompletedProcess(words, code, *(file.read_text() for file in files))
+
+    def close(self) -> None:
+        """End the server."""
+        self.process.communicate()
+
+
 @dataclass
 class Gcloud:
     """The gcloud command line, configured for an emulator.
 
     Attributes:
         emulator: The emulator that it calls.
-        directory: Its settings and its user's home directory.
+        server: Forks its commands.
     """
 
     emulator: Emulator
-    directory: Path
+    server: Server
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `gcloud compute` with these arguments."""
-        settings = {
-            "HOME": str(self.directory),
-            "CLOUDSDK_CONFIG": str(self.directory / "config"),
-            "CLOUDSDK_CORE_PROJECT": "proj-1",
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-            "CLOUDSDK_AUTH_ACCESS_TOKEN": "emulated",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.emulator.url}/compute/v1/",
-        }
-        return subprocess.run(
-            ["gcloud", "compute", *words],
-            env={**os.environ, **settings},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return self.server.run(f"{self.emulator.url}/compute/v1/", "compute", *words)
 
     def query(self, *words: str) -> Any:
         """Return the JSON output of a command, which must succeed."""
@@ -74,10 +101,17 @@ class Gcloud:
         return json.loads(done.stdout or "null")
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("gcloud"))
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def gcloud(tmp_path: Path) -> Iterator[Gcloud]:
+def gcloud(server: Server) -> Iterator[Gcloud]:
     with Emulator(operation_s=0.02) as emulator:
-        yield Gcloud(emulator, tmp_path)
+        yield Gcloud(emulator, server)
         assert emulator.state()["violations"] == []
 
 
@@ -168,14 +202,14 @@ def guests() -> Iterator[Path]:
         yield Path(directory)
 
 
-def test_gcloud_logs_in_and_stores_the_host_key(guests: Path, tmp_path: Path) -> None:
+def test_gcloud_logs_in_and_stores_the_host_key(guests: Path, server: Server, tmp_path: Path) -> None:
     pair = generate_ed25519("test")
     key = tmp_path / "key"
     key.touch(0o600)
     key.write_text(pair.private)
     key.with_suffix(".pub").write_text(f"{pair.public}\n")
     with Emulator(operation_s=0.02, guests=SshGuests(guests), directory=guests) as emulator:
-        gcloud = Gcloud(emulator, tmp_path)
+        gcloud = Gcloud(emulator, server)
         attributes = "--metadata=enable-guest-attributes=TRUE"
         gcloud.query("firewall-rules", "create", "ssh", "--allow=tcp:22", "--source-ranges=127.0.0.1/32")
         [made] = gcloud.query("instances", "create", "demo", f"--zone={ZONE}", *GPU, attributes)
@@ -183,7 +217,7 @@ def test_gcloud_logs_in_and_stores_the_host_key(guests: Path, tmp_path: Path) ->
         strict = (f"--ssh-key-file={key}", "--strict-host-key-checking=yes")
         done = gcloud.run("ssh", "fleet@demo", f"--zone={ZONE}", *strict, "--command=hostname; whoami")
         assert done.stdout.split() == ["demo", "fleet"], done.stderr
-        known_hosts = (tmp_path / ".ssh" / "google_compute_known_hosts").read_text()
+        known_hosts = (server.directory / ".ssh" / "google_compute_known_hosts").read_text()
         assert known_hosts.startswith(f"compute.{made['id']} ssh-ed25519 ")
 
         gcloud.query("instances", "delete", "demo", f"--zone={ZONE}")

@@ -82,29 +82,29 @@ def test_check_refuses_an_invalid_name(case: Case, spec: Spec) -> None:
 # --- create -----------------------------------------------------------------------------------------------------
 
 
-def test_list_returns_all_created_instances_as_running_in_order(case: Case, spec: Spec) -> None:
+def test_created_instances_are_listed_and_all_are_deleted(case: Case, spec: Spec) -> None:
     before = time.time()
-    create(case, spec(workers=3))
+    steps: list[tuple[str, str]] = []
+    names = ["worker-0", "worker-1", "worker-2"]
+    case.provider.create(spec(workers=3), names, lambda name, step: steps.append((name, step)))
+    assert {(name, "ready") for name in names} <= set(steps)
     instances = case.provider.list("demo")
-    assert [instance.name for instance in instances] == ["worker-0", "worker-1", "worker-2"]
+    assert [instance.name for instance in instances] == names
     assert {instance.state for instance in instances} == {InstanceState.RUNNING}
     assert {instance.fleet for instance in instances} == {"demo"}
     assert len({instance.id for instance in instances}) == 3
     assert all(before <= instance.created_at <= time.time() for instance in instances)
+    create(case, spec(workers=3))
+    assert case.provider.list("demo") == instances  # a repeated create changes nothing
+    assert case.provider.termination_reasons("demo", ["worker-0", "worker-3"]) == {}
+    assert case.provider.termination_reasons("other", ["worker-0"]) == {}
 
-
-def test_create_reports_its_steps_for_each_name(case: Case, spec: Spec) -> None:
-    steps: list[tuple[str, str]] = []
-    case.provider.create(spec(), ["worker-0", "worker-1"], lambda name, step: steps.append((name, step)))
-    assert {name for name, _ in steps} >= {"worker-0", "worker-1"}
-    assert {("worker-0", "ready"), ("worker-1", "ready")} <= set(steps)
-
-
-def test_a_repeated_create_changes_nothing(case: Case, spec: Spec) -> None:
-    create(case, spec())
-    first = case.provider.list("demo")
-    create(case, spec())
-    assert case.provider.list("demo") == first
+    assert case.traces()
+    case.provider.delete(instances, quiet)
+    assert case.provider.list() == []
+    assert case.traces() == []
+    case.provider.delete(instances, quiet)  # a deleted instance can be deleted
+    assert case.provider.list() == []
 
 
 def test_create_creates_only_missing_instances(case: Case, spec: Spec) -> None:
@@ -240,7 +240,9 @@ def test_a_quote_for_zero_instances_is_free(case: Case, spec: Spec) -> None:
 # --- hosts ------------------------------------------------------------------------------------------------------
 
 
-def test_ssh_reaches_each_host_with_the_reported_host_key(case: Case, spec: Spec, ssh: Ssh) -> None:
+def test_ssh_reaches_each_host_with_the_reported_host_key_alone(
+    case: Case, spec: Spec, ssh: Ssh, tmp_path: Path
+) -> None:
     create(case, spec())
     hosts = case.provider.hosts(spec(), case.provider.list("demo"))
     for host in hosts:
@@ -250,23 +252,13 @@ def test_ssh_reaches_each_host_with_the_reported_host_key(case: Case, spec: Spec
     assert len({host.host_key for host in hosts}) == 2
     assert len({host.key_alias for host in hosts}) == 2
     assert len({(host.address, host.root) for host in hosts}) == 2
-
-
-def test_a_host_with_another_host_key_is_refused(case: Case, spec: Spec, ssh: Ssh) -> None:
-    create(case, spec())
-    first, second = case.provider.hosts(spec(), case.provider.list("demo"))
-    ran = ssh.run(dataclasses.replace(first, host_key=second.host_key), "true")
-    assert ran.returncode == 255
-    assert "Host key verification failed" in ran.stderr
-
-
-@of_own_hosts
-def test_only_the_key_of_the_fleet_can_log_in(case: Case, spec: Spec, tmp_path: Path) -> None:
-    create(case, spec(workers=1))
-    [instance] = case.provider.list("demo")
-    ran = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(host_of(case, spec, instance), "true")
-    assert ran.returncode == 255
-    assert "Permission denied" in ran.stderr
+    refused = ssh.run(dataclasses.replace(hosts[0], host_key=hosts[1].host_key), "true")
+    assert refused.returncode == 255
+    assert "Host key verification failed" in refused.stderr
+    if not case.options.existing:  # its hosts' users decide who may log in
+        stranger = Ssh(tmp_path, generate_ed25519("a stranger's").private).run(hosts[0], "true")
+        assert stranger.returncode == 255
+        assert "Permission denied" in stranger.stderr
 
 
 def test_a_host_has_the_interpreter_of_the_spec(case: Case, spec: Spec) -> None:
@@ -303,14 +295,6 @@ def test_ssh_can_be_opened_at_any_time(case: Case, spec: Spec, ssh: Ssh) -> None
 # --- delete -----------------------------------------------------------------------------------------------------
 
 
-def test_delete_leaves_no_trace(case: Case, spec: Spec) -> None:
-    create(case, spec())
-    assert case.traces()
-    case.provider.delete(case.provider.list("demo"), quiet)
-    assert case.provider.list() == []
-    assert case.traces() == []
-
-
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_repeated_delete_completes_an_interrupted_one(case: Case, spec: Spec, nth: int) -> None:
     seen: list[str] = []
@@ -325,14 +309,6 @@ def test_a_repeated_delete_completes_an_interrupted_one(case: Case, spec: Spec, 
         case.provider.delete(case.provider.list("demo"), interrupt)
     case.provider.delete(case.provider.list("demo"), quiet)
     assert case.traces() == []
-
-
-def test_deleting_a_deleted_instance_succeeds(case: Case, spec: Spec) -> None:
-    create(case, spec())
-    instances = case.provider.list("demo")
-    case.provider.delete(instances, quiet)
-    case.provider.delete(instances, quiet)
-    assert case.provider.list() == []
 
 
 def test_delete_does_not_affect_other_instances(case: Case, spec: Spec, ssh: Ssh) -> None:
@@ -465,12 +441,6 @@ def test_extend_moves_the_deletion_or_reports_that_there_is_none(case: Case, spe
             case.provider.extend(instances, 3600.0, quiet)
         assert refusal.value.kind is ErrorKind.USAGE
         assert case.provider.list("demo") == instances
-
-
-def test_termination_reasons_of_running_and_missing_instances_are_unknown(case: Case, spec: Spec) -> None:
-    create(case, spec(workers=1))
-    assert case.provider.termination_reasons("demo", ["worker-0", "worker-1"]) == {}
-    assert case.provider.termination_reasons("other", ["worker-0"]) == {}
 
 
 def test_doctor_reports_no_failure_if_fleets_can_be_created_and_changes_nothing(case: Case) -> None:
