@@ -25,7 +25,7 @@ from provision.local import sshd
 from provision.model import FleetSpec, Host
 from tests.faults.namespaces import Namespace, namespaces
 from tests.fork_server import start_command
-from tests.program import CommandResult, wait_for
+from tests.program import CommandResult, agents_environment, wait_for
 
 FLEET = "faults"
 USER = "root"
@@ -48,6 +48,7 @@ class FaultHost:
         where: Network namespace of the host.
         directory: Directory of its keys and logs; `root` is below it.
         python: Interpreter of agents and scripts.
+        variables: Environment of everything that SSH starts.
     """
 
     name: str
@@ -55,6 +56,7 @@ class FaultHost:
     directory: Path
     python: str
     public_key: str
+    variables: dict[str, str] = field(default_factory=agents_environment)
     _running: subprocess.Popen[bytes] | None = None
     _init: int = 0
     _space: str = ""
@@ -94,9 +96,11 @@ class FaultHost:
         network = ("nsenter", f"--net=/run/netns/{self.where.name}")
         process_namespace = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
         log = self.directory / "sshd.log"
+        variables = " ".join(f"{key}={value}" for key, value in self.variables.items())
+        settings = ["-f", str(self.directory / "sshd_config"), *(["-o", f"SetEnv={variables}"] if variables else [])]
         with log.open("wb") as words:
             self._running = subprocess.Popen(
-                [*network, *process_namespace, program, "-D", "-e", "-f", str(self.directory / "sshd_config")],
+                [*network, *process_namespace, program, "-D", "-e", *settings],
                 stdin=subprocess.DEVNULL,
                 stdout=words,
                 stderr=words,

@@ -83,8 +83,7 @@ sys.exit(0 if rejoin(record, directory, Sink()) == [sys.argv[3]] else 1)
 @contextlib.contextmanager
 def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
     """Run a metadata server on the host, which reports a preemption while `notice` exists."""
-    with (host.directory / "sshd_config").open("a") as config:
-        config.write(f"SetEnv GCE_METADATA_HOST=127.0.0.1:{PORT}\n")
+    host.variables["GCE_METADATA_HOST"] = f"127.0.0.1:{PORT}"
     host.power_off()
     host.start()
     command = [*host.where.prefix, sys.executable, "-I", "-c", METADATA, str(PORT), str(notice)]

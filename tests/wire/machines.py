@@ -16,7 +16,7 @@ from pathlib import Path
 
 from provision.keys import KeyPair, generate_ed25519
 from provision.local import processes, sshd
-from tests.program import wait_for
+from tests.program import agents_environment, wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 _READY_S = 20.0
@@ -142,7 +142,8 @@ class Lab:
         config = directory / "sshd_config"
         config.write_text(sshd.configuration(directory, address, port, USER) + _AT_HOME + more)
         sshd.make_separation_directory()
-        variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(directory / "home"), **(env or {})}
+        variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(directory / "home"), **agents_environment()}
+        variables |= env or {}
         setting = "SetEnv=" + " ".join(f"{key}={value}" for key, value in variables.items())
         program = sshd.find()
         assert program is not None
