@@ -12,13 +12,10 @@ import re
 import signal
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from provision.provider import ErrorKind, ProviderError
-
-if TYPE_CHECKING:
-    import psutil
 
 MARK = "FLEET_INSTANCE"
 GRACE_S = 2.0
@@ -33,11 +30,9 @@ def log_name(instance_id: str) -> str:
 
 def listens(pid: int, instance_id: str) -> bool:
     """Return True if `pid` is the listening sshd of this instance, not a later process with the same number."""
-    import psutil
-
     try:
-        return instance_id in _as_listener(psutil.Process(pid), {instance_id})
-    except (psutil.Error, OSError, ValueError):
+        return _is_sshd(pid) and _is_listener(pid, {instance_id})
+    except OSError:
         return False
 
 
@@ -47,18 +42,12 @@ def listeners(root: Path) -> dict[Path, tuple[int, str]]:
     Returns:
         Process and instance of each, by that directory.
     """
-    import psutil
-
     pattern = re.compile(rf" -f ({re.escape(str(root))}/[^/]+)/sshd_config -o SetEnv={MARK}=([0-9a-f]+) ")
     listening = {}
-    for process in psutil.process_iter():
-        try:
-            if process.name().startswith("sshd") and process.uids().real == os.getuid():
-                words = pattern.search(" ".join(process.cmdline()) + " ")
-                if words:
-                    listening[Path(words[1])] = process.pid, words[2]
-        except (psutil.Error, OSError):
-            continue  # it has ended, or another user runs it
+    for pid in _others():
+        with suppress(OSError):  # it has ended, or another user runs it
+            if _is_sshd(pid) and (words := pattern.search(_arguments(pid))) and _user(pid) == os.getuid():
+                listening[Path(words[1])] = pid, words[2]
     return listening
 
 
@@ -73,28 +62,29 @@ def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
         ProviderError: processes are left after END_TIMEOUT_S.
     """
     started = time.monotonic()
-    asked: set[psutil.Process] = set()
+    asked: set[int] = set()
     while left := [entry for entry in _listeners_first(ids) if entry[0] or not listeners_alone]:
         now = time.monotonic() - started
         if now > END_TIMEOUT_S:
             raise ProviderError(
                 ErrorKind.UNREACHABLE,
                 f"processes did not exit within {END_TIMEOUT_S:.0f} s",
-                cause="still running: " + ", ".join(str(process.pid) for _, process in left),
+                cause="still running: " + ", ".join(str(pid) for _, pid in left),
                 hint="repeat the command when they have exited",
             )
-        for _, process in left:
-            if now > GRACE_S:
-                _send(process, signal.SIGKILL)
-            elif process not in asked:
-                _send(process, signal.SIGTERM)
-                asked.add(process)
+        for _, pid in left:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
+                if now > GRACE_S:
+                    os.kill(pid, signal.SIGKILL)
+                elif pid not in asked:
+                    os.kill(pid, signal.SIGTERM)
+                    asked.add(pid)
         time.sleep(_POLL_S)
-        for process in asked:
-            reap(process.pid)
+        for pid in asked:
+            reap(pid)
 
 
-def _listeners_first(ids: Collection[str]) -> list[tuple[bool, psutil.Process]]:
+def _listeners_first(ids: Collection[str]) -> list[tuple[bool, int]]:
     return sorted(_belonging(ids), key=lambda entry: not entry[0])
 
 
@@ -107,40 +97,46 @@ def reap(pid: int) -> None:
             return
 
 
-def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, psutil.Process]]:
+def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, int]]:
     """Yield the processes of the instances `ids`, and True for a listening sshd; never this program."""
-    import psutil
-
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        try:
-            if _as_listener(process, ids):
-                yield True, process
-            elif process.environ().get(MARK) in ids or _as_session(process, ids):
-                yield False, process
-        except (psutil.Error, OSError):
-            continue  # it has ended, or another user runs it
+    marks = {f"{MARK}={each}".encode() for each in ids}
+    for pid in _others():
+        with suppress(OSError):  # it has ended, or another user runs it
+            is_sshd = _is_sshd(pid)
+            if is_sshd and _is_listener(pid, ids):
+                yield True, pid
+            elif not marks.isdisjoint(_read(pid, "environ").split(b"\0")) or (is_sshd and _is_session(pid, ids)):
+                yield False, pid
 
 
-def _as_listener(process: psutil.Process, ids: Collection[str]) -> set[str]:
-    if not process.name().startswith("sshd"):
-        return set()
-    words = " ".join(process.cmdline())
-    return {each for each in ids if f"{MARK}={each} " in f"{words} "}
+def _others() -> Iterator[int]:
+    """Yield all processes but this program."""
+    numbers = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return (pid for pid in numbers if pid != os.getpid())
 
 
-def _as_session(process: psutil.Process, ids: Collection[str]) -> bool:
-    if not process.name().startswith("sshd"):
-        return False
-    standard_error = Path(f"/proc/{process.pid}/fd/2").readlink().name
-    return any(standard_error.removesuffix(" (deleted)") == log_name(each) for each in ids)
+def _read(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
 
 
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    import psutil
+def _arguments(pid: int) -> str:
+    """Return the arguments of a process, each followed by a space."""
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "surrogateescape") + " "
 
-    try:
-        process.send_signal(number)
-    except psutil.Error:
-        return  # it has ended
+
+def _user(pid: int) -> int:
+    return int(_read(pid, "status").split(b"\nUid:", 1)[1].split(maxsplit=1)[0])
+
+
+def _is_sshd(pid: int) -> bool:
+    return _read(pid, "comm").startswith(b"sshd")
+
+
+def _is_listener(pid: int, ids: Collection[str]) -> bool:
+    words = _arguments(pid)
+    return any(f"{MARK}={each} " in words for each in ids)
+
+
+def _is_session(pid: int, ids: Collection[str]) -> bool:
+    standard_error = Path(f"/proc/{pid}/fd/2").readlink().name
+    return standard_error.removesuffix(" (deleted)") in {log_name(each) for each in ids}
