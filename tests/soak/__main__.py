@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.soak import cloud, faults, fuzz, standins, tensorflow
+from tests.soak import cloud, faults, fuzz, interrupts, standins, tensorflow
 
 
 def main() -> int:
@@ -56,6 +56,7 @@ def main() -> int:
     )
     rounds = {
         "standins": ("every kind of fault on a fleet of three, with stand-in tasks", standins.run),
+        "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
         "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
     }
     for name, (help_text, _) in rounds.items():

@@ -45,56 +45,67 @@ def catches_signals(client: subprocess.Popen[bytes]) -> bool:
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
-@pytest.fixture
-def running(program: Program) -> Program:
-    program.run("up", "--workers", "2")
+def kill_train(pair: Program, state: str) -> None:
+    """Kill a train in a state of its launch; the next train starts a job, or refuses because one runs."""
+    pair.script("task.py", SLEEP)
+    client = start_until(pair, state, "train", "task.py")
+    client.kill()
+    client.communicate()
+    pair.run("status", code=None)
+    again = pair.run("train", "-d", "task.py", code=None)
+    assert again.code in (0, 14), again.err
+    if again.code == 14:
+        assert "fleet stop" in again.err
+        pair.run("stop")
+        assert not pair.tasks()
+        pair.run("train", "-d", "task.py")
+    assert len(pair.tasks()) == 2
+    pair.run("stop")
+    assert not pair.tasks()
+
+
+def interrupt_train(pair: Program, state: str) -> None:
+    """Press Ctrl-C during a train in a state of its launch."""
+    pair.script("task.py", SLEEP)
+    client = start_until(pair, state, "train", "task.py")
+    client.send_signal(signal.SIGINT)
+    ran = pair.finish(client, code=None)
+    assert ran.code in (101, 103), ran.err
+    assert len(pair.tasks()) in ((0,) if ran.code == 103 else (0, 2))
+    if ran.code == 101:
+        pair.run("stop")
+
+
+def interrupt_down(program: Program, number: signal.Signals, state: str, workers: int = 1) -> None:
+    """Send a signal to a down in one of its states, and repeat it."""
     program.script("task.py", SLEEP)
-    return program
+    program.run("up", "--workers", str(workers))
+    program.run("train", "-d", "task.py")
+    client = start_until(program, state, "down", "--yes")
+    client.send_signal(number)
+    ran = program.finish(client, code=None)
+    assert ran.code in (0, 103, -number), ran.err
+    program.run("down", "--yes")
+    assert not program.processes()
+    assert not list((program.state / "local").glob("*"))
+    program.run("status", code=102)
 
 
-def test_a_train_killed_in_any_state_is_explained_or_repaired(running: Program) -> None:
-    for state in LAUNCH:
-        client = start_until(running, state, "train", "task.py")
-        client.kill()
-        client.communicate()
-        running.run("status")
-        again = running.run("train", "-d", "task.py", code=None)
-        assert again.code in (0, 14), again.err
-        if again.code == 14:
-            assert "fleet stop" in again.err
-        running.run("stop")
-        assert not running.tasks()
-    running.run("train", "-d", "task.py")
-    assert len(running.tasks()) == 2
+# Each test has a sample of the states; `./scripts/soak interrupts` has all of them.
 
 
-def test_ctrl_c_during_train_leaves_a_whole_job_or_none(running: Program) -> None:
-    for state in LAUNCH:
-        client = start_until(running, state, "train", "task.py")
-        client.send_signal(signal.SIGINT)
-        ran = running.finish(client, code=None)
-        assert ran.code in (101, 103), ran.err
-        assert len(running.tasks()) in ((0,) if ran.code == 103 else (0, 2))
-        if ran.code == 101:
-            running.run("stop")
+def test_a_killed_train_is_explained_or_repaired(pair: Program) -> None:
+    kill_train(pair, LAUNCH[3])
 
 
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, "1"), (signal.SIGKILL, "2")])
-def test_a_down_interrupted_in_any_state_is_completed_by_a_repeat(
-    program: Program, number: signal.Signals, workers: str
-) -> None:
-    program.script("task.py", SLEEP)
-    for state in DOWN:
-        program.run("up", "--workers", workers)
-        program.run("train", "-d", "task.py")
-        client = start_until(program, state, "down", "--yes")
-        client.send_signal(number)
-        ran = program.finish(client, code=None)
-        assert ran.code in (0, 103, -number), ran.err
-        program.run("down", "--yes")
-        assert not program.processes()
-        assert not list((program.state / "local").glob("*"))
-        program.run("status", code=102)
+@pytest.mark.parametrize("state", [LAUNCH[1], LAUNCH[4]], ids=["announced", "begun"])
+def test_ctrl_c_during_train_leaves_a_whole_job_or_none(pair: Program, state: str) -> None:
+    interrupt_train(pair, state)
+
+
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, DOWN[1]), (signal.SIGKILL, DOWN[2])])
+def test_an_interrupted_down_is_completed_by_a_repeat(program: Program, number: signal.Signals, state: str) -> None:
+    interrupt_down(program, number, state)
 
 
 @pytest.fixture
@@ -119,7 +130,7 @@ def test_a_full_disk_is_reported_before_the_upload(small_disk: Path, tmp_path: P
     program = Program(state=small_disk / "state", directory=tmp_path / "work")
     program.directory.mkdir()
     try:
-        program.run("up", "--workers", "2")
+        program.run("up", "--workers", "1")
         program.script("task.py", "print('ran')\n")
         with (program.directory / "big.bin").open("wb") as file:
             file.write(os.urandom(1024) * 256 * 1024)
@@ -127,6 +138,6 @@ def test_a_full_disk_is_reported_before_the_upload(small_disk: Path, tmp_path: P
         assert "no space" in ran.err
         assert "worker-" in ran.err
         (program.directory / "big.bin").unlink()
-        assert program.run("train", "task.py").text.count("ran") == 2
+        assert program.run("train", "task.py").text.count("ran") == 1
     finally:
         program.close()
