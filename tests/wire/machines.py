@@ -67,7 +67,8 @@ class Machine:
 def host_pair(kind: str, directory: Path) -> KeyPair:
     """Return a new key pair of a type that ssh-keygen supports."""
     path = directory / f"pair-{uuid.uuid4().hex}"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(path)], check=True)
+    size = ["-b", "2048"] if kind == "rsa" else []  # the default of 3072 bits takes five times as long
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, *size, "-N", "", "-f", str(path)], check=True)
     return KeyPair(path.read_text(), path.with_name(f"{path.name}.pub").read_text().strip())
 
 

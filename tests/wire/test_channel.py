@@ -178,8 +178,8 @@ def test_waiting_for_an_answer_ends_at_the_deadline(hosts: Hosts, monkeypatch: p
 # --- upload -------------------------------------------------------------------------------------------------------
 
 
-def test_an_upload_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = os.urandom(1_000_000) * 32 + b"\0" * 32_000_000
+def test_a_large_upload_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.urandom(1_000_000) * 8 + b"\0" * 8_000_000
     (empty / "data").write_bytes(data)
     seen: list[tuple[int, int, int]] = []
     with scan(empty, None, [], empty.parent / "cache") as bundle:
@@ -187,8 +187,8 @@ def test_an_upload_of_64_mb_arrives(hosts: Hosts, empty: Path, monkeypatch: pyte
         with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as channel:
             prepared = channel.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
     assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
-    assert seen[0] == (0, 64_000_000, 1)
-    assert seen[-1] == (64_000_000, 64_000_000, 1)
+    assert seen[0] == (0, 16_000_000, 1)
+    assert seen[-1] == (16_000_000, 16_000_000, 1)
     assert [sent for sent, _, _ in seen] == sorted(sent for sent, _, _ in seen)
 
 

@@ -390,7 +390,7 @@ def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
 def test_a_log_is_received_fast(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch, piece: int, rate: float
 ) -> None:
-    size = 100_000_000 if piece > 100_000 else 2_000_000
+    size = 40_000_000 if piece > 100_000 else 2_000_000
     log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
     monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
     with open_agent(hosts.hosts[0], hosts.key) as channel:

@@ -213,7 +213,7 @@ def test_files_without_a_usable_key_are_skipped(home: Lab) -> None:
     gpu = home.machine("gpu1")
     home.add_known_hosts(gpu)
     legacy = home.directory / "legacy"
-    command = ["ssh-keygen", "-q", "-t", "rsa", "-m", "PEM", "-N", "open sesame", "-f", str(legacy)]
+    command = ["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "open sesame", "-f", str(legacy)]
     subprocess.run(command, check=True)
     files = [home.write("dsa", host_pair("dsa", home.directory).private), home.write("text", "no key\n"), legacy]
     lines = "".join(f"  IdentityFile {path}\n" for path in files)
