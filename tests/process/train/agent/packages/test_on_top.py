@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Agent, Bundle
+from tests.process.train.agent.hosts import Agent, Bundle, end_all
 from tests.process.train.agent.packages.test_packages import complete, done, refused, venvs
 from tests.process.train.agent.wheels import pip_environment, wheel
 from train.agent.protocol.records import Bootstrapped, Prepared, Refusal
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory in which pip finds wheels."""
-    directory = tmp_path / "wheels"
+    directory = tmp_path_factory.mktemp("wheels")
     wheel(directory, "tensorflow_cpu", "2.21.0", "FROM = 'below'\n", requires=["numbers_lib>=1"])
     wheel(directory, "numbers_lib", "1.0", "VERSION = 1\n")
     wheel(directory, "adds", "1.0", requires=["numbers_lib"])
     return directory
 
 
-@pytest.fixture
-def host(connect: Connect, tmp_path: Path, wheels: Path) -> tuple[Agent, Bootstrapped]:
-    """A host, and the environment with TensorFlow that its fleet made on it."""
-    agent = connect(env=pip_environment(wheels))
-    made = done(agent, requirements="tensorflow-cpu==2.21.0", python=sys.executable)
-    wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # released later
-    return agent, made
+@pytest.fixture(scope="module")
+def host(
+    tmp_path_factory: pytest.TempPathFactory, wheels: Path, interpreter: str
+) -> Iterator[tuple[Agent, Bootstrapped]]:
+    """Yield a host, and the environment with TensorFlow that its fleet created on it."""
+    agent = Agent(tmp_path_factory.mktemp("host"), python=interpreter, env=pip_environment(wheels))
+    try:
+        made = done(agent, requirements="tensorflow-cpu==2.21.0", python=interpreter)
+        wheel(wheels, "numbers_lib", "2.0", "VERSION = 2\n")  # released later
+        yield agent, made
+    finally:
+        output = agent.close()
+        end_all([agent.root])
+    assert output == ""
 
 
 def run_code(python: str, code: str) -> str:
@@ -47,11 +56,11 @@ def installed(python: str) -> set[str]:
     return {path.name.partition("-")[0] for path in site.glob("*.dist-info")} - {"pip", "setuptools", "wheel"}
 
 
-def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -> None:
+def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped], interpreter: str) -> None:
     agent, base = host
     above = done(agent, requirements="adds\n", python=base.python, on_top=True)
     assert above.made
-    assert above.python not in (base.python, sys.executable)
+    assert above.python not in (base.python, interpreter)
     assert above.versions["tensorflow"] == "2.21.0"
     assert installed(above.python) == {"adds"}
     assert run_code(
@@ -66,7 +75,7 @@ def test_only_what_is_not_there_is_installed(host: tuple[Agent, Bootstrapped]) -
     assert ready["owner"] == str(Path(base.python).parents[1])
 
 
-def test_what_tensorflow_needs_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
+def test_what_tensorflow_requires_is_kept(host: tuple[Agent, Bootstrapped], wheels: Path) -> None:
     agent, base = host
     wheel(wheels, "numbers_lib", "0.5")
     answer = refused(agent, requirements="numbers_lib<1", python=base.python, on_top=True)
@@ -97,9 +106,11 @@ def test_other_versions_go_before_those_below(host: tuple[Agent, Bootstrapped], 
     assert run_code(base.python, both) == "below 1"
 
 
-def test_what_others_stand_on_stays(host: tuple[Agent, Bootstrapped]) -> None:
+def test_environments_of_overlays_are_kept(host: tuple[Agent, Bootstrapped]) -> None:
     agent, base = host
     now, mine = time.time(), Path(base.python).parents[1]
+    for name in venvs(agent) - {mine.name}:  # of other tests
+        shutil.rmtree(agent.root / "venvs" / name)
     os.utime(mine / "ready.json", (now - 900, now - 900))
     for age, name in enumerate(["recent", "newer", "owner", "old"], 1):
         complete(agent, name, now - 100 * age)

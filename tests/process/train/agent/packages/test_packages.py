@@ -20,7 +20,7 @@ import pytest
 from tests.emulator import python as bare_python
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
-from tests.process.train.agent.requests.test_bootstrap import interpreter
+from tests.process.train.agent.requests.test_bootstrap import interpreter as find_interpreter
 from tests.process.train.agent.wheels import pip_environment, wheel
 from tests.program import PYTHON
 from train.agent.files.paths import VenvPaths
@@ -48,7 +48,7 @@ from train.agent.protocol.records import (
 )
 from train.bundled_pip import read_pip_wheel
 
-BASE = Base(os.path.realpath(sys.executable), ".".join(map(str, sys.version_info[:3])))
+BASE = Base("/usr/bin/python3", ".".join(map(str, sys.version_info[:3])))
 T4 = "0, Tesla T4, 15360, 580.82.07\n"
 TENSORFLOW = """
 import sys
@@ -134,7 +134,7 @@ def complete(agent: Agent, name: str, used_at: float) -> Path:
 # --- packages ---------------------------------------------------------------------------------------------------
 
 
-def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path) -> None:
+def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path, interpreter: str) -> None:
     wheel(wheels, "tensorflow", "2.21.0", requires=["adds"])
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
@@ -150,7 +150,7 @@ def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path)
     assert {(step.detail, step.whole) for step in installing} == {("2 packages", 2)}
     subprocess.run([answer.python, "-c", "import tensorflow, adds"], check=True)
     ready = json.loads((Path(answer.python).parents[1] / "ready.json").read_text())
-    assert ready["base"] == BASE.path
+    assert ready["base"] == os.path.realpath(interpreter)
     assert not (Path(answer.python).parents[1] / "scratch").exists()
 
     again = done(connect(env=pip_environment(wheels)), requirements="\n# only this\ntensorflow==2.21.0")
@@ -162,7 +162,7 @@ def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path)
 
 def test_the_oldest_python_does_as_well(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
-    python = interpreter("3.9")
+    python = find_interpreter("3.9")
     agent = connect(env=pip_environment(wheels), python=python)
     answer = done(agent, requirements="adds")
     assert answer.versions["python"].startswith("3.9.")
@@ -201,7 +201,8 @@ def test_an_unreachable_index_is_reported(connect: Connect) -> None:
 def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect, wheels: Path, bare: str) -> None:
     wheel(wheels, "adds", "1.0")
     wheel(wheels, "more", "1.0")
-    agent = connect(env=pip_environment(wheels))
+    # Settings of pip that do not apply to the installation of pip itself.
+    agent = connect(env={**pip_environment(wheels), "PIP_REQUIRE_VIRTUALENV": "1", "PIP_USER": "1"})
     expected = read_pip_wheel(".".join(BASE.version.split(".")[:2]))
     agent.send(Bootstrap("adds", bare))
     steps, ensure = until(agent)
@@ -250,28 +251,16 @@ def test_a_library_without_venv_is_reported(connect: Connect, tmp_path: Path) ->
     assert "apt" not in answer.next_step
 
 
-def test_settings_of_pip_on_the_host_do_not_keep_pip_out(connect: Connect, wheels: Path, bare: str) -> None:
-    wheel(wheels, "adds", "1.0")
-    agent = connect(env={**pip_environment(wheels), "PIP_REQUIRE_VIRTUALENV": "1", "PIP_USER": "1"})
-    answer = done(agent, requirements="adds", python=bare)
-    subprocess.run([answer.python, "-c", "import adds"], check=True)
-
-
-def test_an_incomplete_environment_is_created_again(connect: Connect, wheels: Path) -> None:
+def test_incomplete_and_old_environments_are_removed_and_those_in_use_are_kept(
+    connect: Connect, wheels: Path, interpreter: str
+) -> None:
     wheel(wheels, "adds", "1.0")
     agent = connect(env=pip_environment(wheels))
-    broken = agent.root / "venvs" / environment_name(EnvironmentSpec("adds"), BASE)
-    (broken / "bin").mkdir(parents=True)
-    (broken / "bin" / "python").symlink_to(sys.executable)
+    name = environment_name(EnvironmentSpec("adds"), BASE._replace(path=os.path.realpath(interpreter)))
+    incomplete = agent.root / "venvs" / name
+    (incomplete / "bin").mkdir(parents=True)
+    (incomplete / "bin" / "python").symlink_to(sys.executable)
     (agent.root / "venvs" / "other" / "lib").mkdir(parents=True)
-    assert done(agent, requirements="adds").made
-    assert venvs(agent) == {broken.name}
-    assert (broken / "ready.json").exists()
-
-
-def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Path) -> None:
-    wheel(wheels, "adds", "1.0")
-    agent = connect(env=pip_environment(wheels))
     now = time.time()
     ages = {"newest": 1, "newer": 2, "old": 3, "busy": 4, "job": 5, "ended": 6}
     directories = {name: complete(agent, name, now - age) for name, age in ages.items()}
@@ -288,7 +277,10 @@ def test_old_environments_go_and_those_in_use_stay(connect: Connect, wheels: Pat
             made = done(agent, requirements="adds")
         finally:
             process.kill()
-    assert venvs(agent) == {"newest", "newer", "busy", "job", Path(made.python).parts[-3]}
+    assert made.made
+    assert Path(made.python).parts[-3] == incomplete.name
+    assert (incomplete / "ready.json").exists()
+    assert venvs(agent) == {"newest", "newer", "busy", "job", incomplete.name}
 
 
 def test_what_was_not_used_for_a_month_goes() -> None:
@@ -315,12 +307,12 @@ def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) ->
         assert not isinstance(answer, Refused), answer
 
 
-def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path) -> None:
+def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path, interpreter: str) -> None:
     wheel(wheels, "adds", "1.0")
     wheel(wheels, "more", "1.0")
     host = tmp_path / "host"
     agents = [
-        Agent(host / f"slot-{slot}", env=pip_environment(wheels), shared=str(host), python=sys.executable)
+        Agent(host / f"slot-{slot}", env=pip_environment(wheels), shared=str(host), python=interpreter)
         for slot in range(2)
     ]
     with agents[0], agents[1]:
