@@ -23,6 +23,7 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from tests.emulator import python as bare_python
 from tests.emulator.guests import GuestSpec, SshGuests, obstacle
+from tests.interpreter import shared_interpreter
 from tests.process.train.agent.wheels import wheel
 from tests.program import wait_for
 from tests.wire.hosts import Hosts
@@ -54,17 +55,24 @@ def spec(*packages: str) -> FleetSpec:
 
 
 @pytest.fixture
+def places(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> list[Host]:
+    """Return two hosts whose interpreter has pip with its bytecode."""
+    interpreter = shared_interpreter(tmp_path_factory)
+    return [dataclasses.replace(host, python=interpreter) for host in hosts.hosts[:2]]
+
+
+@pytest.fixture
 def wheels(tmp_path: Path) -> tuple[str, str]:
     """Build a package index that has only the package ``tensorflow``; return the requirements that select it."""
     wheel(tmp_path / "wheels", "tensorflow", "2.21.0")
     return "--no-index", f"--find-links {tmp_path / 'wheels'}"
 
 
-def test_packages_are_installed_once_on_each_host(hosts: Hosts, wheels: tuple[str, str]) -> None:
+def test_packages_are_installed_once_on_each_host(hosts: Hosts, places: list[Host], wheels: tuple[str, str]) -> None:
     sink = StoringSink()
     fleet_spec = spec(*wheels, "tensorflow==2.21.0")
-    made = ready(fleet_spec, hosts.hosts[:2], hosts.key, sink)
-    for before, host in zip(hosts.hosts[:2], made, strict=True):
+    made = ready(fleet_spec, places, hosts.key, sink)
+    for before, host in zip(places, made, strict=True):
         assert host.python.startswith(f"{host.root}/venvs/")
         assert (host.name, host.address, host.host_key) == (before.name, before.address, before.host_key)
         subprocess.run([host.python, "-c", "import tensorflow"], check=True)
@@ -75,7 +83,7 @@ def test_packages_are_installed_once_on_each_host(hosts: Hosts, wheels: tuple[st
     assert ends[0].detail == f"Python {'.'.join(map(str, sys.version_info[:3]))}, tensorflow 2.21.0"
 
     again = StoringSink()
-    assert ready(fleet_spec, hosts.hosts[:2], hosts.key, again) == made
+    assert ready(fleet_spec, places, hosts.key, again) == made
     assert again.steps("worker-0") == ["looking at Python", "ready"]
     # From now on the agent runs in the environment, and a task is prepared for it.
     with open_agent(made[0], hosts.key) as channel:
@@ -86,8 +94,10 @@ def test_packages_are_installed_once_on_each_host(hosts: Hosts, wheels: tuple[st
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 
-def test_packages_are_installed_once_for_all_slots_of_a_host(hosts: Hosts, wheels: tuple[str, str]) -> None:
-    (host,) = hosts.hosts[:1]
+def test_packages_are_installed_once_for_all_slots_of_a_host(
+    hosts: Hosts, places: list[Host], wheels: tuple[str, str]
+) -> None:
+    host = places[0]
     sink = StoringSink()
     made = ready(spec(*wheels, "tensorflow==2.21.0"), slots([host], 2), hosts.key, sink)
     assert [place.name for place in made] == ["worker-0", "worker-1"]
@@ -127,9 +137,11 @@ def test_installed_packages_need_no_connection(hosts: Hosts) -> None:
     assert sink.events == []
 
 
-def test_hosts_with_the_same_failure_are_reported_together(hosts: Hosts, wheels: tuple[str, str]) -> None:
+def test_hosts_with_the_same_failure_are_reported_together(
+    hosts: Hosts, places: list[Host], wheels: tuple[str, str]
+) -> None:
     with pytest.raises(NotReadyError) as raised:
-        ready(spec(*wheels, "tensorflow==9"), hosts.hosts[:2], hosts.key, StoringSink())
+        ready(spec(*wheels, "tensorflow==9"), places, hosts.key, StoringSink())
     assert raised.value.message == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
     assert raised.value.hint == "worker-0 suggests: request a version that exists"
