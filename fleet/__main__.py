@@ -16,7 +16,7 @@ _INTERRUPTED = 103
 _ROOT = str(Path(__file__).resolve().parent.parent)
 
 
-class _OwnPackages:
+class _BundledPackages:
     """Find `provision` and `train` next to this package, even if the user has packages of that name."""
 
     @staticmethod
@@ -34,7 +34,7 @@ def main() -> int:
     """
     catch_interrupts()
     gc.set_threshold(20_000)  # imports make many objects and no garbage: saves a tenth of the start-up
-    sys.meta_path.insert(0, _OwnPackages())
+    sys.meta_path.insert(0, _BundledPackages())
     message = "interrupted; nothing was started"
     try:
         from fleet.cli.app import run

@@ -82,7 +82,7 @@ def read_environment(environ: Mapping[str, str], provider: str | None = None) ->
 
 def find(directory: Path) -> Path | None:
     """Return the fleet.toml of `directory` or of the nearest directory above it; None if there is none."""
-    return next((path for place in (directory, *directory.parents) if (path := place / FILE).is_file()), None)
+    return next((path for parent in (directory, *directory.parents) if (path := parent / FILE).is_file()), None)
 
 
 def load(path: Path) -> Settings:

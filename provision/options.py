@@ -237,11 +237,11 @@ class ProviderOptions:
         """Return a clause for each option that cannot change and differs from that of an existing fleet."""
         clauses = []
         for name, declared in declarations(type(self)).items():
-            asked, has = getattr(self, name), getattr(existing, name)
-            if declared.fixed and asked != has:
+            requested, has = getattr(self, name), getattr(existing, name)
+            if declared.fixed and requested != has:
                 now, before = (
                     declared.kind.show(value != declared.negated if declared.negated else value)
-                    for value in (asked, has)
+                    for value in (requested, has)
                 )
                 clauses.append(f"{declared.label} {now} requested, the fleet has {before}")
         return clauses

@@ -2,7 +2,7 @@
 
 The protocol on the channel of that command:
 
-1. The host's first line is the agent's Hello, or ``want-agent`` if it does not have this agent yet. Then the
+1. The host's first line is the agent's Hello, or ``need-agent`` if it does not have this agent yet. Then the
    client writes the number of bytes in decimal, a newline, and the archive; Hello comes after that.
 2. Or the first line is also the last: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit
    code 4).
@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-WANT_AGENT = b"want-agent"
+NEED_AGENT = b"need-agent"
 TOO_OLD = b"python-too-old"
 FAILED = b"bootstrap-failed"
 

@@ -9,12 +9,12 @@ import os
 import sys
 
 
-def _say(text: str) -> None:
+def _write_line(text: str) -> None:
     os.write(1, (text + chr(10)).encode("utf-8", "replace"))
 
 
 def _end(text: str, code: int) -> None:
-    _say(text)
+    _write_line(text)
     os._exit(code)
 
 
@@ -41,7 +41,7 @@ def _receive(archive: str, digest: str) -> None:
                 return
     except FileNotFoundError:
         pass
-    _say("want-agent")
+    _write_line("need-agent")
     line = _take(1)
     while not line.endswith(bytes([10])):
         line += _take(1)

@@ -75,7 +75,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     from fleet.services import Services
     from fleet.state import Store
 
-    def ask(question: str) -> bool:
+    def confirm(question: str) -> bool:
         if sink is not None:
             sink.close()
         return yes or _confirm(question)
@@ -95,7 +95,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     store.check()
     return Services(
         store=store,
-        confirm=ask,
+        confirm=confirm,
         consent=consent,
         attended=yes or attended,
         confirm_keys=confirm_keys if attended else None,

@@ -18,8 +18,8 @@ from provision.quantities import counted
 
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed
-_BEHIND_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
-_BEHIND_SHARE = 0.05  # of the others' steps
+_LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
+_LAG_FRACTION = 0.05  # of the others' steps
 
 
 class Stage(Enum):
@@ -99,10 +99,12 @@ def find_stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
     independent speed are detected.
     """
     running = [row for row in rows if row.running and not row.lost]
-    return frozenset(row.name for row in running if _is_behind(row, [other for other in running if other is not row]))
+    return frozenset(
+        row.name for row in running if _is_straggler(row, [other for other in running if other is not row])
+    )
 
 
-def _is_behind(row: Row, others: list[Row]) -> bool:
+def _is_straggler(row: Row, others: list[Row]) -> bool:
     rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
     if not rates:
         return False
@@ -113,7 +115,7 @@ def _is_behind(row: Row, others: list[Row]) -> bool:
     if row.position < 0 or not positions:
         return False
     middle = median(positions)
-    return middle - row.position > max(_BEHIND_S * speed, _BEHIND_SHARE * middle)
+    return middle - row.position > max(_LAG_S * speed, _LAG_FRACTION * middle)
 
 
 def _row(view: View, name: str) -> Row:

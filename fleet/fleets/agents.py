@@ -72,50 +72,50 @@ def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> It
     """
     from fleet.remote.ssh.transport import open_agent
 
-    channels: list[AgentClient] = []
+    clients: list[AgentClient] = []
 
     def connect(host: Host) -> AgentClient:
-        channel = open_agent(host, key)
-        channels.append(channel)
-        return channel
+        client = open_agent(host, key)
+        clients.append(client)
+        return client
 
     try:
         outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
-        for channel in channels:
-            channel.close()
+        for client in clients:
+            client.close()
 
 
-def ask(channels: Sequence[AgentClient], question: Callable[[AgentClient], T], verb: str) -> list[T]:
+def call_all(clients: Sequence[AgentClient], call: Callable[[AgentClient], T], verb: str) -> list[T]:
     """Return the answers of all agents.
 
     Args:
-        channels: The agents.
-        question: Called with each agent, in parallel.
+        clients: The agents.
+        call: Called with each agent, in parallel.
         verb: The action, for the message of an error.
 
     Raises:
         FleetError: at least one agent failed; the error lists every reason.
     """
-    return raise_failures(ask_each(channels, question), verb)
+    return raise_failures(call_each(clients, call), verb)
 
 
-def ask_each(channels: Sequence[AgentClient], question: Callable[[AgentClient], T]) -> list[Outcome[T]]:
+def call_each(clients: Sequence[AgentClient], call: Callable[[AgentClient], T]) -> list[Outcome[T]]:
     """Ask all agents in parallel; return the answer of each, or its error."""
-    by_host = {channel.host.name: channel for channel in channels}
+    by_host = {client.host.name: client for client in clients}
 
     def abort() -> None:
-        for channel in channels:
-            channel.transport.sever()
+        for client in clients:
+            client.transport.sever()
 
-    hosts = [channel.host for channel in channels]
-    return fan_out(hosts, lambda host: question(by_host[host.name]), abort=abort)
+    hosts = [client.host for client in clients]
+    return fan_out(hosts, lambda host: call(by_host[host.name]), abort=abort)
 
 
-def stop_everywhere(channels: Sequence[AgentClient], job: str, grace_s: float) -> list[Outcome[Stopped]]:
+def stop_everywhere(clients: Sequence[AgentClient], job: str, grace_s: float) -> list[Outcome[Stopped]]:
     """Stop the task of `job` on every host; an error of one host does not affect the others."""
-    return ask_each(channels, lambda channel: channel.stop(Stop(job, channel.host.name, grace_s)))
+    return call_each(clients, lambda client: client.stop(Stop(job, client.host.name, grace_s)))
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ class Reports:
     others: tuple[str, ...]
 
 
-def newest_reports(channels: Sequence[AgentClient], job: str = "", started: str = "") -> Reports:
+def newest_reports(clients: Sequence[AgentClient], job: str = "", started: str = "") -> Reports:
     """Return the reports of the hosts about `job`, or about the newest job.
 
     Args:
-        channels: Connections to the agents on the hosts.
+        clients: Connections to the agents on the hosts.
         job: The job; empty: the newest job, as in `newest_job`.
         started: The newest job that was started from this computer.
 
@@ -145,15 +145,15 @@ def newest_reports(channels: Sequence[AgentClient], job: str = "", started: str 
         FleetError: no host gives a valid answer.
     """
     limit = 1000 if job else 1
-    answers = ask_each(channels, lambda channel: channel.inspect(Inspect(limit)))
+    answers = call_each(clients, lambda client: client.inspect(Inspect(limit)))
     failed: list[Outcome[AgentClient]]
     failed = [Outcome(answer.host, error=answer.error) for answer in answers if answer.error is not None]
     if failed and len(failed) == len(answers):
         raise_failures(failed, "ask for jobs")
     reports = [(answer.host.name, report) for answer in answers for report in answer.value or ()]
-    wanted = job or newest_job([report.job for _, report in reports], started)
-    others = [] if job else newer_jobs({host: report.job for host, report in reports}, wanted)
-    return Reports({host: report for host, report in reports if report.job == wanted}, tuple(failed), tuple(others))
+    newest = job or newest_job([report.job for _, report in reports], started)
+    others = [] if job else newer_jobs({host: report.job for host, report in reports}, newest)
+    return Reports({host: report for host, report in reports if report.job == newest}, tuple(failed), tuple(others))
 
 
 def running_job(record: FleetRecord, key: Path, access: Access | None = None) -> str:

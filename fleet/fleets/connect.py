@@ -75,13 +75,13 @@ def reach(
     """
     wait_s = wait_s if spec.options.rents else 0.0
 
-    def ask() -> list[Host]:
+    def list_hosts() -> list[Host]:
         return list(provider.hosts(spec, instances))
 
     if spec.options.rents:
         for instance in instances:
             sink.emit(InstanceChanged(instance.name, "waiting for SSH"))
-    hosts = _retry_until(ask, wait_s, services)
+    hosts = _retry_until(list_hosts, wait_s, services)
     waiting = {host.name: host for host in hosts}
     reached: dict[str, Host] = {}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.events import BootstrapProgress, Sink
-from fleet.fleets.agents import ask, open_agents
+from fleet.fleets.agents import call_all, open_agents
 from fleet.remote.client import AgentClient
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
@@ -31,15 +31,15 @@ def ready(spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink) -> list
     gpus = spec.options.gpus
     if not spec.packages and not gpus:
         return list(hosts)
-    with open_agents(hosts, key) as channels:
-        answers = install(channels, "\n".join(spec.packages), sink, gpus=gpus)
+    with open_agents(hosts, key) as clients:
+        answers = install(clients, "\n".join(spec.packages), sink, gpus=gpus)
     if not spec.packages:
         return list(hosts)
     return [dataclasses.replace(host, python=answer.python) for host, answer in zip(hosts, answers, strict=True)]
 
 
 def install(
-    channels: Sequence[AgentClient],
+    clients: Sequence[AgentClient],
     requirements: str,
     sink: Sink,
     *,
@@ -47,10 +47,10 @@ def install(
     constraints: str = "",
     on_top: bool = False,
 ) -> list[Bootstrapped]:
-    """Install requirements on the hosts of `channels`, once per content, and check that their GPUs can be used.
+    """Install requirements on the hosts of `clients`, once per content, and check that their GPUs can be used.
 
     Args:
-        channels: The agents.
+        clients: The agents.
         requirements: Text of a pip requirements file; empty: nothing is installed.
         sink: Takes BootstrapProgress.
         gpus: Number of GPUs that must be usable on each host; 0: GPUs are not checked.
@@ -64,18 +64,18 @@ def install(
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
 
-    def install_on(channel: AgentClient) -> Bootstrapped:
-        host = channel.host
+    def install_on(client: AgentClient) -> Bootstrapped:
+        host = client.host
 
         def report(step: BootstrapStep) -> None:
             sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         request = Bootstrap(requirements, host.python, gpus, constraints, on_top)
-        answer = channel.bootstrap(request, report)
+        answer = client.bootstrap(request, report)
         sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
-    return ask(channels, install_on, "make the hosts ready")
+    return call_all(clients, install_on, "make the hosts ready")
 
 
 def summary(answer: Bootstrapped) -> str:

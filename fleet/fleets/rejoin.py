@@ -39,37 +39,37 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
         Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
     """
     with opened(record.slots, directory.key) as outcomes:
-        channels = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
+        clients = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
         try:
-            reports = newest_reports(list(channels.values()), started=record.last_job).by_host
+            reports = newest_reports(list(clients.values()), started=record.last_job).by_host
         except FleetError:
             return []
         source, missing = missing_slots(reports)
-        return [name for name in missing if name in channels and _join(name, source, reports, channels, record, sink)]
+        return [name for name in missing if name in clients and _join(name, source, reports, clients, record, sink)]
 
 
 def _join(
     name: str,
     source: str,
     reports: Mapping[str, JobReport],
-    channels: Mapping[str, AgentClient],
+    clients: Mapping[str, AgentClient],
     record: FleetRecord,
     sink: Sink,
 ) -> bool:
 
     job = reports[source].job
     try:
-        join_info, python = channels[source].get_join_info(GetJoinInfo(job, source)), ""
+        join_info, python = clients[source].get_join_info(GetJoinInfo(job, source)), ""
         commit = join_info.commit
         if commit.requirements:
             (installed,) = install(
-                [channels[name]], commit.requirements, sink, constraints=commit.constraints, on_top=True
+                [clients[name]], commit.requirements, sink, constraints=commit.constraints, on_top=True
             )
             python = installed.python
-        channels[name].join(
+        clients[name].join(
             join_info,
             name,
-            channels[source],
+            clients[source],
             lambda prepared, env: moved_share(env, prepared.gpus, (source, name), record.tasks_per_host),
             python,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
-from fleet.fleets.agents import ask_each, opened
+from fleet.fleets.agents import call_each, opened
 from fleet.remote.fanout import errors_by_host, values_of
 from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider
@@ -33,7 +33,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
     with opened(hosts, key) as opening:
-        outcomes = ask_each(values_of(opening), lambda channel: channel.release(Release()))
+        outcomes = call_each(values_of(opening), lambda client: client.release(Release()))
     failed = errors_by_host((*opening, *outcomes))
     for outcome in outcomes:
         if outcome.error is None:

@@ -23,7 +23,7 @@ from provision.model import Host, Instance, InstanceState, Plan
 from provision.planner import plan
 from provision.provider import Provider
 
-FIRST_LOOK_S = 1.0
+FIRST_PROBE_S = 1.0
 """Delay after the loss of a host until its provider is queried."""
 
 _LONGEST_PAUSE_S = 30.0
@@ -175,8 +175,8 @@ def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, 
             yield record, raise_failures(outcomes, "reach the fleet")
             return
     record = repair_instances(record, fleet.directory, fleet.services, sink)
-    with open_agents(record.slots, key, access) as channels:
-        yield record, channels
+    with open_agents(record.slots, key, access) as clients:
+        yield record, clients
 
 
 @contextlib.contextmanager
@@ -259,13 +259,13 @@ class Repairer:
             self._bug = error
 
     def _repair_lost(self) -> None:
-        pause_s = FIRST_LOOK_S
+        pause_s = FIRST_PROBE_S
         last_message = ""
         while not self._closed.is_set():
             with self._change:
                 self._change.wait_for(lambda: self._lost or self._closed.is_set())
             if self._closed.wait(pause_s) or not self._still_lost():
-                pause_s, last_message = FIRST_LOOK_S, ""
+                pause_s, last_message = FIRST_PROBE_S, ""
                 continue
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             last_message = self._try(pause_s, last_message)

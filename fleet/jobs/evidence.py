@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.fleets.agents import ask_each
-from fleet.jobs.alone import alone_warning
+from fleet.fleets.agents import call_each
+from fleet.jobs.independence import independence_warning
 from fleet.remote.client import AgentClient
 from train.agent.protocol.records import (
     NO_REASON,
@@ -85,12 +85,12 @@ class Evidence:
 
     members: Sequence[Member]
     _attempts: dict[int, dict[str, _Task]] = field(default_factory=dict)  # by slot
-    _judged: dict[str, int] = field(default_factory=dict)  # newest attempt with a verdict, by slot
+    _diagnosed: dict[str, int] = field(default_factory=dict)  # newest attempt with a verdict, by slot
     _tasks: dict[str, str] = field(default_factory=dict)  # the newest of each slot
 
     def add(self, record: object, payload: bytes) -> None:
         """Add a record, and the bytes that followed it."""
-        if not isinstance(record, (Log, TaskState, HangInspection)) or record.attempt < self._judged.get(
+        if not isinstance(record, (Log, TaskState, HangInspection)) or record.attempt < self._diagnosed.get(
             record.slot, 0
         ):
             return
@@ -140,7 +140,7 @@ class Evidence:
         """Return the first cause of a failed attempt, and drop the evidence of earlier attempts."""
         verdict = self._verdict(ended.attempt, Outcome.FAILED, ended)
         for slot in self._attempts.get(ended.attempt, {}):
-            self._judged[slot] = max(self._judged.get(slot, 0), ended.attempt)
+            self._diagnosed[slot] = max(self._diagnosed.get(slot, 0), ended.attempt)
             earlier = [number for number, slots in self._attempts.items() if slot in slots and number < ended.attempt]
             self._forget(slot, earlier)
         return verdict
@@ -149,18 +149,18 @@ class Evidence:
         """Return the first cause of the job's failure, from its last attempt only; None if it did not fail."""
         return self._verdict(result.attempt, result.outcome, result)
 
-    def alone(self, result: JobResult) -> str:
+    def independence_warning(self, result: JobResult) -> str:
         """Return a warning if the tasks of a job that succeeded trained alone; empty if they did not."""
-        took_part = self._took_part(result.attempt, result)
-        return alone_warning(
-            result, [(entry.task, entry.exited.listened if entry.exited else None) for _, entry in took_part]
+        participants = self._participants(result.attempt, result)
+        return independence_warning(
+            result, [(entry.task, entry.exited.listened if entry.exited else None) for _, entry in participants]
         )
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
-        evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._took_part(attempt, end)]
+        evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._participants(attempt, end)]
         return diagnose(evidence, outcome, end.first_failed_task, Reason(end.reason, end.reason_kind))
 
-    def _took_part(self, attempt: int, end: AttemptEnded | JobResult) -> list[tuple[str, _Task]]:
+    def _participants(self, attempt: int, end: AttemptEnded | JobResult) -> list[tuple[str, _Task]]:
         """Return the tasks of an attempt, by slot: those that reported, and those that are named in other reports."""
         slots = self._attempts.get(attempt, {})
         reported = {entry.task for entry in slots.values()}
@@ -190,24 +190,24 @@ class Evidence:
         )
 
 
-def first_cause(members: Sequence[Member], result: JobResult, channels: Sequence[AgentClient]) -> Verdict | None:
+def first_cause(members: Sequence[Member], result: JobResult, clients: Sequence[AgentClient]) -> Verdict | None:
     """Return the first cause of a job's failure; None if it did not fail, or if it ended before any user code ran.
 
     Args:
         members: All slots of the job.
         result: The result of the job.
-        channels: Connections to its agents, which send the start and the end of each log of the last attempt.
+        clients: Connections to its agents, which send the start and the end of each log of the last attempt.
     """
     if not result.started or result.outcome not in (Outcome.FAILED, Outcome.LOST):
         return None
     request = Follow(result.job, "", attempt=max(1, result.attempt), follow=False)
     request = request._replace(head_bytes=LARGEST_HEAD, tail_bytes=LARGEST_TAIL)
 
-    def read(channel: AgentClient) -> list[tuple[Record, bytes]]:
-        return list(channel.follow(request._replace(slot=channel.host.name)))
+    def read(client: AgentClient) -> list[tuple[Record, bytes]]:
+        return list(client.follow(request._replace(slot=client.host.name)))
 
     evidence = Evidence(members)
-    for outcome in ask_each(channels, read):
+    for outcome in call_each(clients, read):
         for record, payload in outcome.value or ():
             evidence.add(record, payload)
     return evidence.verdict(result)

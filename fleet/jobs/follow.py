@@ -41,7 +41,7 @@ from train.diagnosis import Kind, Verdict
 
 Reported = Record | ConnectionLost | ConnectionRestored | Note
 
-_JUDGE_S = 10.0
+_DIAGNOSE_S = 10.0
 """Longest time to wait for the remaining evidence about a failed attempt before its cause is reported, in seconds."""
 
 # An error quotes at most this many rows of the log, so that it fits on a terminal of 80 x 24 with its other parts.
@@ -58,7 +58,7 @@ class Followed:
         directory: Files of its fleet.
         record: Its fleet.
         job: Its identifier.
-        channels: Open connections to the agents on the hosts to follow.
+        clients: Open connections to the agents on the hosts to follow.
         members: All slots of the job, with their tasks of the first attempt.
         tasks: The current task of each slot, if it differs from that in `members`.
         attempts: Largest number of attempts; 0: no limit.
@@ -74,7 +74,7 @@ class Followed:
     directory: FleetDirectory
     record: FleetRecord
     job: str
-    channels: tuple[AgentClient, ...]
+    clients: tuple[AgentClient, ...]
     members: tuple[Member, ...] = ()
     tasks: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 1
@@ -89,7 +89,7 @@ class Followed:
     @property
     def whole(self) -> bool:
         """Return whether the logs of all tasks are followed from their beginning."""
-        return self.logs and self.lines is None and len(self.channels) == len(self.members)
+        return self.logs and self.lines is None and len(self.clients) == len(self.members)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _follower(followed: Followed) -> Follower:
     from fleet.remote.ssh.transport import open_agent
 
     tail = -1 if followed.lines is None else followed.lines
-    channels = {channel.host.name: channel for channel in followed.channels}
+    clients = {client.host.name: client for client in followed.clients}
     requests = [
         (
             host,
@@ -122,7 +122,7 @@ def _follower(followed: Followed) -> Follower:
                 follow=followed.follow,
             ),
         )
-        for host in (*(channel.host for channel in followed.channels), *followed.lost)
+        for host in (*(client.host for client in followed.clients), *followed.lost)
     ]
     repairer = followed.repairer
 
@@ -140,7 +140,7 @@ def _follower(followed: Followed) -> Follower:
     return Follower(
         requests,
         reopen,
-        channels=channels,
+        clients=clients,
         give_up_s=GIVE_UP_S + (repairer.patience_s if repairer is not None else 0.0),
         replaced=repairer is not None,
         check=check,
@@ -187,7 +187,7 @@ class _Ends:
         judge_at: Latest time at which the cause is reported.
     """
 
-    judge_at: float
+    diagnose_at: float
     _reports: dict[tuple[str, str], tuple[AttemptEnded, set[str]]] = field(default_factory=dict)
 
     def add(self, host: str, ended: AttemptEnded) -> bool:
@@ -241,7 +241,7 @@ class _Reporter:
                 self._sink.emit(note)
         if self._followed.repairer is not None:
             _hint(self._followed.repairer, item.host, record)
-        self._judge_what_is_complete()
+        self._diagnose_complete_attempts()
 
     def _job_result(self, host: str, record: JobResult) -> None:
         if host not in self._results or record.outcome is not Outcome.LOST:
@@ -255,7 +255,7 @@ class _Reporter:
 
     def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
         if record.attempt not in self._ended:
-            self._ended[record.attempt] = _Ends(time.monotonic() + _JUDGE_S)
+            self._ended[record.attempt] = _Ends(time.monotonic() + _DIAGNOSE_S)
             if self._followed.whole:
                 self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)
@@ -279,15 +279,15 @@ class _Reporter:
             self._away.pop(host, None)
             self._sink.emit(record)
 
-    def _judge_what_is_complete(self) -> None:
+    def _diagnose_complete_attempts(self) -> None:
         now = time.monotonic() if self._open else 0.0
         for ends in list(self._open.values()):
             ended, hosts = ends.most_reported()
             agreed = 2 * hosts >= len(self._followed.members) - len(self._away)
-            if now >= ends.judge_at or (agreed and self._evidence.complete(ended, self._away)):
-                self._judge(ended)
+            if now >= ends.diagnose_at or (agreed and self._evidence.complete(ended, self._away)):
+                self._diagnose(ended)
 
-    def _judge(self, ended: AttemptEnded) -> None:
+    def _diagnose(self, ended: AttemptEnded) -> None:
         del self._open[ended.attempt]
         verdict = self._evidence.of_attempt(ended)
         if verdict is not None:
@@ -313,7 +313,7 @@ class _Reporter:
     def end(self) -> Ended:
         """Emit the result of the job and its cause, and return both."""
         for ends in list(self._open.values()):
-            self._judge(ends.most_reported()[0])
+            self._diagnose(ends.most_reported()[0])
         attempts = self._followed.attempts
         result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
         if result is None:
@@ -321,9 +321,9 @@ class _Reporter:
         self._sink.emit(publish(result))
         for text in disputes:
             self._sink.emit(Note(text, Level.WARNING))
-        alone = self._evidence.alone(result)
-        if alone:
-            self._sink.emit(Note(alone, Level.WARNING))
+        warning = self._evidence.independence_warning(result)
+        if warning:
+            self._sink.emit(Note(warning, Level.WARNING))
         verdict = self._verdict(result)
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
@@ -332,7 +332,7 @@ class _Reporter:
     def _verdict(self, result: JobResult) -> Verdict | None:
         if self._followed.whole:
             return self._evidence.verdict(result) if result.started else None
-        return first_cause(self._followed.members, result, (*self._followed.channels, *self._followed.others))
+        return first_cause(self._followed.members, result, (*self._followed.clients, *self._followed.others))
 
 
 def _hint(repairer: Repairer, host: str, record: Reported) -> None:
@@ -356,8 +356,8 @@ def _unread(followed: Followed) -> Ended:
         JobNotFinished: the job is still running.
     """
     result = None
-    with contextlib.suppress(FleetError), open_some(followed.record.slots, followed.directory.key) as (channels, _):
-        reports = newest_reports(channels, followed.job).by_host
+    with contextlib.suppress(FleetError), open_some(followed.record.slots, followed.directory.key) as (clients, _):
+        reports = newest_reports(clients, followed.job).by_host
         results = {host: report.result for host, report in reports.items() if report.result is not None}
         result = agree(results, size=len(followed.members), attempts=followed.attempts).result
     if result is None:
@@ -372,7 +372,7 @@ def detached(job: str, why: str = "") -> JobNotFinished:
 
 def until_running(followed: Followed, sink: Sink) -> Ended:
     """Wait until every task runs user code or the job has ended."""
-    waiting = {channel.host.name for channel in followed.channels}
+    waiting = {client.host.name for client in followed.clients}
     waiting -= {member.slot for member in followed.members if not member.task}
 
     def all_run(item: Item) -> bool:

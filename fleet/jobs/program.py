@@ -69,7 +69,7 @@ class ProgramRequest:
 
 
 @dataclass(frozen=True)
-class Found:
+class Inputs:
     """The parts of a program that were found on this computer.
 
     Attributes:
@@ -108,7 +108,7 @@ class Program:
         return needed(self.entry, [item.path for item in self.bundle.entries], self.python_path)
 
 
-def find(request: ProgramRequest) -> Found:
+def find(request: ProgramRequest) -> Inputs:
     """Return the entry point of a program, its requirements, and its data.
 
     Raises:
@@ -118,10 +118,10 @@ def find(request: ProgramRequest) -> Found:
         entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
     data = tuple(parse_data(item) for item in request.data)
-    return Found(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
+    return Inputs(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
 
 
-def collect(inputs: Found, services: Services, python_path: str = "") -> Program:
+def collect(inputs: Inputs, services: Services, python_path: str = "") -> Program:
     """Return the program with all files to upload.
 
     Raises:
@@ -146,23 +146,23 @@ def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
         script_directory = (
             entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
         )
-        places = (directory / REQUIREMENTS for directory in dict.fromkeys((script_directory, entry.workdir)))
-        file = next((path for path in places if path.is_file()), None)
+        directories = (directory / REQUIREMENTS for directory in dict.fromkeys((script_directory, entry.workdir)))
+        file = next((path for path in directories if path.is_file()), None)
     read = read_requirements(file) if file is not None else None
     return read if read is not None and read.text.strip() else None
 
 
-def install_for(program: Program, channels: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
+def install_for(program: Program, clients: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
     """Install missing packages; return the interpreter of each host for the job, by host.
 
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
-    wanted = program.requirements
-    if wanted is None:
-        return {channel.host.name: channel.host.python for channel in channels}
-    answers = install(channels, wanted.text, sink, constraints=wanted.constraints, on_top=True)
-    return {channel.host.name: answer.python for channel, answer in zip(channels, answers, strict=True)}
+    requirements = program.requirements
+    if requirements is None:
+        return {client.host.name: client.host.python for client in clients}
+    answers = install(clients, requirements.text, sink, constraints=requirements.constraints, on_top=True)
+    return {client.host.name: answer.python for client, answer in zip(clients, answers, strict=True)}
 
 
 def preparation(program: Program | None, fleet: str, host: Host, job: str, python: str, *, dry_run: bool) -> Prepare:
@@ -185,7 +185,7 @@ def preparation(program: Program | None, fleet: str, host: Host, job: str, pytho
         python=python,
         dry_run=dry_run,
         program=program.entry.program if program else "",
-        imports=sorted(program.imports.places) if program else [],
+        imports=sorted(program.imports.locations) if program else [],
         import_directories=list(program.imports.directories) if program else [],
     )
 
@@ -258,14 +258,14 @@ def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> It
     if len(findings) > _MOST_FINDINGS:
         yield Note(f"{len(findings) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
     missing = {item.member.slot: item.missing for item in prepared}
-    for text in missing_imports(program.imports.places, missing, program.entry.workdir):
+    for text in missing_imports(program.imports.locations, missing, program.entry.workdir):
         yield Note(text, Level.WARNING)
     if program.imports.note:
         yield Note(program.imports.note)
 
 
 def script_findings(
-    entry: EntryPoint, prepared: Sequence[Prepared], terms: Terms = _TERMS, *, versions_known: bool = True
+    entry: EntryPoint, prepared: Sequence[Prepared], terms: Terms = _TERMS, *, has_final_versions: bool = True
 ) -> list[Finding]:
     """Return the errors and warnings that `fleet lint` reports for a job's sources on these hosts.
 
@@ -275,7 +275,7 @@ def script_findings(
         entry: The entry point of the job.
         prepared: The hosts of the job, one for each worker.
         terms: How the job is run.
-        versions_known: Whether TensorFlow keeps its version, because the job does not install another one first.
+        has_final_versions: Whether TensorFlow keeps its version, because the job does not install another one first.
     """
     texts = _texts(entry)
     if not texts:
@@ -285,7 +285,7 @@ def script_findings(
         next(iter(texts)),
         workers=len(prepared),
         gpus=max(len(item.gpus) for item in prepared),
-        versions=prepared[0].versions if versions_known else None,
+        versions=prepared[0].versions if has_final_versions else None,
         adapt=terms.adapt,
         servers=terms.servers,
     )
@@ -330,21 +330,21 @@ def described(finding: Finding) -> str:
 
 
 def missing_imports(
-    places: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
+    locations: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
 ) -> Iterator[str]:
     """Yield a sentence for each module that hosts lack: ``task.py:3 imports pandas, which worker-[0-1] lack``.
 
     Args:
-        places: The location of each import, by module.
+        locations: The location of each import, by module.
         missing: Modules that are not found, by host.
         workdir: The directory that is uploaded; None: unknown.
     """
-    for module, place in places.items():
+    for module, location in locations.items():
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:
             lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
             verb = "requires" if module == TENSORBOARD else "imports"
-            yield f"{place} {verb} {module}, which {lack}; {advice(module, workdir)}"
+            yield f"{location} {verb} {module}, which {lack}; {advice(module, workdir)}"
 
 
 def shown(entry: EntryPoint) -> str:

@@ -71,5 +71,5 @@ def _begins_again(before: _Epochs, now: Progress) -> bool:
     epoch 1 can then be the first one of the second call.
     """
     unfinished = before.total < 0 or before.last < before.total
-    one_run = before.rising and unfinished and now.epochs == before.total
-    return one_run and now.epoch == before.first and before.first <= 1 and before.last > before.first
+    continued = before.rising and unfinished and now.epochs == before.total
+    return continued and now.epoch == before.first and before.first <= 1 and before.last > before.first

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ask_each, opened
+from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome as HostOutcome
@@ -108,7 +108,7 @@ class StoredJobs:
             pulled=self._pulled(),
             directory=self.local.directory,
             paths=tuple(f"{task.host.name}:{task.stored.path}" for task in self.tasks),
-            results=tuple(place for task in self.tasks for place in places(task, rented=rented)),
+            results=tuple(location for task in self.tasks for location in result_locations(task, rented=rented)),
         )
 
     def _pulled(self) -> str:
@@ -154,7 +154,7 @@ def survey(record: FleetRecord, directory: FleetDirectory, access: Access | None
 
 
 def survey_agents(
-    channels: Sequence[AgentClient],
+    clients: Sequence[AgentClient],
     directory: FleetDirectory,
     jobs: Sequence[str] = (),
     unreached: Iterable[HostOutcome[AgentClient]] = (),
@@ -162,12 +162,12 @@ def survey_agents(
     """Ask agents for the results of `jobs`; of all jobs if `jobs` is empty.
 
     Args:
-        channels: The agents.
+        clients: The agents.
         directory: State directory of the fleet.
         jobs: The jobs.
         unreached: The outcomes of connecting; errors among them are added to those of agents that do not answer.
     """
-    outcomes = ask_each(channels, lambda channel: list_jobs(channel, jobs))
+    outcomes = call_each(clients, lambda client: list_jobs(client, jobs))
     stores = [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]
     return survey_of(stores, directory, {**errors_by_host(unreached), **errors_by_host(outcomes)})
 
@@ -221,7 +221,7 @@ def _task_names(stored: Sequence[StoredJob]) -> list[str]:
     return [instance_name(at) for at in range(len(stored))]
 
 
-def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultLocation]:
+def result_locations(task: StoredTask, *, rented: bool = True) -> Iterable[ResultLocation]:
     """Yield the locations of a task's results."""
     for use in task.stored.areas:
         if rented or not use.outside:
@@ -229,7 +229,7 @@ def places(task: StoredTask, *, rented: bool = True) -> Iterable[ResultLocation]
 
 
 def report_results(
-    record: FleetRecord, directory: FleetDirectory, job: str, channels: Sequence[AgentClient], sink: Sink
+    record: FleetRecord, directory: FleetDirectory, job: str, clients: Sequence[AgentClient], sink: Sink
 ) -> None:
     """Emit the locations of the results of a job that has ended, and how to pull them; nothing if it only has a log.
 
@@ -237,26 +237,26 @@ def report_results(
         record: The fleet.
         directory: State directory of the fleet.
         job: The job.
-        channels: Connections to the agents of its hosts or slots; broken ones are skipped.
+        clients: Connections to the agents of its hosts or slots; broken ones are skipped.
         sink: Takes the event.
     """
     with contextlib.suppress(FleetError, KeyboardInterrupt):  # the end of the job must still be reported
-        stored_job = survey_agents(channels, directory, [job]).find(job)
+        stored_job = survey_agents(clients, directory, [job]).find(job)
         if stored_job is None:
             return
-        hosts = {place.name: record.hosts[at // record.tasks_per_host].name for at, place in enumerate(record.slots)}
+        hosts = {slot.name: record.hosts[at // record.tasks_per_host].name for at, slot in enumerate(record.slots)}
         results = tuple(
-            replace(place, host=hosts.get(place.host, place.host))
+            replace(location, host=hosts.get(location.host, location.host))
             for task in stored_job.tasks
-            for place in places(task)
+            for location in result_locations(task)
         )
-        if any(place.kind != Area.LOGS.value for place in results):
+        if any(location.kind != Area.LOGS.value for location in results):
             sink.emit(
                 ResultsFound(
                     fleet=record.spec.name,
                     job=job,
-                    files=sum(place.files for place in results),
-                    size=sum(place.size for place in results),
+                    files=sum(location.files for location in results),
+                    size=sum(location.size for location in results),
                     results=results,
                     next_step=Step("pull", job).text(record.spec.name),
                 )

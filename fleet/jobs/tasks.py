@@ -60,21 +60,21 @@ def _mistakes(types: TaskTypes, hosts: int, slots: int) -> Iterator[tuple[str, s
     # A chief alone trains, but under ParameterServerStrategy it has no worker to give work to.
     fewest = 0 if types.chief and not types.ps else 1
     if types.others and slots < types.others + fewest:
-        asked = [
+        requested = [
             *(["--chief"] if types.chief else []),
             *([f"--ps {types.ps}"] if types.ps else []),
             *(["--evaluator"] if types.evaluator else []),
         ]
-        wanted = types.others + fewest
-        needs = "need" if len(asked) > 1 else "needs"
-        room, more = counted(hosts, "host"), hosts + wanted - max(0, slots)
+        needed = types.others + fewest
+        needs = "need" if len(requested) > 1 else "needs"
+        room, more = counted(hosts, "host"), hosts + needed - max(0, slots)
         room += f" with {types.tasks_per_host} tasks each" if types.tasks_per_host > 1 else ""
         worker = " with a worker" if fewest else ""
         yield (
-            f"{' '.join(asked)}{worker} {needs} {counted(wanted, 'task')}, but there is room for {max(0, slots)} "
+            f"{' '.join(requested)}{worker} {needs} {counted(needed, 'task')}, but there is room for {max(0, slots)} "
             f"on {room}",
             f"start a fleet of {counted(more, 'worker')}, or run several tasks on each host",
-            {"--tasks-per-host": str(-(-(wanted + spares) // hosts))},
+            {"--tasks-per-host": str(-(-(needed + spares) // hosts))},
         )
 
 

@@ -29,6 +29,7 @@ from train.agent.protocol.records import (
     Inspect,
     JobReport,
     JoinInfo,
+    NeedContents,
     NeedPip,
     PipWheel,
     Prepare,
@@ -42,7 +43,6 @@ from train.agent.protocol.records import (
     SmokeTestResult,
     Stop,
     Stopped,
-    Want,
     name_of,
 )
 from train.bundled_pip import read_pip_wheel
@@ -191,32 +191,34 @@ class AgentClient:
             UsageError: a file has changed since the bundle was scanned.
         """
 
-        def send(want: Want) -> None:
+        def send(need: NeedContents) -> None:
             if bundle is not None:
-                self._send_contents(want, bundle, on_progress)
-            elif want.objects:
-                raise self.unexpected(want)
+                self._send_contents(need, bundle, on_progress)
+            elif need.objects:
+                raise self.unexpected(need)
 
         return self._prepare(request, send)
 
-    def _prepare(self, request: Prepare, send: Callable[[Want], None]) -> Prepared:
+    def _prepare(self, request: Prepare, send: Callable[[NeedContents], None]) -> Prepared:
         doing = "preparing the task"
         self.transport.send(request, doing=doing)
         record, _ = self.transport.receive(PREPARE_S, doing, long=True)
-        if isinstance(record, Want):
+        if isinstance(record, NeedContents):
             send(record)
             return self._answer(Prepared, PREPARE_S, doing)
         return self._checked(record, Prepared)
 
-    def _send_contents(self, want: Want, bundle: Bundle, on_progress: Callable[[int, int, int], None]) -> None:
-        on_progress(0, want.size, len(want.objects))
-        if not want.objects:
+    def _send_contents(
+        self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None]
+    ) -> None:
+        on_progress(0, need.size, len(need.objects))
+        if not need.objects:
             return
         sent = 0
-        for piece in bundle.compress(want.objects).pieces():
-            self._send_chunk(piece.data, f"receiving the script ({_of(sent, want.size)} sent)")
+        for piece in bundle.compress(need.objects).pieces():
+            self._send_chunk(piece.data, f"receiving the script ({_of(sent, need.size)} sent)")
             sent = piece.raw_end
-            on_progress(sent, want.size, len(want.objects))
+            on_progress(sent, need.size, len(need.objects))
         self._send_chunk(b"", "receiving the script (all of it sent)")
 
     def _send_chunk(self, data: bytes, doing: str) -> None:
@@ -234,11 +236,11 @@ class AgentClient:
 
     def commit(self, request: Commit) -> Committed:
         """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
-        return self._ask(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
+        return self._request(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
 
     def get_join_info(self, request: GetJoinInfo) -> JoinInfo:
         """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""
-        return self._ask(request, JoinInfo, ANSWER_S, "describing the job")
+        return self._request(request, JoinInfo, ANSWER_S, "describing the job")
 
     def join(
         self,
@@ -267,7 +269,7 @@ class AgentClient:
             python=python or self.host.python,
             join=True,
         )
-        answer = self._prepare(preparation, lambda want: self._pass_contents(want, source))
+        answer = self._prepare(preparation, lambda need: self._pass_contents(need, source))
         members = [
             answer.member._replace(task=member.task) if member.slot == name else member for member in commit.members
         ]
@@ -277,11 +279,11 @@ class AgentClient:
         env = variables(answer, commit.env)
         return self.commit(commit._replace(slot=name, members=members, env=env, command=command))
 
-    def _pass_contents(self, want: Want, source: AgentClient) -> None:
-        if not want.objects:
+    def _pass_contents(self, need: NeedContents, source: AgentClient) -> None:
+        if not need.objects:
             return
         doing = "sending the job's files"
-        source.transport.send(FetchContents(want.objects), doing=doing)
+        source.transport.send(FetchContents(need.objects), doing=doing)
         chunk = Chunk(1)
         while chunk.payload:
             record, data = source.transport.receive(ANSWER_S, doing)
@@ -310,7 +312,7 @@ class AgentClient:
 
     def stop(self, request: Stop) -> Stopped:
         """Stop the whole job, of which the host runs a task."""
-        return self._ask(request, Stopped, request.grace_s + STOP_MARGIN_S, "stopping the job")
+        return self._request(request, Stopped, request.grace_s + STOP_MARGIN_S, "stopping the job")
 
     def inspect(self, request: Inspect) -> list[JobReport]:
         """Return the reports of a host about its newest jobs, newest first."""
@@ -330,7 +332,7 @@ class AgentClient:
 
     def release(self, request: Release) -> Released:
         """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
-        return self._ask(request, Released, request.grace_s + _RELEASE_MARGIN_S, "removing the fleet's files")
+        return self._request(request, Released, request.grace_s + _RELEASE_MARGIN_S, "removing the fleet's files")
 
     def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
         """Install missing packages on a host, and check whether its GPUs can be used.
@@ -384,7 +386,7 @@ class AgentClient:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: Record, answer: type[R], deadline_s: float, doing: str) -> R:
+    def _request(self, request: Record, answer: type[R], deadline_s: float, doing: str) -> R:
         self.transport.send(request, doing=doing)
         return self._answer(answer, deadline_s, doing)
 

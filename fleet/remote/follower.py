@@ -29,10 +29,10 @@ _LAST_RETRY_S = 0.05
 _QUEUE_BYTES = 16 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
 _AFTER_RESULT_S = 10.0
-_AFTER_ALONE_S = 60.0
+_AFTER_LONE_RESULT_S = 60.0
 _NO_NEWS_S = 120.0
-_UNHEARD_S = 60.0
-_LOOK_AGAIN_S = 5.0
+_UNANSWERED_S = 60.0
+_PROBE_AGAIN_S = 5.0
 _CLOSE_S = 2.0
 
 
@@ -61,9 +61,9 @@ class Follower:
 
     Args:
         requests: The request for each host.
-        reopen: Opens a channel to a host's agent.
-        channels: Open channels, by name of host. A conversation that ends normally leaves its
-            channel open, for the caller to use and close; the follower closes the others.
+        reopen: Opens a client of a host's agent.
+        clients: Open clients, by name of host. A conversation that ends normally leaves its
+            client open, for the caller to use and close; the follower closes the others.
         give_up_s: Longest absence of a host, in seconds. Once half of the hosts have reported the end of the job,
             a silent connection is replaced after ten seconds, and the host is given up after ten more; after sixty if
             fewer have reported it, or those that did had lost their peers. A host that answers, but whose
@@ -86,7 +86,7 @@ class Follower:
         requests: Sequence[tuple[Host, Follow]],
         reopen: Callable[[Host], AgentClient],
         *,
-        channels: Mapping[str, AgentClient] | None = None,
+        clients: Mapping[str, AgentClient] | None = None,
         give_up_s: float = GIVE_UP_S,
         silence_s: float = ANSWER_S,
         replaced: bool = False,
@@ -96,8 +96,8 @@ class Follower:
         self._queue = _Queue(len(requests))
         names = {host.name for host, _ in requests}
         self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
-        open_channels = channels or {}
-        self._lines = [_Line(host, request, open_channels.get(host.name), self._terms) for host, request in requests]
+        open_clients = clients or {}
+        self._lines = [_Line(host, request, open_clients.get(host.name), self._terms) for host, request in requests]
         threading.Thread(target=self._watch, name="follow-watch", daemon=True).start()
         for line in self._lines:
             line.thread.start()
@@ -112,10 +112,10 @@ class Follower:
         while any(line.thread.is_alive() for line in self._lines) and not terms.closed.wait(1.0):
             confirmed_s, ended_s = (time.monotonic() - at for at in (terms.confirmed_at, terms.ended_at))
             awaited = [] if terms.over.is_set() else [line for line in self._lines if terms.is_open(line.host.name)]
-            unheard = ended_s > _AFTER_ALONE_S and all(line.unheard_s > _UNHEARD_S for line in awaited)
+            all_silent = ended_s > _AFTER_LONE_RESULT_S and all(line.unanswered_s > _UNANSWERED_S for line in awaited)
             for line in self._lines:
                 late = confirmed_s > _NO_NEWS_S and line.without_news_s > _AFTER_RESULT_S
-                line.given_up = line.given_up or late or (unheard and line in awaited)
+                line.given_up = line.given_up or late or (all_silent and line in awaited)
                 if line.given_up or (confirmed_s >= 0 and line.silent_s > _AFTER_RESULT_S):
                     line.sever()
 
@@ -189,7 +189,7 @@ class _Terms:
     def __post_init__(self) -> None:
         self._size = len(self.awaited)
 
-    def learn(self, name: str, result: JobResult) -> None:
+    def add_result(self, name: str, result: JobResult) -> None:
         """Add the report of a host about the end of the job.
 
         A host that had not lost its peers ended together with more than half of them, so at least half of the hosts
@@ -224,14 +224,14 @@ class _Terms:
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
         after_result = max(lost_at, self.confirmed_at) + _AFTER_RESULT_S
-        after_alone = max(lost_at, self.ended_at) + _AFTER_ALONE_S
-        return min(lost_at + self.give_up_s, after_result, after_alone)
+        after_lone_result = max(lost_at, self.ended_at) + _AFTER_LONE_RESULT_S
+        return min(lost_at + self.give_up_s, after_result, after_lone_result)
 
 
 class _Line:
-    """The connection to one host: its thread, its position, and its current channel."""
+    """The connection to one host: its thread, its position, and its current client."""
 
-    def __init__(self, host: Host, request: Follow, channel: AgentClient | None, terms: _Terms) -> None:
+    def __init__(self, host: Host, request: Follow, client: AgentClient | None, terms: _Terms) -> None:
         self.host = host
         self.position = Position(request)
         self.failure: FleetError | None = None
@@ -239,21 +239,21 @@ class _Line:
         self.given_up = False
         self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
         self._follows = request.follow
-        self._channel = channel
-        self._lent = channel  # owned by the caller; left open if the conversation ends normally
+        self._client = client
+        self._external = client  # owned by the caller; left open if the conversation ends normally
         self._terms = terms
         self._lost_at: float | None = None
         self._supervised = True
         self._waiting = False
-        self._heard_at = self._news_at = time.monotonic()
+        self._received_at = self._news_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
-        self.unheard_s = 0.0  # time for which the supervisor has not answered the agent
+        self.unanswered_s = 0.0  # time for which the supervisor has not answered the agent
         self._is_warned = False
 
     @property
     def silent_s(self) -> float:
         """Return the seconds since the last data from the host; 0 while no request is pending."""
-        return 0.0 if self._waiting else time.monotonic() - self._heard_at
+        return 0.0 if self._waiting else time.monotonic() - self._received_at
 
     @property
     def without_news_s(self) -> float:
@@ -262,17 +262,17 @@ class _Line:
 
     def sever(self) -> None:
         """End the current wait of the thread."""
-        channel = self._channel
-        if channel is not None:
-            channel.transport.sever()
+        client = self._client
+        if client is not None:
+            client.transport.sever()
 
     def _run(self) -> None:
         try:
             while not self._terms.closed.is_set():
                 try:
                     self._converse()
-                    if self._channel is self._lent and not self._terms.closed.is_set():
-                        self._channel = None
+                    if self._client is self._external and not self._terms.closed.is_set():
+                        self._client = None
                     return
                 except FleetError as error:
                     if not self._again(error):
@@ -282,30 +282,30 @@ class _Line:
         finally:
             self._terms.settle(self.host.name)
             self._hang_up()
-            self._terms.queue.leave()
+            self._terms.queue.remove_sender()
 
     def _converse(self) -> None:
         """Follow the task until the agent has sent everything, and no further records can come."""
         while not self._terms.closed.is_set():
-            if self._channel is None:
+            if self._client is None:
                 self._terms.check()
-                self._channel = self._terms.reopen(self.host)
+                self._client = self._terms.reopen(self.host)
             if self._terms.closed.is_set():
                 return
             last = self._terms.over.is_set()
-            result = self._follow_once(self._channel)
+            result = self._follow_once(self._client)
             if last or not self._follows or result is None or result.outcome is not JobOutcome.LOST:
                 return
             self._unsupervised(result)
 
-    def _follow_once(self, channel: AgentClient) -> JobResult | None:
+    def _follow_once(self, client: AgentClient) -> JobResult | None:
         """Deliver the records of the agent up to its end; return the result of the job according to this host."""
         result = None
-        self._heard_at = time.monotonic()
-        received = channel.transport.received
-        for record, payload in channel.follow(self.position.request(), self._terms.silence_s):
-            size, received = channel.transport.received - received, channel.transport.received
-            self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
+        received = client.transport.received
+        for record, payload in client.follow(self.position.request(), self._terms.silence_s):
+            size, received = client.transport.received - received, client.transport.received
+            self._received_at = time.monotonic()
             self._check_owner(record)
             self._note_supervisor(record)
             if self._lost_at is not None:
@@ -316,7 +316,7 @@ class _Line:
             new = self._new(record, payload)
             is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
             if new is not None and not isinstance(record, (Progress, Usage)):
-                self._news_at = self._heard_at
+                self._news_at = self._received_at
                 if not self._supervised and not is_loss:
                     self._supervised = True
                     self._terms.expect(self.host.name)
@@ -326,7 +326,7 @@ class _Line:
             if isinstance(record, JobResult):
                 result = record
                 if not is_loss:
-                    self._terms.learn(self.host.name, record)
+                    self._terms.add_result(self.host.name, record)
         return result
 
     def _new(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
@@ -353,14 +353,14 @@ class _Line:
 
     def _note_supervisor(self, record: Record) -> None:
         """Record how long the supervisor has not answered its host, and warn once if that is long."""
-        self.unheard_s = record.unheard_s if isinstance(record, Beat) else 0.0
-        if self.unheard_s <= _UNHEARD_S:
+        self.unanswered_s = record.unanswered_s if isinstance(record, Beat) else 0.0
+        if self.unanswered_s <= _UNANSWERED_S:
             self._is_warned = False
         elif not self._is_warned:
             self._is_warned = True
             text = (
                 f"{where(self.host)} answers, but the agent that supervises {self.position.request().slot} has not "
-                f"answered for {self.unheard_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
+                f"answered for {self.unanswered_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
             )
             self._put(Note(text, Level.WARNING))
 
@@ -369,11 +369,11 @@ class _Line:
         self._terms.check()
         if self._supervised:
             self._supervised = False
-            self._put(ConnectionLost(self.host.name, result.reason, _LOOK_AGAIN_S))
+            self._put(ConnectionLost(self.host.name, result.reason, _PROBE_AGAIN_S))
         self._terms.settle(self.host.name)
         self._waiting = True
-        self._terms.over.wait(_LOOK_AGAIN_S)
-        self._heard_at = time.monotonic()
+        self._terms.over.wait(_PROBE_AGAIN_S)
+        self._received_at = time.monotonic()
         self._waiting = False
 
     def _again(self, error: FleetError) -> bool:
@@ -405,9 +405,9 @@ class _Line:
         return not self._terms.closed.wait(retry_s)
 
     def _hang_up(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _put(
         self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"", *, size: int = 0
@@ -416,7 +416,7 @@ class _Line:
         began, self._waiting = time.monotonic(), True
         taken = self._terms.queue.put(Item(self.host.name, record, payload), size)
         waited_s = time.monotonic() - began
-        self._heard_at += waited_s
+        self._received_at += waited_s
         self._news_at += waited_s
         self._waiting = False
         return taken
@@ -463,7 +463,7 @@ class _Queue:
             self._emptied.notify()
             return item
 
-    def leave(self) -> None:
+    def remove_sender(self) -> None:
         """Record that a sender has put its last item."""
         with self._filled:
             self._senders -= 1

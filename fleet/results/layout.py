@@ -117,18 +117,18 @@ class _Maker:
         self._left_out: dict[tuple[str, str, str], list[str]] = {}
 
     def add(self, prefix: str, entry: FileEntry, source: int, task: str) -> None:
-        below = local_path(entry.path)
-        path = f"{prefix}/{below}"
-        reason = "" if below else "a name that points outside the directory or is too long"
+        relative = local_path(entry.path)
+        path = f"{prefix}/{relative}"
+        reason = "" if relative else "a name that points outside the directory or is too long"
         if entry.kind is EntryKind.FILE and not entry.sha256:
             reason = "a content that cannot be read on the host"
         elif entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
-            self._leave_out(task, "link", "a target outside the directory", entry.path)
+            self._omit(task, "link", "a target outside the directory", entry.path)
             return
-        elif below and not self._is_free(path):
+        elif relative and not self._is_free(path):
             reason = "a name that another file has"
         if reason:
-            self._leave_out(task, "file", reason, entry.path)
+            self._omit(task, "file", reason, entry.path)
             self._layout.lossy.add(source)
             return
         self._directories.update(_parents(path))
@@ -142,7 +142,7 @@ class _Maker:
     def _is_free(self, path: str) -> bool:
         return path not in self._files and path not in self._directories and self._files.isdisjoint(_parents(path))
 
-    def _leave_out(self, task: str, noun: str, reason: str, path: str) -> None:
+    def _omit(self, task: str, noun: str, reason: str, path: str) -> None:
         self._left_out.setdefault((task, noun, reason), []).append(path)
 
     def finish(self) -> Layout:

@@ -35,7 +35,7 @@ _RESERVE = 64 << 20  # free bytes to keep
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class _Known(NamedTuple):
+class _Pulled(NamedTuple):
     sha256: str
     size: int
     mtime_ns: int
@@ -56,7 +56,7 @@ class Target:
     def __init__(self, path: Path, job: str) -> None:
         self.path = path
         self._job = job
-        self._known: dict[str, _Known] = {}
+        self._pulled: dict[str, _Pulled] = {}
         self._written: set[tuple[str, str]] = set()  # paths and hashes of all files that were ever written here
         try:
             self._check()
@@ -64,9 +64,9 @@ class Target:
                 (path.parent / MARK).mkdir(parents=True)
             (path / MARK).mkdir(parents=True, exist_ok=True)
             self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._own = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
+            self._state_directory = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS
-            self._manifest = os.open("manifest", flags, 0o666, dir_fd=self._own)
+            self._manifest = os.open("manifest", flags, 0o666, dir_fd=self._state_directory)
         except OSError as error:
             cause = error.strerror or str(error)
             raise UsageError(
@@ -79,7 +79,7 @@ class Target:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for descriptor in (self._manifest, self._own, self._root):
+        for descriptor in (self._manifest, self._state_directory, self._root):
             os.close(descriptor)
 
     def _check(self) -> None:
@@ -118,7 +118,7 @@ class Target:
             os.write(self._manifest, b"\n")
         for line in _lines(data):
             with contextlib.suppress(KeyError):
-                self._known[line["path"]] = _Known(line["sha256"], line["size"], line["mtime_ns"])
+                self._pulled[line["path"]] = _Pulled(line["sha256"], line["size"], line["mtime_ns"])
                 self._written.add((line["path"], line["sha256"]))
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Target:
             if descriptor is None:
                 return "old"
             status = os.fstat(descriptor)
-            pulled = self._known.get(item.path)
+            pulled = self._pulled.get(item.path)
             as_pulled = pulled is not None and (status.st_size, status.st_mtime_ns) == (pulled.size, pulled.mtime_ns)
             digest = pulled.sha256 if pulled is not None and as_pulled else _digest(descriptor)
             if digest == item.entry.sha256:
@@ -220,11 +220,11 @@ class Target:
                 hint="free some space, or choose a directory on another disk with --to",
             )
 
-    def part(self, item: Item) -> Part:
+    def partial_file(self, item: Item) -> PartialFile:
         """Return the incomplete file of an item, with the data of an interrupted pull."""
-        return Part(self._own, item)
+        return PartialFile(self._state_directory, item)
 
-    def place(self, part: Part, items: Sequence[Item]) -> None:
+    def store(self, file: PartialFile, items: Sequence[Item]) -> None:
         """Rename a complete file to its final name; further items with the same contents get copies.
 
         Raises:
@@ -232,35 +232,35 @@ class Target:
         """
         try:
             for item in items[1:]:
-                copy = f"{part.name}.copy"
-                self._copy(part.name, copy)
+                copy = f"{file.name}.copy"
+                self._copy(file.name, copy)
                 self._rename(copy, item)
-            self._rename(part.name, items[0])
+            self._rename(file.name, items[0])
         except OSError as error:
             raise UsageError(
                 f"{str(self.path / items[0].path)!r} cannot be written", cause=error.strerror or str(error)
             ) from error
 
     def _copy(self, source: str, target: str) -> None:
-        read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._own)
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._own)
+        read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._state_directory)
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._state_directory)
         with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
             shutil.copyfileobj(reader, writer, _PIECE)
 
     def _rename(self, name: str, item: Item) -> None:
         mtime_ns = item.entry.mtime_ns
-        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=self._own, follow_symlinks=False)
+        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=self._state_directory, follow_symlinks=False)
         if item.entry.mode & 0o100:
-            mode = stat.S_IMODE(os.stat(name, dir_fd=self._own).st_mode)
-            os.chmod(name, mode | (mode & 0o444) >> 2, dir_fd=self._own)
+            mode = stat.S_IMODE(os.stat(name, dir_fd=self._state_directory).st_mode)
+            os.chmod(name, mode | (mode & 0o444) >> 2, dir_fd=self._state_directory)
         with self._parent(item.path, make=True) as (directory, last):
             self._note(item, mtime_ns)
-            os.rename(name, last, src_dir_fd=self._own, dst_dir_fd=directory)
+            os.rename(name, last, src_dir_fd=self._state_directory, dst_dir_fd=directory)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
-        self._known[item.path] = _Known(item.entry.sha256, item.entry.size, mtime_ns)
+        self._pulled[item.path] = _Pulled(item.entry.sha256, item.entry.size, mtime_ns)
         self._written.add((item.path, item.entry.sha256))
-        self._write({"path": item.path, **self._known[item.path]._asdict()})
+        self._write({"path": item.path, **self._pulled[item.path]._asdict()})
 
     def link(self, item: Item) -> None:
         """Create a link, or keep an existing one; skip it if it cannot be created."""
@@ -284,7 +284,7 @@ class Target:
         os.sync()
 
 
-class Part:
+class PartialFile:
     """An incomplete file, named by its expected hash.
 
     Attributes:

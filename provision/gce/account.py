@@ -87,8 +87,8 @@ class Account:
 
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
         """Return the operations that a request started; Compute Engine may not list a new one yet."""
-        known_by = float(entry.get("at", 0.0)) + self.api.timing.settle_s
-        for _ in self.api.timing.polls(known_by - time.time()):
+        deadline = float(entry.get("at", 0.0)) + self.api.timing.settle_s
+        for _ in self.api.timing.polls(deadline - time.time()):
             begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") == entry["request_id"]]
             if matches:
@@ -147,9 +147,9 @@ class Account:
             raise ApiError(refused)
 
     @contextlib.contextmanager
-    def errors_while(self, doing: str, place: str = "") -> Iterator[None]:
+    def errors_while(self, doing: str, location: str = "") -> Iterator[None]:
         """Convert errors of the API to the ProviderError that the user reads."""
         try:
             yield
         except ApiError as error:
-            raise diagnose(error.failures, project=self.api.project, place=place, doing=doing) from error
+            raise diagnose(error.failures, project=self.api.project, location=location, doing=doing) from error

@@ -40,11 +40,11 @@ class _Attempt:
         return len(self.region.zones) > 1
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return self.region.name if self.regional else self.region.zones[0]
 
     def __str__(self) -> str:
-        return f"{self.region.name} ({', '.join(self.region.zones)})" if self.regional else self.place
+        return f"{self.region.name} ({', '.join(self.region.zones)})" if self.regional else self.location
 
 
 def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str], progress: Progress) -> None:
@@ -97,10 +97,10 @@ def start(account: Account, resources: Sequence[Json], progress: Progress) -> No
 def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
     """Return the zones, by region, that offer the machine type and GPU."""
     api = account.api
-    looks = [lambda: api.machine_types(cloud.machine_type)]
+    calls = [lambda: api.machine_types(cloud.machine_type)]
     if cloud.gpu:
-        looks.append(lambda: api.accelerator_types(cloud.gpu))
-    zones, *others = ([zone_of(resource) for resource in resources] for resources in api.together(*looks))
+        calls.append(lambda: api.accelerator_types(cloud.gpu))
+    zones, *others = ([zone_of(resource) for resource in resources] for resources in api.together(*calls))
     region = subnetwork_of(cloud.subnetwork).region
     zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
     zones = [zone for zone in zones if region in ("", region_of(zone))]
@@ -139,13 +139,13 @@ def _insert(
             zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
         ]
         attempt = _Attempt(region, names, others)
-        progress(attempt.place, f"requesting {counted(len(names), 'instance')}")
+        progress(attempt.location, f"requesting {counted(len(names), 'instance')}")
         failures, zones_tried = _tried(account, spec, attempt, progress)
         if not failures:
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
-        diagnosis = diagnose(failures, project=account.api.project, place=attempt.place, doing=doing)
-        progress(attempt.place, diagnosis.message.removeprefix(f"{attempt.place} "))
+        diagnosis = diagnose(failures, project=account.api.project, location=attempt.location, doing=doing)
+        progress(attempt.location, diagnosis.message.removeprefix(f"{attempt.location} "))
         reasons[str(attempt)] = diagnosis.message
         if diagnosis.scope is Scope.EVERYTHING:
             raise diagnosis
@@ -157,7 +157,7 @@ def _insert(
         scope = Scope.ZONE if diagnosis.scope is Scope.RETRY else diagnosis.scope
         if scope is Scope.ZONE and attempt.regional:
             # Compute Engine chose one of several zones; it did not try the others.
-            search = search.one_by_one(region, zones_tried, diagnosis.zones)
+            search = search.each_separately(region, zones_tried, diagnosis.zones)
         else:
             search = search.skip(region, scope, diagnosis.zones)
     if diagnosis is not None and len(reasons) == 1:
@@ -178,7 +178,7 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
     return ProviderError(
         ErrorKind.CAPACITY,
         f"no capacity for {instances} in {len(reasons)} attempts",
-        cause="; ".join(f"{place}: {reason}" for place, reason in reasons.items()),
+        cause="; ".join(f"{location}: {reason}" for location, reason in reasons.items()),
         hint="--retry-until-up waits for capacity; or allow other zones (--zone)",
         again={"--retry-until-up": True},
     )
@@ -205,8 +205,10 @@ def _tried(
     )
     names, zones = list(attempt.names.values()), list(attempt.region.zones)
     try:
-        with account.insertion(spec.name, "bulkInsert", place=attempt.place, zones=zones, names=names) as request_id:
-            operation = account.api.bulk_insert(attempt.place, body, request_id, regional=attempt.regional)
+        with account.insertion(
+            spec.name, "bulkInsert", location=attempt.location, zones=zones, names=names
+        ) as request_id:
+            operation = account.api.bulk_insert(attempt.location, body, request_id, regional=attempt.regional)
             operation = account.api.wait(operation, f"creating instances in {attempt}")
             failures = from_operation(operation)
             tried = zones_tried(operation)

@@ -37,16 +37,16 @@ def of_instance(resource: Json) -> Orphan:
     return _labelled("instance", resource, zone_of(resource))
 
 
-def _labelled(kind: str, resource: Json, place: str) -> Orphan:
+def _labelled(kind: str, resource: Json, location: str) -> Orphan:
     labels = resource.get("labels", {})
-    usd_h = price(cloud_of(resource), place) or 0.0 if kind == "instance" else 0.0
+    usd_h = price(cloud_of(resource), location) or 0.0 if kind == "instance" else 0.0
     return Orphan(
         fleet=str(labels.get("fleet", "")),
         owner=str(labels.get("fleet-owner", "")),
         user=str(labels.get("fleet-user", "")),
         kind=kind,
         name=str(resource["name"]),
-        zone=place,
+        zone=location,
         created_at=seconds(str(resource.get("creationTimestamp", ""))),
         price_usd_h=usd_h,
     )
@@ -122,18 +122,18 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     names = {key: our_name(resource) for key, resource in left.items()}
     for name in names.values():
         progress(name, "deleting")
-    _ask(account, [of_instance(resource) for resource in targets])
+    _request(account, [of_instance(resource) for resource in targets])
     fleets = {str(resource["labels"]["fleet"]) for resource in targets}
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
-    def look() -> list[Orphan]:
+    def list_remaining() -> list[Orphan]:
         existing = {str(resource["id"]): resource for resource in account.api.instances(query)}
         for key in [key for key in left if key not in existing]:
             del left[key]
             progress(names[key], "deleted")
         return [of_instance(existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
 
-    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(names.values())}")
+    _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
 
 
 def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
@@ -143,27 +143,29 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
         ApiError: a resource could not be deleted, or is not gone in time.
     """
     for kinds in (("instance", "firewall rule"), ("disk", "address")):
-        part = [orphan for orphan in targets if orphan.kind in kinds]
-        if part:
-            _delete_part(account, part)
+        group = [orphan for orphan in targets if orphan.kind in kinds]
+        if group:
+            _delete_group(account, group)
 
 
-def _delete_part(account: Account, part: Sequence[Orphan]) -> None:
-    wanted = {(orphan.kind, orphan.zone, orphan.name) for orphan in part}
-    fleets = {orphan.fleet for orphan in part}
+def _delete_group(account: Account, group: Sequence[Orphan]) -> None:
+    keys = {(orphan.kind, orphan.zone, orphan.name) for orphan in group}
+    fleets = {orphan.fleet for orphan in group}
     query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
-    left: list[Orphan] = list(part)
+    left: list[Orphan] = list(group)
     # A disk that is deleted with its instance may be gone already.
-    _ask(account, part)
+    _request(account, group)
 
-    def look() -> list[Orphan]:
-        left[:] = [orphan for orphan in things(account, query) if (orphan.kind, orphan.zone, orphan.name) in wanted]
+    def list_remaining() -> list[Orphan]:
+        left[:] = [orphan for orphan in things(account, query) if (orphan.kind, orphan.zone, orphan.name) in keys]
         return list(left)
 
-    _await_gone(account, look, lambda: bool(left), f"deleting {', '.join(sorted(orphan.name for orphan in part))}")
+    _await_gone(
+        account, list_remaining, lambda: bool(left), f"deleting {', '.join(sorted(orphan.name for orphan in group))}"
+    )
 
 
-def _ask(account: Account, targets: Sequence[Orphan]) -> None:
+def _request(account: Account, targets: Sequence[Orphan]) -> None:
     """Request the deletion of resources, all in one request.
 
     Raises:
@@ -185,8 +187,10 @@ def _in_use(body: Any) -> bool:
     return "resourceInUseByAnotherResource" in str(body)
 
 
-def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callable[[], bool], activity: str) -> None:
-    """Wait until nothing is left; repeat the deletion of resources that `look` returns.
+def _await_gone(
+    account: Account, list_remaining: Callable[[], list[Orphan]], more: Callable[[], bool], activity: str
+) -> None:
+    """Wait until nothing is left; repeat the deletion of resources that `list_remaining` returns.
 
     Raises:
         ApiError: it takes too long, or a deletion is refused permanently.
@@ -195,9 +199,9 @@ def _await_gone(account: Account, look: Callable[[], list[Orphan]], more: Callab
 
     def are_gone() -> bool:
         nonlocal again
-        idle = look()
+        idle = list_remaining()
         if idle and more() and time.monotonic() > again:
-            _ask(account, idle)
+            _request(account, idle)
             again = time.monotonic() + account.api.timing.again_s
         return not more()
 

@@ -137,11 +137,11 @@ _DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d
 
 @dataclass(frozen=True)
 class _Case:
-    """A failure with the project, place, and activity of its call."""
+    """A failure with the project, location, and activity of its call."""
 
     failure: Failure
     project: str
-    place: str
+    location: str
     doing: str
 
     @property
@@ -164,15 +164,15 @@ class _Case:
     @property
     def could_not(self) -> str:
         """Return the start of a message, ``could not create 2 instances in us-central1-a``."""
-        return f"could not {self.doing}" + (f" in {self.place}" if self.place else "")
+        return f"could not {self.doing}" + (f" in {self.location}" if self.location else "")
 
     @property
     def here(self) -> str:
-        return self.place or f"project {self.project}"
+        return self.location or f"project {self.project}"
 
     @property
     def region(self) -> str:
-        return region_of(self.place) if is_zone(self.place) else self.place
+        return region_of(self.location) if is_zone(self.location) else self.location
 
     @property
     def reasons(self) -> frozenset[str]:
@@ -293,16 +293,16 @@ class _Rule:
         )
 
 
-def diagnose(failures: Sequence[Failure], *, project: str, place: str, doing: str) -> Diagnosis:
+def diagnose(failures: Sequence[Failure], *, project: str, location: str, doing: str) -> Diagnosis:
     """Return the diagnosis of all failures of one call; the most specific failure decides.
 
     Args:
         failures: Failures that the answer reports.
         project: Project of the call.
-        place: Zone or region of the call; empty: it has none.
+        location: Zone or region of the call; empty: it has none.
         doing: Purpose of the call, ``create 2 instances``.
     """
-    cases = [_Case(failure, project, place, doing) for failure in failures or (Failure(),)]
+    cases = [_Case(failure, project, location, doing) for failure in failures or (Failure(),)]
     zones = tuple(dict.fromkeys(zone for case in cases for zone in case.zones_available))
     diagnoses = (rule(case) for rule in _RULES for case in cases)
     return replace(next(filter(None, diagnoses), _unknown(cases[0])), zones=zones)
@@ -494,7 +494,7 @@ def _quota(case: _Case) -> Diagnosis | None:
     everywhere = metric.replace("-per-project", "").upper().replace("-", "_") in _GLOBAL_QUOTAS or (
         "globally" in case.text
     )
-    where = " in all regions together" if everywhere else f" in {case.region}" if case.place else ""
+    where = " in all regions together" if everywhere else f" in {case.region}" if case.location else ""
     return Diagnosis(
         ErrorKind.QUOTA,
         f"{case.could_not}: the quota {metric or '(unnamed)'} of project {case.project}{allows}{where}",

@@ -87,7 +87,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         ProviderError: there are no credentials, or no zone is left.
     """
     count, api = len(names), account.api
-    looks: list[Callable[[], Any]] = [
+    calls: list[Callable[[], Any]] = [
         api.get_project,
         api.regions,
         lambda: account.resources(spec.name),
@@ -95,7 +95,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
     ]
-    project, region_resources, existing, *_, sources = api.together(*looks)
+    project, region_resources, existing, *_, sources = api.together(*calls)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
     pinned = sorted({zone_of(resource) for resource in existing})
@@ -124,12 +124,12 @@ def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
         ]
     if not cloud.external:
         return []
-    places = ", ".join(sources)
+    addresses = ", ".join(sources)
     if cloud.ssh_from:
-        return [f"SSH is open to {places}"]
+        return [f"SSH is open to {addresses}"]
     if len(sources) > 1:
-        return [f"SSH is open to {places}: this computer has several addresses; --ssh-from limits it to one"]
-    return [f"SSH is open to {places}, the address of this computer"]
+        return [f"SSH is open to {addresses}: this computer has several addresses; --ssh-from limits it to one"]
+    return [f"SSH is open to {addresses}, the address of this computer"]
 
 
 class _Quotas:
@@ -188,7 +188,7 @@ def _finding(account: Account, subject: str, check: Callable[[], str]) -> Findin
     try:
         return Finding(subject, True, check())
     except ApiError as error:
-        diagnosis = diagnose(error.failures, project=_project(account), place="", doing=f"check the {subject}")
+        diagnosis = diagnose(error.failures, project=_project(account), location="", doing=f"check the {subject}")
         # If nothing answers, the credentials are not to blame but the connection.
         return diagnosis.finding("connection" if subject == "credentials" and not error.status else subject)
     except ProviderError as error:

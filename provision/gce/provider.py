@@ -169,11 +169,11 @@ class GceProvider(Provider):
         cloud = _options(spec)
         with self._account.errors_while("list the instances"):
             existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
-            wanted = [(worker, existing.get(worker.id)) for worker in instances]
+            pairs = [(worker, existing.get(worker.id)) for worker in instances]
             running = [
-                resource for _, resource in wanted if resource is not None and resource.get("status") == "RUNNING"
+                resource for _, resource in pairs if resource is not None and resource.get("status") == "RUNNING"
             ]
-            for worker, resource in wanted:
+            for worker, resource in pairs:
                 if resource not in running:
                     raise _not_running(worker)
             late = creation.fetch_keys(self._account, running)

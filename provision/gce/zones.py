@@ -38,11 +38,11 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]]) -> lis
         offered: Zones by region in which Compute Engine offers such machines.
     """
     if cloud.zones:
-        regions = [_named(cloud, place, offered) for place in cloud.zones]
+        regions = [_named(cloud, location, offered) for location in cloud.zones]
     else:
         regions = [Region(name, _by_price(cloud, zones)) for name, zones in sorted(offered.items()) if zones]
         regions.sort(key=lambda region: _price_order(cloud, region.zones[0]))
-    return [part for region in _without_repetition(regions) for part in _requestable(region)]
+    return [request for region in _without_repetition(regions) for request in _requestable(region)]
 
 
 def _requestable(region: Region) -> Iterator[Region]:
@@ -95,7 +95,7 @@ class Search:
             remaining = tuple(region for region in left if region.zones)
         return replace(self, remaining=_preferring(remaining, frozenset(zones_available)))
 
-    def one_by_one(self, region: Region, tried: Collection[str], zones_available: Iterable[str] = ()) -> Search:
+    def each_separately(self, region: Region, tried: Collection[str], zones_available: Iterable[str] = ()) -> Search:
         """Return the search that remains after a request for any zone of `region` failed: each zone separately.
 
         Args:
@@ -108,12 +108,12 @@ class Search:
         return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
-def _named(cloud: GceOptions, place: str, offered: Mapping[str, Collection[str]]) -> Region:
+def _named(cloud: GceOptions, location: str, offered: Mapping[str, Collection[str]]) -> Region:
     """Return the zone or region that a user gave; without zones if it does not offer such a machine."""
-    if is_zone(place):
-        name = region_of(place)
-        return Region(name, (place,) if place in offered.get(name, ()) else ())
-    return Region(place, _by_price(cloud, offered.get(place, ())))
+    if is_zone(location):
+        name = region_of(location)
+        return Region(name, (location,) if location in offered.get(name, ()) else ())
+    return Region(location, _by_price(cloud, offered.get(location, ())))
 
 
 def _by_price(cloud: GceOptions, zones: Iterable[str]) -> tuple[str, ...]:

@@ -51,19 +51,19 @@ def listeners(root: Path) -> dict[Path, tuple[int, str]]:
     return listening
 
 
-def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
+def end(ids: Collection[str], *, only_listeners: bool = False) -> None:
     """End every process of the instances `ids`: SIGTERM, listeners first, then SIGKILL, until none is left.
 
     Args:
         ids: IDs of the instances.
-        listeners_alone: Keep the processes that were started through SSH.
+        only_listeners: Keep the processes that were started through SSH.
 
     Raises:
         ProviderError: processes are left after END_TIMEOUT_S.
     """
     started = time.monotonic()
-    asked: set[int] = set()
-    while left := [entry for entry in _listeners_first(ids) if entry[0] or not listeners_alone]:
+    terminated: set[int] = set()
+    while left := [entry for entry in _listeners_first(ids) if entry[0] or not only_listeners]:
         now = time.monotonic() - started
         if now > END_TIMEOUT_S:
             raise ProviderError(
@@ -76,11 +76,11 @@ def end(ids: Collection[str], *, listeners_alone: bool = False) -> None:
             with suppress(ProcessLookupError, PermissionError):  # it has ended
                 if now > GRACE_S:
                     os.kill(pid, signal.SIGKILL)
-                elif pid not in asked:
+                elif pid not in terminated:
                     os.kill(pid, signal.SIGTERM)
-                    asked.add(pid)
+                    terminated.add(pid)
         time.sleep(_POLL_S)
-        for pid in asked:
+        for pid in terminated:
             reap(pid)
 
 

@@ -98,7 +98,7 @@ class LocalProvider(Provider):
         self.delete([existing[name] for name in names if name in existing and name not in whole], progress)
         # A program that ended after it started an sshd and before it wrote the record left an unrecorded sshd.
         again = {whole[name].id for name in names if name in whole and name not in running}
-        processes.end(again, listeners_alone=True)
+        processes.end(again, only_listeners=True)
         self._make_root()
 
         def make(name: str, step: Progress, stopped: Event) -> None:

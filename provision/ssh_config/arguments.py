@@ -106,17 +106,17 @@ class SshOptions:
             raise ValueError("unbalanced quotes") from None
         for letter, value in _options(words):
             if letter == "o":
-                self.give(*_named(value))
+                self.add(*_named(value))
             elif letter == "J":
                 self._jump(value)
             elif letter == "F":
                 self.values.setdefault("config", ssh_path(value))
             elif letter in _LETTERS:
-                self.give(_LETTERS[letter], value)
+                self.add(_LETTERS[letter], value)
             elif letter not in _TUNING_FLAGS | _TUNING_WITH_VALUE:
                 raise ValueError(f"the option -{letter} of ssh is not supported")
 
-    def give(self, name: str, value: str) -> None:
+    def add(self, name: str, value: str) -> None:
         """Add one option of ssh_config, ``name`` in lower case.
 
         Raises:

@@ -33,7 +33,7 @@ def known_keys(name: str, files: Sequence[str]) -> KnownKeys:
     Raises:
         SshConfigError: ssh-keygen is missing, or does not read a file.
     """
-    lines = [(file, *entry) for file in files if Path(file).is_file() for entry in _found(name, file)]
+    lines = [(file, *entry) for file in files if Path(file).is_file() for entry in _matching_lines(name, file)]
     revoked = tuple(key for _, marker, key in lines if marker == "@revoked")
     usable = [
         (file, key)
@@ -48,7 +48,7 @@ def known_keys(name: str, files: Sequence[str]) -> KnownKeys:
     )
 
 
-def _found(name: str, file: str) -> Iterator[tuple[str, str]]:
+def _matching_lines(name: str, file: str) -> Iterator[tuple[str, str]]:
     """Yield the marker and the key of each line of `file` for `name`."""
     for line in run_openssh("ssh-keygen", "-F", name, "-f", file).stdout.splitlines():
         words = line.split()

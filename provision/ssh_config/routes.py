@@ -19,14 +19,14 @@ from pathlib import Path
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, ProviderError
 
-ASK_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
 DEFAULT_AGENT = "SSH_AUTH_SOCK"
 _NONE = ("", "none")
 _PLAIN = re.compile(r"[\w.@:%+\[\]-]*", re.ASCII)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _CHECKING = {"true": "yes", "false": "no", "off": "no"}
 
-Ask = Callable[[Sequence[str]], str]
+RunSsh = Callable[[Sequence[str]], str]
 """Runs a command and returns its output. Raises SshConfigError."""
 
 
@@ -73,11 +73,11 @@ def run_openssh(*command: str) -> subprocess.CompletedProcess[str]:
     """Run an OpenSSH program that reads files of the user, and return its result.
 
     Raises:
-        SshConfigError: it is missing, or does not answer within ASK_TIMEOUT_S.
+        SshConfigError: it is missing, or does not answer within ANSWER_TIMEOUT_S.
     """
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S
         )
     except FileNotFoundError:
         raise SshConfigError(
@@ -90,13 +90,13 @@ def run_openssh(*command: str) -> subprocess.CompletedProcess[str]:
     except subprocess.TimeoutExpired:
         raise SshConfigError(
             ErrorKind.USAGE,
-            f"{shlex.join(command)} did not answer within {ASK_TIMEOUT_S:g} s",
+            f"{shlex.join(command)} did not answer within {ANSWER_TIMEOUT_S:g} s",
             cause="a `Match exec` of your SSH configuration may be blocked" if command[0] == "ssh" else "",
             next_steps=[command],
         ) from None
 
 
-def ask(command: Sequence[str]) -> str:
+def read_configuration(command: Sequence[str]) -> str:
     """Return the output of ``ssh -G``.
 
     Raises:
@@ -114,7 +114,7 @@ def ask(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> Route:
+def resolve_route(name: str, *, options: Sequence[str] = (), run: RunSsh = read_configuration) -> Route:
     """Return the route that `ssh [options] name` would use.
 
     Args:
@@ -126,8 +126,8 @@ def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> 
         SshConfigError: OpenSSH gives no route, or one that is not supported.
     """
     settings = parse(run(("ssh", *options, "-G", "--", name)))
-    address, port = _one(settings, "hostname", name), int(_one(settings, "port", "22"))
-    user, alias = _one(settings, "user", ""), _one(settings, "hostkeyalias", "")
+    address, port = _first(settings, "hostname", name), int(_first(settings, "port", "22"))
+    user, alias = _first(settings, "user", ""), _first(settings, "hostkeyalias", "")
     tokens = {
         "h": address,
         "p": str(port),
@@ -136,24 +136,24 @@ def resolve_route(name: str, *, options: Sequence[str] = (), run: Ask = ask) -> 
         "%": "%",
         "k": alias if alias not in _NONE else name,
     }
-    checking = _one(settings, "stricthostkeychecking", "ask")
-    own_port = port != 22 and alias in _NONE
+    checking = _first(settings, "stricthostkeychecking", "ask")
+    has_other_port = port != 22 and alias in _NONE
     home = home_directory()
-    paths = {**tokens, **_of_this_computer(home), "j": _one(settings, "proxyjump", "")}
+    paths = {**tokens, **_of_this_computer(home), "j": _first(settings, "proxyjump", "")}
     lines = (*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ()))
-    keys = _one(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
+    keys = _first(settings, "pubkeyauthentication", "true") in ("true", "yes", "unbound", "host-bound")
     return Route(
         address=address,
         port=port,
         user=user,
-        key_name=alias if alias not in _NONE else f"[{address}]:{port}" if own_port else address,
-        bare_name=address if own_port else "",
+        key_name=alias if alias not in _NONE else f"[{address}]:{port}" if has_other_port else address,
+        bare_name=address if has_other_port else "",
         identities=tuple(path for path in _paths(settings, "identityfile", paths, home) if keys and _is_key(path)),
         certificates=tuple(
             path for path in _paths(settings, "certificatefile", paths, home) if keys and Path(path).is_file()
         ),
         agent=_agent(settings, paths, home) if keys else "",
-        identities_only=_one(settings, "identitiesonly", "no") == "yes",
+        identities_only=_first(settings, "identitiesonly", "no") == "yes",
         known_hosts=tuple(expanded(path, home) for line in lines for path in _files(line) if path not in _NONE),
         checking=_CHECKING.get(checking, checking),
         proxy=_proxy(settings, tokens, options),
@@ -174,12 +174,12 @@ def parse(text: str) -> dict[str, list[str]]:
     return settings
 
 
-def _one(settings: Mapping[str, Sequence[str]], keyword: str, default: str) -> str:
+def _first(settings: Mapping[str, Sequence[str]], keyword: str, default: str) -> str:
     return settings.get(keyword, (default,))[0]
 
 
 def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], home: Path) -> str:
-    value = _one(settings, "identityagent", DEFAULT_AGENT)
+    value = _first(settings, "identityagent", DEFAULT_AGENT)
     if value == "none":
         return ""
     if value == DEFAULT_AGENT or (value.startswith("$") and not value.startswith("${")):
@@ -255,17 +255,17 @@ def _proxy(
     settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], options: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the program that carries the connection; for ProxyJump it is another ssh."""
-    jump = _one(settings, "proxyjump", "")
+    jump = _first(settings, "proxyjump", "")
     if jump not in _NONE:
         *before, near = jump.split(",")
         earlier = ("-J", ",".join(before)) if before else ()
         target = f"[{tokens['h']}]:{tokens['p']}"
         config = _config(options)
         return ("ssh", *config, "-o", "BatchMode=yes", *earlier, *_jump(near), "-W", target, "--", _jump_host(near))
-    command = _one(settings, "proxycommand", "")
+    command = _first(settings, "proxycommand", "")
     if command in _NONE:
         return ()
-    if _one(settings, "proxyusefdpass", "no") == "yes":
+    if _first(settings, "proxyusefdpass", "no") == "yes":
         raise SshConfigError(
             ErrorKind.USAGE,
             f"ProxyUseFdpass is not supported for {tokens['n']}",

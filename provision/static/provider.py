@@ -106,7 +106,7 @@ class StaticProvider(Provider):
                     "is not confirmed",
                     next_steps=[("fleet", "up")],
                 )
-        _refuse_one_machine(assignments, hosts)
+        _check_machines_differ(assignments, hosts)
         return hosts
 
     def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
@@ -234,7 +234,7 @@ def _unknown_host(assignment: Assignment, host: Host, route: Route, entries: Kno
     )
 
 
-def _refuse_one_machine(assignments: Sequence[Assignment], hosts: Sequence[Host]) -> None:
+def _check_machines_differ(assignments: Sequence[Assignment], hosts: Sequence[Host]) -> None:
     seen: dict[str, Assignment] = {}
     for assignment, host in zip(assignments, hosts, strict=True):
         other = seen.setdefault(host.host_key, assignment)

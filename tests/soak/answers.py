@@ -97,8 +97,8 @@ class Sent:
         return SimpleNamespace(is_active=lambda: True)
 
 
-def channel(pieces: Iterator[bytes], number: int = 1) -> AgentClient:
-    """Return a channel to a host that sends these bytes."""
+def client(pieces: Iterator[bytes], number: int = 1) -> AgentClient:
+    """Return a client of a host that sends these bytes."""
     connection = SimpleNamespace(host=host(number), sever=lambda: None, close=lambda: None)
     transport = SSHTransport(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
     return AgentClient(transport, connection.host, _first(records.Hello))
@@ -173,19 +173,19 @@ def fuzz_answers(mangler: Mangler, rounds: int) -> None:
     for _ in range(rounds):
         ask, sent = mangler.random.choice(_plain_answers(mangler))
         with contextlib.suppress(FleetError):
-            ask(channel(sent))
+            ask(client(sent))
 
 
 def fuzz_reports(mangler: Mangler, rounds: int) -> None:
     """Send reports on jobs; check that a damaged one changes only the status of its host."""
     with _refused():
-        results.list_jobs(channel(endless(_large_job)))
+        results.list_jobs(client(endless(_large_job)))
     with _refused():
-        channel(endless(_large_report)).inspect(records.Inspect(1))
+        client(endless(_large_report)).inspect(records.Inspect(1))
     true = [_REPORT._replace(slot=f"worker-{number}") for number in (0, 2)]
     for _ in range(rounds):
         with contextlib.suppress(FleetError):
-            states = channel(damaged(mangler, _REPORT, records.End())).inspect(records.Inspect(1))
+            states = client(damaged(mangler, _REPORT, records.End())).inspect(records.Inspect(1))
             status = job_status([*true, *states], JOB)
             assert status is not None
             assert status.result is not None
@@ -193,9 +193,7 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             JsonSink(BytesIO()).emit(_status(status))
             render_status([_status(status)], now=1e9)
         with contextlib.suppress(FleetError):
-            store = results.list_jobs(
-                channel(damaged(mangler, _STORED, _first(records.Beat), _disk(), records.End()))
-            )
+            store = results.list_jobs(client(damaged(mangler, _STORED, _first(records.Beat), _disk(), records.End())))
             others = [(host(n), results.Store((_STORED._replace(slot=f"worker-{n}", report=true[n // 2]),), _disk()))
                       for n in (0, 2)]  # fmt: skip
             survey = survey_of([(host(), store), *others], FleetDirectory(Path("nowhere")), {})
@@ -258,12 +256,12 @@ def _lost(_: Host) -> AgentClient:
 def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.Ended:
     """Follow the job of three hosts, of which worker-1 sends the given bytes."""
     answers = [damaged_by_nothing(task_report("worker-0")), sent, damaged_by_nothing(task_report("worker-2"))]
-    channels = {f"worker-{number}": channel(answer, number) for number, answer in enumerate(answers)}
+    clients = {f"worker-{number}": client(answer, number) for number, answer in enumerate(answers)}
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
-    followed = Followed(FleetDirectory(Path("nowhere")), record, JOB, tuple(channels.values()), tuple(_MEMBERS))
+    followed = Followed(FleetDirectory(Path("nowhere")), record, JOB, tuple(clients.values()), tuple(_MEMBERS))
     telling = following._Reporter(followed, Sinks(consoles))
-    with Follower(requests, _lost, channels=channels, give_up_s=0.0) as follower:
+    with Follower(requests, _lost, clients=clients, give_up_s=0.0) as follower:
         for item in follower:
             telling.add(item)
         telling.report_incomplete(follower.incomplete)
@@ -361,8 +359,8 @@ def fuzz_listings(mangler: Mangler, rounds: int) -> None:
 def _pull(mangler: Mangler, directory: Path) -> str:
     """Copy results of a correct host and of one that sends changed answers; return the error."""
     sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
-    channels = {f"worker-{number}": channel(iter(()), number) for number in range(2)}
-    for agent, session in zip(channels.values(), sessions, strict=True):
+    clients = {f"worker-{number}": client(iter(()), number) for number in range(2)}
+    for agent, session in zip(clients.values(), sessions, strict=True):
         cast("SSHTransport", agent.transport)._session = cast("Any", session)
     tasks = []
     for number in range(2):
@@ -374,7 +372,7 @@ def _pull(mangler: Mangler, directory: Path) -> str:
     (directory / "state").mkdir()
     try:
         with Target(directory / "results", JOB) as target:
-            pull = _Pull(jobs, tasks, channels, target, JsonSink(BytesIO()))
+            pull = _Pull(jobs, tasks, clients, target, JsonSink(BytesIO()))
             pull.run(state, whole=True)
     except FleetError as error:
         return error.message

@@ -75,7 +75,7 @@ def sample_records() -> list[records.Record]:
     usage = records.Usage("worker-1", "worker-1", 1.0, 50.0, 1 << 20, [records.GpuUse(0, 1.0, 2)])
     return [
         records.Hello("a", "3.11", 1, "127.0.0.1"),
-        records.Want(["0" * 64], 5),
+        records.NeedContents(["0" * 64], 5),
         records.Prepared(member, "p", {"python": "3"}, [records.Gpu(0, "T4", 1, "5")], 1, 1, "h", "w"),
         records.Refused(records.Refusal.BUSY, "busy", job="j"),
         records.BootstrapStep("downloading", "x", 1, 2),

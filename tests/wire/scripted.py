@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 
-from train.pack import FAILED, TOO_OLD, WANT_AGENT, AgentArchive
+from train.pack import FAILED, NEED_AGENT, TOO_OLD, AgentArchive
 
 _PRELUDE = '''
 import base64, json, os, sys, time
@@ -37,7 +37,7 @@ def hello():
 COLLECT = """
 hello()
 receive()
-send("want", objects=WANTED, size=SIZE)
+send("need_contents", objects=WANTED, size=SIZE)
 import hashlib, zlib
 inflate, digest = zlib.decompressobj(), hashlib.sha256()
 while True:
@@ -63,7 +63,7 @@ class Scripted:
         settings = "".join(f"{name} = {value!r}\n" for name, value in {"STOPS": {}, **values}.items())
         self._source = _PRELUDE + settings + body
 
-    WANT_AGENT = WANT_AGENT
+    NEED_AGENT = NEED_AGENT
     TOO_OLD = TOO_OLD
     FAILED = FAILED
 
@@ -147,7 +147,7 @@ hello()
 request = receive()
 send("task_state", slot=request["slot"], task=request["slot"], attempt=1, phase="running", at=1.0, pid=7)
 while request["slot"] == "worker-0":
-    send("beat", at=time.time(), attempt=1, unheard_s=61.0)
+    send("beat", at=time.time(), attempt=1, unanswered_s=61.0)
     time.sleep(0.05)
 send("job_result", job=request["job"], attempt=1, outcome=OUTCOME, at=2.0, isolated=ISOLATED)
 send("end")

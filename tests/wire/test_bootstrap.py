@@ -86,11 +86,11 @@ def test_packages_are_installed_once_on_each_host(hosts: Hosts, places: list[Hos
     assert ready(fleet_spec, places, hosts.key, again) == made
     assert again.steps("worker-0") == ["looking at Python", "ready"]
     # From now on the agent runs in the environment, and a task is prepared for it.
-    with open_agent(made[0], hosts.key) as channel:
+    with open_agent(made[0], hosts.key) as client:
         request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
-        answer = channel.prepare(request)
+        answer = client.prepare(request)
         assert answer.versions["tensorflow"] == "2.21.0"
-        (repeated,) = install([channel], "\n".join(fleet_spec.packages), StoringSink())
+        (repeated,) = install([client], "\n".join(fleet_spec.packages), StoringSink())
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 
@@ -123,10 +123,10 @@ def test_a_python_that_pip_does_not_support_is_reported(hosts: Hosts, monkeypatc
     body = "hello()\nreceive()\nsend('need_pip', python='3.8')\nreceive()"
     monkeypatch.setattr(transport_module, "pack", Scripted(body))
     with (
-        open_agent(hosts.hosts[0], hosts.key) as channel,
+        open_agent(hosts.hosts[0], hosts.key) as client,
         pytest.raises(NotReadyError, match=r"has Python 3.8 without pip, and none can be sent to it$") as raised,
     ):
-        channel.bootstrap(Bootstrap("six"), lambda _: None)
+        client.bootstrap(Bootstrap("six"), lambda _: None)
     assert raised.value.cause.endswith("does not have one")
     assert raised.value.hint == "use an image or an interpreter with a newer Python"
 
@@ -157,8 +157,8 @@ receive()
 """
     monkeypatch.setattr(transport_module, "pack", Scripted(body))
     steps: list[BootstrapStep] = []
-    with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(RefusedError) as raised:
-        channel.bootstrap(Bootstrap(gpus=2), steps.append)
+    with open_agent(hosts.hosts[0], hosts.key) as client, pytest.raises(RefusedError) as raised:
+        client.bootstrap(Bootstrap(gpus=2), steps.append)
     assert steps == [BootstrapStep("waiting for the NVIDIA driver", "no devices")]
     assert raised.value.message.endswith(": no driver for 2")
     assert (raised.value.cause, raised.value.hint) == ("its words", "worker-0 suggests: take another image")
@@ -178,10 +178,10 @@ def test_a_host_that_stops_answering_is_reported_with_its_step(
     monkeypatch.setattr(transport_module, "pack", Scripted(f"hello()\nreceive()\n{step}\nreceive()"))
     monkeypatch.setattr(client_module, "STEP_S", 0.3)
     with (
-        open_agent(hosts.hosts[0], hosts.key) as channel,
+        open_agent(hosts.hosts[0], hosts.key) as client,
         pytest.raises(UnreachableError, match=f"did not answer within 0.3 s while {doing}$"),
     ):
-        channel.bootstrap(Bootstrap("six"), lambda _: None)
+        client.bootstrap(Bootstrap("six"), lambda _: None)
 
 
 @pytest.mark.e2e

@@ -114,30 +114,30 @@ def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatc
         assert kinds([item for item in items if item.host == host.name]) == [TaskState, JobResult]
 
 
-def test_an_open_channel_is_used_and_stays_open(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller can send more requests to the same agent, and must close the channel."""
+def test_an_open_client_is_used_and_stays_open(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller can send more requests to the same agent, and must close the client."""
     monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
 
     def never(_: Host) -> AgentClient:
         raise AssertionError
 
-    with open_agent(hosts.hosts[0], hosts.key) as channel:
+    with open_agent(hosts.hosts[0], hosts.key) as client:
         for _ in range(2):
-            with Follower([(hosts.hosts[0], ASK)], never, channels={"worker-0": channel}) as follower:
+            with Follower([(hosts.hosts[0], ASK)], never, clients={"worker-0": client}) as follower:
                 assert text_of(list(follower)) == log.read_bytes()
-            assert is_open(channel)
-    assert not is_open(channel)
+            assert is_open(client)
+    assert not is_open(client)
 
 
-def test_a_channel_is_closed_if_the_follower_is_closed_early(
+def test_a_client_is_closed_if_the_follower_is_closed_early(
     hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the conversation must not be read as the answer to the next request."""
     monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=999, PAUSE=0.01))
-    channel = open_agent(hosts.hosts[0], hosts.key)
-    with Follower([(hosts.hosts[0], ASK)], opener(hosts), channels={"worker-0": channel}) as follower:
+    client = open_agent(hosts.hosts[0], hosts.key)
+    with Follower([(hosts.hosts[0], ASK)], opener(hosts), clients={"worker-0": client}) as follower:
         next(iter(follower))
-    assert not is_open(channel)
+    assert not is_open(client)
 
 
 def test_a_killed_connection_continues_at_the_same_byte(
@@ -280,7 +280,7 @@ def test_a_host_with_a_frozen_supervisor_is_given_up_after_an_isolated_result(
 ) -> None:
     """Its sshd and a new agent answer, so that no connection is silent."""
     monkeypatch.setattr(transport_module, "pack", Scripted(SILENT_SUPERVISOR, OUTCOME="failed", ISOLATED=True))
-    monkeypatch.setattr("fleet.remote.follower._AFTER_ALONE_S", 0.5)
+    monkeypatch.setattr("fleet.remote.follower._AFTER_LONE_RESULT_S", 0.5)
     asks = [(host, Follow("job-1", host.name, attempt=1)) for host in hosts.hosts[:2]]
     with Follower(asks, opener(hosts)) as follower:
         items = list(follower)
@@ -309,15 +309,15 @@ for number in range(400):
 def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, empty: Path) -> None:
     (empty / "task.py").write_text(TASK)
     host = hosts.hosts[0]
-    channel = open_agent(host, hosts.key)
+    client = open_agent(host, hosts.key)
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
         request = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
-        prepared = channel.prepare(request, bundle, lambda *_: None)
+        prepared = client.prepare(request, bundle, lambda *_: None)
     command = [prepared.python, "task.py", *map(str, BREAKS)]
-    channel.commit(
+    client.commit(
         Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})
     )
-    with Follower([(host, ASK)], opener(hosts), channels={host.name: channel}) as follower:
+    with Follower([(host, ASK)], opener(hosts), clients={host.name: client}) as follower:
         items = broken_three_times(hosts, follower, lambda offset: Path(prepared.workdir, str(offset)).touch())
     log = Path(prepared.workdir).parent / "attempt-1" / "log"
     assert text_of(items) == log.read_bytes()
@@ -393,9 +393,9 @@ def test_a_log_is_received_fast(
     size = 40_000_000 if piece > 100_000 else 2_000_000
     log.write_bytes((b"Epoch 1/5 - loss: 0.1234 " * 5 + b"\n") * (size // 126))
     monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=piece, PAUSE=0))
-    with open_agent(hosts.hosts[0], hosts.key) as channel:
+    with open_agent(hosts.hosts[0], hosts.key) as client:
         began = time.monotonic()
-        received = sum(len(payload) for _, payload in channel.follow(ASK))
+        received = sum(len(payload) for _, payload in client.follow(ASK))
         seconds = time.monotonic() - began
     assert received == log.stat().st_size
     assert received / seconds > rate  # far below the measured rate, far above that of quadratic code
@@ -403,5 +403,5 @@ def test_a_log_is_received_fast(
 
 def test_following_one_host_raises_its_error(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "pack", Scripted("hello()\nreceive()\nsys.exit(7)"))
-    with open_agent(hosts.hosts[0], hosts.key) as channel, pytest.raises(FleetError, match="exit code 7"):
-        list(channel.follow(ASK))
+    with open_agent(hosts.hosts[0], hosts.key) as client, pytest.raises(FleetError, match="exit code 7"):
+        list(client.follow(ASK))

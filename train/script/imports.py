@@ -36,7 +36,7 @@ class Imports:
         directories: Additional absolute directories in which Python searches for modules.
     """
 
-    places: dict[str, str] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     directories: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     opaque = next((change for change in changes if change.opaque), None)
     loose = {name: place for name, place in reading.found.items() if opaque or name in near}
     return Imports(
-        places={name: place for name, place in reading.found.items() if name not in loose},
+        locations={name: place for name, place in reading.found.items() if name not in loose},
         unchecked=loose,
         reason=(opaque or changes[0]).text,
         directories=tuple(

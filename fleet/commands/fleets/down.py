@@ -11,7 +11,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
-from fleet.jobs.results import StoredJobs, places, survey
+from fleet.jobs.results import StoredJobs, result_locations, survey
 from fleet.providers import find_options
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
@@ -191,4 +191,4 @@ def at_stake(
 
 def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
     """Return True if no result of an ended job is lost: external hosts keep those outside the fleet directory."""
-    return all(task.safe or not list(places(task, rented=rented)) for task in job.tasks)
+    return all(task.safe or not list(result_locations(task, rented=rented)) for task in job.tasks)

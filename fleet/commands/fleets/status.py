@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from fleet.errors import DamagedStateError, FleetError, NotFoundError
 from fleet.events import DiskUse, Phase
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ask_each, opened
+from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
-from fleet.jobs.alone import alone_warning
+from fleet.jobs.independence import independence_warning
 from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import errors_by_host, values_of
@@ -122,39 +122,39 @@ def _inspect_hosts(
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
     with opened(record.slots, directory.key, access) as opening:
-        channels = values_of(opening)
-        answers = ask_each(channels, lambda channel: channel.inspect(Inspect(1)))
+        clients = values_of(opening)
+        answers = call_each(clients, lambda client: client.inspect(Inspect(1)))
         errors = {**errors_by_host(opening), **errors_by_host(answers)}
         reports = {answer.host.name: answer.value[0] for answer in answers if answer.value}
         hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
         job = _job_status(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
-            able = [channel for channel in channels if channel.host.name in mine]
+            able = [client for client in clients if client.host.name in mine]
             job = replace(job, verdict=_verdict(list(mine.values()), able))
-        stored = _survey_jobs(record, directory, channels)
+        stored = _survey_jobs(record, directory, clients)
     disks = {disk.host: disk for disk in stored.disks}
     hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
     summaries = [entry.summary() for entry in stored.jobs]
     return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled) for entry in summaries]
 
 
-def _survey_jobs(record: FleetRecord, directory: FleetDirectory, channels: Sequence[AgentClient]) -> Survey:
+def _survey_jobs(record: FleetRecord, directory: FleetDirectory, clients: Sequence[AgentClient]) -> Survey:
     """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
     if record.tasks_per_host > 1:
         return survey(record, directory)
-    return survey_agents(channels, directory)
+    return survey_agents(clients, directory)
 
 
 def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
     return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else host
 
 
-def _verdict(reports: Sequence[JobReport], channels: Sequence[AgentClient]) -> Verdict | None:
+def _verdict(reports: Sequence[JobReport], clients: Sequence[AgentClient]) -> Verdict | None:
     from fleet.jobs.evidence import first_cause
 
     result = result_of(reports)
-    return first_cause(description(reports).members, result, channels) if result is not None else None
+    return first_cause(description(reports).members, result, clients) if result is not None else None
 
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
@@ -191,7 +191,7 @@ def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     first = description(mine)
     tasks = tuple(sorted(map(publish, mine), key=_rank))
     others = newer_jobs({report.slot: report.job for report in reports}, newest)
-    alone = _warning(result, mine) if result is not None else ""
+    warning = _warning(result, mine) if result is not None else ""
     return JobStatus(
         id=newest,
         script=first.name,
@@ -201,7 +201,7 @@ def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
         result=publish(result),
         attempts=first.attempts,
         waits=result is None and _is_waiting(tasks),
-        warning="; ".join(filter(None, (*others, *disputes, alone))),
+        warning="; ".join(filter(None, (*others, *disputes, warning))),
     )
 
 
@@ -210,8 +210,8 @@ def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
     first = description(reports)
     if len(reports) < len(first.members):
         return ""
-    took_part = [report for report in reports if report.task and report.attempt == result.attempt]
-    return alone_warning(result, [(report.task, report.listened) for report in took_part])
+    participants = [report for report in reports if report.task and report.attempt == result.attempt]
+    return independence_warning(result, [(report.task, report.listened) for report in participants])
 
 
 def _is_waiting(tasks: Sequence[TaskStatus]) -> bool:

@@ -58,7 +58,7 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
         spec = _resolve_request(request, record, services)
         provider = services.provider(spec.options)
         before = at_rest(spec.name, provider, services)
-        _check_known(directory, before)
+        _check_key(directory, before)
         steps = plan(spec, before)
         if spec.options.rents and not set(steps.create) <= agreed:
             raise NotReadyError(
@@ -113,7 +113,7 @@ def _confirm_price(
     return frozenset(names)
 
 
-def _check_known(directory: FleetDirectory, before: Sequence[Instance]) -> None:
+def _check_key(directory: FleetDirectory, before: Sequence[Instance]) -> None:
     if before and not directory.key.exists():
         raise NotReadyError(
             f"instances of fleet {before[0].fleet!r} exist, but its SSH key is missing on this computer: "

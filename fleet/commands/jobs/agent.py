@@ -111,31 +111,33 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
             return 0
         try:
             with translate_errors():
-                return _take_part(request, launch, script, sink, environ)
+                return _participate(request, launch, script, sink, environ)
         except KeyboardInterrupt:
             raise CancelledError("interrupted; nothing was started") from None
 
 
-def _take_part(request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]) -> int:
-    """Run this part with the other processes; return the exit code, also if another process reports the error."""
+def _participate(
+    request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]
+) -> int:
+    """Run this process with the others; return the exit code, also if another process reports the error."""
     try:
-        with _open_rendezvous(request, launch, script, environ) as meeting:
-            return _run_part(_Part(request, launch, script, meeting, sink, environ))
+        with _open_rendezvous(request, launch, script, environ) as rendezvous:
+            return _run_process(_Process(request, launch, script, rendezvous, sink, environ))
     except AbandonedError as error:
         return error.code
 
 
-def _run_part(part: _Part) -> int:
-    """Run this part and return its exit code; report a failure to the other processes."""
+def _run_process(process: _Process) -> int:
+    """Run this process and return its exit code; report a failure to the other processes."""
     try:
-        return part.run()
+        return process.run()
     except AbandonedError:
         raise
     except (RendezvousError, FleetError) as error:
-        part.meeting.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
+        process.rendezvous.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
         raise
     except KeyboardInterrupt:
-        part.meeting.abandon("it was interrupted", CancelledError.exit_code)
+        process.rendezvous.abandon("it was interrupted", CancelledError.exit_code)
         raise
 
 
@@ -173,13 +175,13 @@ def _open_rendezvous(
 ) -> Iterator[Rendezvous]:
     """Open the rendezvous with all other processes."""
     nodes = launch.nodes if launch.node(0) or not launch.size else ()
-    party = Participants(launch.rank, launch.size, nodes)
-    meeting: Rendezvous
+    participants = Participants(launch.rank, launch.size, nodes)
+    rendezvous: Rendezvous
     if request.rendezvous.startswith("tcp://"):
         from train.rendezvous.tcp import join_tcp, parse_place
 
         host, port = parse_place(request.rendezvous, launch.nodes[0] if launch.nodes else "")
-        meeting = join_tcp(host, port, party, _secret(request, environ), request.wait_s)
+        rendezvous = join_tcp(host, port, participants, _secret(request, environ), request.wait_s)
     else:
         from train.rendezvous.directory import join_directory
 
@@ -191,11 +193,11 @@ def _open_rendezvous(
         directory = script.directory / (
             Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
         )
-        meeting = join_directory(directory, party, request.wait_s)
+        rendezvous = join_directory(directory, participants, request.wait_s)
     try:
-        yield meeting
+        yield rendezvous
     finally:
-        meeting.close()
+        rendezvous.close()
 
 
 def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
@@ -216,14 +218,14 @@ def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
 
 
 @dataclass
-class _Part:
-    """The part of this process in the job.
+class _Process:
+    """One process of the job, on this node.
 
     Args:
         request: What the user typed.
         launch: Identity of this process.
         script: The script to run.
-        meeting: Rendezvous with the other processes.
+        rendezvous: Rendezvous with the other processes.
         sink: Takes the events.
         environ: Of this process.
     """
@@ -231,7 +233,7 @@ class _Part:
     request: AgentRequest
     launch: Launch
     script: _Script
-    meeting: Rendezvous
+    rendezvous: Rendezvous
     sink: Sink
     environ: Mapping[str, str]
 
@@ -241,7 +243,7 @@ class _Part:
         self._leads = self._rank == 0
         self._node = self.launch.node(self._rank) or socket.gethostname()
         self._hosts: list[str] = []
-        self._one_computer = False
+        self._is_single_host = False
         self._job = ""
         self._mark: Path | None = None  # of rank 0
 
@@ -288,7 +290,7 @@ class _Part:
         Raises:
             NotReadyError: the processes differ.
         """
-        check_policy(self.request.policy, spares=0, hosts=self.meeting.size, link_timeout_s=records.LINK_TIMEOUT_S)
+        check_policy(self.request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=records.LINK_TIMEOUT_S)
         mine: Value = {
             "host": socket.gethostname(),
             "boot": boot_id(),
@@ -300,31 +302,33 @@ class _Part:
             self._job = f"fleet-{self.launch.job}" if self.launch.job else job_id(time.time())
             self._mark = mark(self.request.checkpoint_dir, self.script.directory, self._job)
             mine |= {"job": self._job, "mark": self._mark.name if self._mark else ""}
-        values = self.meeting.gather("hello", mine, self.request.wait_s)
+        values = self.rendezvous.gather("hello", mine, self.request.wait_s)
         self._job = str(values[0]["job"])
         self._hosts = [str(value["host"]) for value in values]
-        self._one_computer = len({(value["host"], value["boot"]) for value in values}) == 1
+        self._is_single_host = len({(value["host"], value["boot"]) for value in values}) == 1
         for key in sorted(mine.keys() - {"host", "boot", "job", "mark"}):
             others = [rank for rank, value in enumerate(values) if value.get(key) != values[0].get(key)]
             if others:
-                name = self._party.names(others)
-                raise self._shared_error(NotReadyError(f"the {key} on {name} is not that of {self._party.name(0)}"))
+                name = self._participants.names(others)
+                raise self._shared_error(
+                    NotReadyError(f"the {key} on {name} is not that of {self._participants.name(0)}")
+                )
         return Copies(self.request.checkpoint_dir, self.script.directory, self._job, str(values[0]["mark"]))
 
     @property
-    def _party(self) -> Participants:
-        return Participants(self._rank, self.meeting.size, tuple(self._hosts))
+    def _participants(self) -> Participants:
+        return Participants(self._rank, self.rendezvous.size, tuple(self._hosts))
 
     def _shared_error(self, error: FleetError) -> Exception:
         """Return the error to raise if all processes see it: rank 0 alone reports it."""
-        return error if self._leads else AbandonedError(self._party.name(0), error.message, error.exit_code)
+        return error if self._leads else AbandonedError(self._participants.name(0), error.message, error.exit_code)
 
     def _address(self) -> str:
-        if self._one_computer:
+        if self._is_single_host:
             return self.request.address or LOOPBACK
         nodes = self.launch.nodes or self._hosts
         hostname = self.launch.node(self._rank) or socket.gethostname()
-        address = self.request.address or self.meeting.address or own_address(hostname, nodes)
+        address = self.request.address or self.rendezvous.address or own_address(hostname, nodes)
         if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
@@ -346,13 +350,13 @@ class _Part:
             )
         )
         mine = {"prepared": records.to_dict(prepared), "sees": copies.shared()}
-        values = self.meeting.gather("prepared", mine, _PREPARED_S)
+        values = self.rendezvous.gather("prepared", mine, _PREPARED_S)
         self._unmark()
         blind = [rank for rank, value in enumerate(values) if not value["sees"]]
         if 0 < len(blind) < len(values) - 1:
-            seen = self._party.names([rank for rank in range(len(values)) if rank not in blind])
+            seen = self._participants.names([rank for rank in range(len(values)) if rank not in blind])
             error = NotReadyError(
-                f"the checkpoint directory is shared by {seen}, but not by {self._party.names(blind)}",
+                f"the checkpoint directory is shared by {seen}, but not by {self._participants.names(blind)}",
                 hint="name a directory that all nodes share, or none: --checkpoint-dir PATH",
             )
             raise self._shared_error(error)
@@ -369,7 +373,7 @@ class _Part:
             job=self._job,
             slot=self._task,
             members=[item.member._replace(task=item.member.slot) for item in prepared],
-            secret=self.meeting.secret,
+            secret=self.rendezvous.secret,
             command=[prepared[self._rank].python, self.script.argument, *self.request.arguments],
             env={"PWD": str(self.script.directory), **choice.env, **outputs, **self.request.env},
             secret_env={},
@@ -395,7 +399,7 @@ class _Part:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
         task.start()
         try:
-            self.meeting.gather("committed", {}, _COMMITTED_S)
+            self.rendezvous.gather("committed", {}, _COMMITTED_S)
         except BaseException:
             task.give_up()
             raise
@@ -419,7 +423,7 @@ class _Part:
         failed = result.started and not ended_well
         local: Value = task.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
-            self.meeting.give("end", local)
+            self.rendezvous.give("end", local)
         try:
             if task.stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {task.stopped_by}")
@@ -428,9 +432,9 @@ class _Part:
                 evidence = self._evidence(commit, local) if local else None
                 cause = evidence.verdict(result) if evidence and failed else None
                 self.sink.emit(publish(result))
-                alone = evidence.alone(result) if evidence else ""
-                if alone:
-                    self.sink.emit(Note(alone, Level.WARNING))
+                warning = evidence.independence_warning(result) if evidence else ""
+                if warning:
+                    self.sink.emit(Note(warning, Level.WARNING))
             _raise_outcome(Ended(result, cause))
         except FleetError as error:
             if self._leads:
@@ -440,7 +444,7 @@ class _Part:
 
     def _evidence(self, commit: records.Commit, local: Value) -> Evidence:
         """Return the evidence of all nodes for the last attempt."""
-        values = self.meeting.collect("end", _COLLECT_S)
+        values = self.rendezvous.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)
         for value in (local, *values.values()):
             evidence.merge(value)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ask_each, fleet_opened, open_agents
+from fleet.fleets.agents import call_each, fleet_opened, open_agents
 from fleet.folding import fold
 from fleet.jobs.ids import job_id
 from fleet.jobs.program import (
@@ -74,8 +74,8 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
-        channels = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
-        check = _Check(request, record, channels, program, sink)
+        clients = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
+        check = _Check(request, record, clients, program, sink)
         problems = check.inspect_hosts()
         if request.local_first_s > 0 and not problems:
             problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
@@ -95,19 +95,19 @@ class _Check:
     Args:
         request: The request of the user.
         record: The fleet.
-        channels: An agent on each host.
+        clients: An agent on each host.
         program: The program to check; None: none.
         sink: Takes the events.
     """
 
     request: CheckRequest
     record: FleetRecord
-    channels: Sequence[AgentClient]
+    clients: Sequence[AgentClient]
     program: Program | None
     sink: Sink
 
     def __post_init__(self) -> None:
-        self._pythons = {channel.host.name: channel.host.python for channel in self.channels}
+        self._pythons = {client.host.name: client.host.python for client in self.clients}
         self._choice = Choice()
         # requirements that are not installed yet
         self._pending = self.program.requirements if self.program else None
@@ -116,12 +116,12 @@ class _Check:
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         if self.program and self.request.local_first_s > 0:
-            self._pythons = install_for(self.program, self.channels, self.sink)
+            self._pythons = install_for(self.program, self.clients, self.sink)
             self._pending = None
 
-        outcomes = ask_each(
-            self.channels,
-            lambda channel: channel.prepare(self._preparation(channel, "check", dry_run=True)._replace(entries=[])),
+        outcomes = call_each(
+            self.clients,
+            lambda client: client.prepare(self._preparation(client, "check", dry_run=True)._replace(entries=[])),
         )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
@@ -130,17 +130,17 @@ class _Check:
         problems += comparison.problems
         notes = list(comparison.warnings)
         if self.program and prepared:
-            places = self._places(self.program)
-            hosts = [dataclasses.replace(host, missing=tuple(filter(places.get, host.missing))) for host in hosts]
+            locations = self._import_locations(self.program)
+            hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
-            problems += missing_imports(places, missing, self.program.entry.workdir)
+            problems += missing_imports(locations, missing, self.program.entry.workdir)
             problems += self._keras(self.program, prepared)
             notes += filter(None, [self.program.imports.note])
             findings = script_findings(
                 self.program.entry,
                 prepared,
                 Terms(adapt=self.request.adapt),
-                versions_known=not self._installs_keras,
+                has_final_versions=not self._installs_keras,
             )
             self._findings = [finding for finding in findings if finding.fails]
             notes += (described(finding) for finding in findings if finding.severity is Severity.WARNING)
@@ -162,19 +162,19 @@ class _Check:
             self.sink.emit(Note(text, Level.WARNING))
         return [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
-    def _places(self, program: Program) -> dict[str, str]:
+    def _import_locations(self, program: Program) -> dict[str, str]:
         """Return the places where the script imports packages that must be installed already."""
         pending = self._pending
-        places = program.imports.places
-        return {name: place for name, place in places.items() if not (pending and pending.brings(name))}
+        locations = program.imports.locations
+        return {name: location for name, location in locations.items() if not (pending and pending.brings(name))}
 
     @property
     def _installs_keras(self) -> bool:
         """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
         return bool(self._pending and self._pending.names.intersection(_KERAS))
 
-    def _preparation(self, channel: AgentClient, job: str, *, dry_run: bool) -> Prepare:
-        host, fleet = channel.host, self.record.spec.name
+    def _preparation(self, client: AgentClient, job: str, *, dry_run: bool) -> Prepare:
+        host, fleet = client.host, self.record.spec.name
         return preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
     def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
@@ -191,7 +191,7 @@ class _Check:
     def run_smoke_tests(self, job: str) -> list[str]:
         """Run the script alone on each host; return a sentence for each failure."""
         problems = []
-        for outcome in ask_each(self.channels, lambda channel: self._run_smoke_test(channel, job)):
+        for outcome in call_each(self.clients, lambda client: self._run_smoke_test(client, job)):
             host, tried = outcome.host.name, outcome.value
             result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
             self.sink.emit(result)
@@ -199,19 +199,19 @@ class _Check:
                 problems.append(f"{host}: {result.message}")
         return problems
 
-    def _run_smoke_test(self, channel: AgentClient, job: str) -> SmokeTestResult:
+    def _run_smoke_test(self, client: AgentClient, job: str) -> SmokeTestResult:
 
-        program, name = self.program, channel.host.name
+        program, name = self.program, client.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
-        prepared = channel.prepare(
-            self._preparation(channel, job, dry_run=False),
+        prepared = client.prepare(
+            self._preparation(client, job, dry_run=False),
             program.bundle,
             lambda *counts: self.sink.emit(PushProgress(name, *counts)),
         )
         command = program.entry.command(prepared.python, self.request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self.request.env}
-        return channel.smoke_test(
+        return client.smoke_test(
             SmokeTest(command, env, self.request.secrets, self.request.local_first_s),
             lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
         )

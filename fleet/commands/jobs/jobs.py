@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fleet.errors import CancelledError, NotFoundError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ask_each, open_some
+from fleet.fleets.agents import call_each, open_some
 from fleet.jobs.results import StoredJobs, Survey, survey_agents
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
@@ -44,8 +44,8 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         UnreachableError: no host answers.
     """
     directory, record = services.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
-        stored = survey_agents(channels, directory, unreached=unreached)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_agents(clients, directory, unreached=unreached)
         chosen = _select_jobs(request, stored)
         if not request.prune:
             listed = JobsListed(
@@ -62,7 +62,7 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
         _confirm(request, to_delete, services)
         names = [job.job for job in to_delete]
-        outcomes = ask_each(channels, lambda channel: prune_jobs(channel, names))
+        outcomes = call_each(clients, lambda client: prune_jobs(client, names))
     deleted = _summarize_deletion(request.fleet, names, values_of(outcomes))
     sink.emit(deleted)
     for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):

@@ -70,14 +70,14 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
     directory, record = services.store.need(request.fleet)
     fleet = ExistingFleet(record, directory, services, "logs")
     with contextlib.ExitStack() as stack:
-        channels, unreached = stack.enter_context(
+        clients, unreached = stack.enter_context(
             open_some(record.slots, directory.key, Access(record.spec, services, sink))
         )
-        newest = newest_reports(channels, request.job, record.last_job)
+        newest = newest_reports(clients, request.job, record.last_job)
         reports = newest.by_host
         unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
-        channels = [channel for channel in channels if channel.host.name not in failed]
+        clients = [client for client in clients if client.host.name not in failed]
         first = description(list(reports.values())) if reports else None
         members = current_members(first.members, reports) if first else ()
         slots = _slots_of(name, record, members)
@@ -101,8 +101,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             directory=directory,
             record=record,
             job=first.job,
-            channels=tuple(channel for channel in channels if channel.host.name in slots),
-            others=tuple(channel for channel in channels if channel.host.name not in slots),
+            clients=tuple(client for client in clients if client.host.name in slots),
+            others=tuple(client for client in clients if client.host.name not in slots),
             members=tuple(first.members),
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
@@ -117,7 +117,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         ended = follow(followed, sink)
         if ended.result is not None:
             directory.note_results(first.job, log_shown=followed.whole)
-            report_results(record, directory, first.job, followed.channels, sink)
+            report_results(record, directory, first.job, followed.clients, sink)
     if lost and not request.follow:
         repair_fleet(fleet, sink)
     return outcome_or_raise(ended)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ask_each, fleet_opened, open_some
+from fleet.fleets.agents import call_each, fleet_opened, open_some
 from fleet.folding import fold
 from fleet.jobs.results import StoredJobs, StoredTask, survey_agents
 from fleet.jobs.tasks import worker_name
@@ -20,7 +20,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.results.layout import Item, Layout, Listed, lay_out
-from fleet.results.target import Part, Target
+from fleet.results.target import PartialFile, Target
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
@@ -64,8 +64,8 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
     """
     name = worker_name(request.worker)
     directory, record = services.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
-        stored = survey_agents(channels, directory, [request.job] if request.job else [], unreached)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_agents(clients, directory, [request.job] if request.job else [], unreached)
         job = stored.find(request.job)
         if job is None:
             _raise_if_silent(stored.silent)
@@ -75,7 +75,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
-            pull = _Pull(job, tasks, {channel.host.name: channel for channel in channels}, target, sink)
+            pull = _Pull(job, tasks, {client.host.name: client for client in clients}, target, sink)
             summary = pull.run(directory, whole=not name and not stored.silent)
     sink.emit(summary)
     if job.is_running:
@@ -123,7 +123,7 @@ class _Pull:
     Args:
         job: The job.
         tasks: Its tasks, the chief first.
-        channels: Conversations with agents, by host.
+        clients: Conversations with agents, by host.
         target: Takes the results.
         sink: Takes the events.
 
@@ -133,7 +133,7 @@ class _Pull:
 
     job: StoredJobs
     tasks: Sequence[StoredTask]
-    channels: Mapping[str, AgentClient]
+    clients: Mapping[str, AgentClient]
     target: Target
     sink: Sink
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
@@ -192,22 +192,22 @@ class _Pull:
         )
 
     def _list(self) -> dict[str, Listing]:
-        def list_host(channel: AgentClient) -> list[tuple[str, Listing]]:
-            meter = _Meter(channel.host.name, 0, self.sink.emit)
-            mine = [task for task in self.tasks if task.host.name == channel.host.name]
-            return [(task.key, list_files(channel, task.stored, meter.listed)) for task in mine]
+        def list_host(client: AgentClient) -> list[tuple[str, Listing]]:
+            meter = _Meter(client.host.name, 0, self.sink.emit)
+            mine = [task for task in self.tasks if task.host.name == client.host.name]
+            return [(task.key, list_files(client, task.stored, meter.listed)) for task in mine]
 
-        listings = self._ask(list_host)
+        listings = self._call_each(list_host)
         return {key: listing for part in listings for key, listing in part}
 
-    def _ask(self, question: Callable[[AgentClient], T]) -> list[T]:
+    def _call_each(self, call: Callable[[AgentClient], T]) -> list[T]:
         """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
 
         Raises:
             FleetError: every host failed.
         """
-        outcomes = ask_each(
-            [self.channels[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], question
+        outcomes = call_each(
+            [self.clients[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], call
         )
         self.failed |= {outcome.host.name: outcome for outcome in outcomes if outcome.error is not None}
         if len(self.failed) == self._hosts:
@@ -223,22 +223,22 @@ class _Pull:
             by_content.setdefault(item.entry.sha256, []).append(item)
         self.target.need_space(missing)
 
-        def receive_from(channel: AgentClient) -> list[Item]:
-            host = channel.host.name
+        def receive_from(client: AgentClient) -> list[Item]:
+            host = client.host.name
             mine = [same for same in by_content.values() if self.tasks[same[0].source].host.name == host]
             meter = _Meter(host, sum(same[0].entry.size for same in mine), self.sink.emit)
             changed = []
             for task in self.tasks:
                 ours = [same for same in mine if self.tasks[same[0].source] is task]
                 for start in range(0, len(ours), _BATCH):
-                    changed += self._receive_batch(channel, task, ours[start : start + _BATCH], meter)
+                    changed += self._receive_batch(client, task, ours[start : start + _BATCH], meter)
             meter.done()
             with self._lock:
                 self._received += meter.received
                 self._received_files += meter.files
             return changed
 
-        changed = [item for part in self._ask(receive_from) for item in part]
+        changed = [item for part in self._call_each(receive_from) for item in part]
         for item in layout.directories:
             self.target.directory(item)
         for item in layout.links:
@@ -246,17 +246,17 @@ class _Pull:
         return changed
 
     def _receive_batch(
-        self, channel: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
+        self, client: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
     ) -> list[Item]:
         parts = [
             FilePart(first.entry.area, first.entry.path, self._offset(first), first.entry.size) for first, *_ in batch
         ]
         changed: list[Item] = []
-        part: Part | None = None
+        part: PartialFile | None = None
         try:
-            for index, data in read_files(channel, task.stored, parts):
+            for index, data in read_files(client, task.stored, parts):
                 if part is None:
-                    part = self.target.part(batch[index][0])
+                    part = self.target.partial_file(batch[index][0])
                     meter.add(part.offset)
                 if isinstance(data, bytes):
                     part.write(data)
@@ -265,7 +265,7 @@ class _Pull:
                 ended, part = part, None
                 if ended.close() and not data:
                     with self._lock:
-                        self.target.place(ended, batch[index])
+                        self.target.store(ended, batch[index])
                     meter.files += len(batch[index])
                 else:
                     changed.append(batch[index][0])
@@ -276,7 +276,7 @@ class _Pull:
 
     def _offset(self, item: Item) -> int:
         """Return the bytes of a file that an interrupted pull has left."""
-        part = self.target.part(item)
+        part = self.target.partial_file(item)
         part.close()
         return part.offset if part.offset < item.entry.size else item.entry.size
 

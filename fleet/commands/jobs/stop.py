@@ -31,8 +31,8 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         FleetError: a host does not answer; the others were stopped.
     """
     directory, record = services.store.need(request.fleet)
-    with open_some(record.slots, directory.key, Access(record.spec, services, sink)) as (channels, unreached):
-        newest = newest_reports(channels, started=record.last_job)
+    with open_some(record.slots, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        newest = newest_reports(clients, started=record.last_job)
         reports = newest.by_host
         if not reports:
             raise NotFoundError(f"no job has run on fleet {request.fleet!r}", next_steps=[Step("status")])
@@ -41,7 +41,7 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
             sink.emit(Note(text, Level.WARNING))
         if any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
-        with_job = [channel for channel in channels if channel.host.name in reports]
+        with_job = [client for client in clients if client.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
-from fleet.fleets.agents import ask, fleet_opened, running_job, stop_everywhere
+from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
@@ -109,9 +109,9 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         for text in program.bundle.notes:
             sink.emit(Note(text))
         fleet = ExistingFleet(record, directory, services, "train")
-        record, channels = stack.enter_context(open_whole(fleet, sink))
+        record, clients = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
-        prepared = _prepare(request, record, job, program, channels, sink)
+        prepared = _prepare(request, record, job, program, clients, sink)
         first = len(prepared) - request.spares
         choice = choose_keras(program, request, prepared[:first], prepared[first:])
         if choice.note:
@@ -130,13 +130,13 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             _show(record, commits, sink)
             return TrainSummary(job="")
         with defer_interrupts():
-            _commit(channels, commits, request.grace_s)
+            _commit(clients, commits, request.grace_s)
             record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
             directory.write(record)
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
-        return _follow(request, fleet, channels, commits, sink)
+        return _follow(request, fleet, clients, commits, sink)
 
 
 def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
@@ -171,7 +171,7 @@ def _prepare(
     record: FleetRecord,
     job: str,
     program: Program,
-    channels: Sequence[AgentClient],
+    clients: Sequence[AgentClient],
     sink: Sink,
 ) -> list[records.Prepared]:
 
@@ -179,16 +179,14 @@ def _prepare(
     if request.dry_run and program.requirements is not None:
         sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
         to_install = dataclasses.replace(program, requirements=None)
-    pythons = install_for(to_install, channels, sink)
+    pythons = install_for(to_install, clients, sink)
 
-    def prepare_host(channel: AgentClient) -> records.Prepared:
-        host = channel.host
+    def prepare_host(client: AgentClient) -> records.Prepared:
+        host = client.host
         to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
-        return channel.prepare(
-            to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts))
-        )
+        return client.prepare(to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts)))
 
-    prepared = ask(channels, prepare_host, "prepare the job")
+    prepared = call_all(clients, prepare_host, "prepare the job")
     for item in prepared:
         gpus = tuple(gpu.name for gpu in item.gpus)
         member = item.member
@@ -247,24 +245,24 @@ def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) ->
         )
 
 
-def _commit(channels: Sequence[AgentClient], commits: Sequence[records.Commit], grace_s: float) -> None:
+def _commit(clients: Sequence[AgentClient], commits: Sequence[records.Commit], grace_s: float) -> None:
     """Commit on all hosts; if one cannot, stop the others again.
 
     Raises:
         FleetError: a host did not accept the commit; nothing runs.
     """
-    by_host = dict(zip((channel.host.name for channel in channels), commits, strict=True))
+    by_host = dict(zip((client.host.name for client in clients), commits, strict=True))
     try:
-        ask(channels, lambda channel: channel.commit(by_host[channel.host.name]), "start the job")
+        call_all(clients, lambda client: client.commit(by_host[client.host.name]), "start the job")
     except FleetError:
-        stop_everywhere(channels, commits[0].job, grace_s)
+        stop_everywhere(clients, commits[0].job, grace_s)
         raise
 
 
 def _follow(
     request: TrainRequest,
     fleet: ExistingFleet,
-    channels: Sequence[AgentClient],
+    clients: Sequence[AgentClient],
     commits: Sequence[records.Commit],
     sink: Sink,
 ) -> TrainSummary:
@@ -284,7 +282,7 @@ def _follow(
         directory=fleet.directory,
         record=record,
         job=first.job,
-        channels=tuple(channels),
+        clients=tuple(clients),
         members=tuple(first.members),
         attempts=attempts,
         unread=fleet.services.unread,
@@ -292,7 +290,7 @@ def _follow(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
-            report_results(record, fleet.directory, first.job, channels, sink)
+            report_results(record, fleet.directory, first.job, clients, sink)
             outcome_or_raise(ended)
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
@@ -301,6 +299,6 @@ def _follow(
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=followed.whole)
-        report_results(record, fleet.directory, first.job, channels, sink)
+        report_results(record, fleet.directory, first.job, clients, sink)
     result = outcome_or_raise(ended)
     return TrainSummary(job=first.job, result=result)

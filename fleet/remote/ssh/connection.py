@@ -186,7 +186,7 @@ def _fabric_connection(
         config=_configuration(),
         connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and treats 0 as no timeout
         connect_kwargs={
-            **({"auth_strategy": keys} if keys else {"pkey": _own_key(key_path), "allow_agent": False}),
+            **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
             "look_for_keys": False,
             "banner_timeout": timeout_s,
             "auth_timeout": timeout_s,
@@ -208,7 +208,7 @@ def _configuration() -> Config:
     return Config(lazy=True, ssh_config=SSHConfig())
 
 
-def _own_key(path: Path) -> paramiko.PKey:
+def _load_key(path: Path) -> paramiko.PKey:
     try:
         return paramiko.PKey.from_path(path)
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:

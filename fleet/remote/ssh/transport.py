@@ -124,7 +124,7 @@ class SSHTransport:
         doing = "the agent was being started"
         for _ in range(_NOISE_LINES):  # start-up files of the login shell may print
             line = self._line(deadline_s, doing)
-            if line == pack.WANT_AGENT:
+            if line == pack.NEED_AGENT:
                 self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
             elif line.startswith((pack.TOO_OLD, pack.FAILED)):
                 raise self._refused(line)

@@ -76,21 +76,21 @@ class Bundle:
             while self._streams:
                 self._streams.popitem()[1].close()
 
-    def compress(self, wanted: Sequence[str]) -> Stream:
-        """Return the contents `wanted`, in that order, as one zlib stream, shared by hosts with the same request.
+    def compress(self, hashes: Sequence[str]) -> Stream:
+        """Return the contents with these hashes, in that order, as one zlib stream, shared by equal requests.
 
         Args:
-            wanted: Hashes of the contents.
+            hashes: Hashes of the contents.
 
         Raises:
             KeyError: a hash is not in this bundle.
         """
         sizes = {entry.sha256: entry.size for entry in self.entries}
-        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in wanted]
+        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in hashes]
         with self._lock:
-            if tuple(wanted) not in self._streams:
-                self._streams[tuple(wanted)] = Stream(contents)
-            return self._streams[tuple(wanted)]
+            if tuple(hashes) not in self._streams:
+                self._streams[tuple(hashes)] = Stream(contents)
+            return self._streams[tuple(hashes)]
 
 
 def parse_data(text: str) -> DataSource:
@@ -189,7 +189,7 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
 _WITHHELD = "it holds values of --secret or --env-file"
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
     """A path of the bundle before its content was read."""
 
     kind: EntryKind
@@ -202,7 +202,7 @@ class _Tree:
     """The collected paths of the bundle.
 
     Attributes:
-        found: The collected entries, by path relative to the bundle.
+        entries_by_path: The collected entries, by path relative to the bundle.
         skipped: The reason why a path cannot be uploaded, by path relative to the bundle.
         results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
         size: Number of bytes of the working directory that are uploaded, without ``--data``.
@@ -211,7 +211,7 @@ class _Tree:
     def __init__(
         self, root: Path, data: Sequence[DataSource], state: Path | None, withheld: Collection[Path]
     ) -> None:
-        self.found: dict[str, _Found] = {}
+        self.entries_by_path: dict[str, _Entry] = {}
         self.skipped: dict[str, str] = {}
         self.results: list[str] = []
         self._root = root
@@ -241,20 +241,20 @@ class _Tree:
             here = above.entering(directory, names, path) if above is not None else None
             empty = True
             for child in children:
-                below = f"{path}/{child.name}" if path else child.name
+                child_path = f"{path}/{child.name}" if path else child.name
                 is_directory = child.is_dir(follow_symlinks=False)
-                if here is not None and self._left_out(child, below, here, is_directory):
+                if here is not None and self._left_out(child, child_path, here, is_directory):
                     continue
                 if child.path in self._withheld:
-                    self.skipped[below] = _WITHHELD
+                    self.skipped[child_path] = _WITHHELD
                     continue
                 if is_directory:
-                    waiting.append((directory / child.name, below, here))
-                elif not self._add(child, below, EntryKind.FILE if here is not None else EntryKind.DATA):
+                    waiting.append((directory / child.name, child_path, here))
+                elif not self._add(child, child_path, EntryKind.FILE if here is not None else EntryKind.DATA):
                     continue
                 empty = False
             if empty and path:
-                self.found[path] = _Found(EntryKind.DIRECTORY, directory, 0o755)
+                self.entries_by_path[path] = _Entry(EntryKind.DIRECTORY, directory, 0o755)
 
     def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_directory: bool) -> bool:
         if path in self._data_destinations or child.path in self._data_sources:
@@ -273,7 +273,7 @@ class _Tree:
         if not stat.S_ISREG(status.st_mode):
             self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             return False
-        self.found[path] = _Found(kind, Path(child.path), stat.S_IMODE(status.st_mode) & 0o777)
+        self.entries_by_path[path] = _Entry(kind, Path(child.path), stat.S_IMODE(status.st_mode) & 0o777)
         if kind is EntryKind.FILE:
             self._count(path, status.st_size)
         return True
@@ -312,7 +312,7 @@ class _Tree:
         if not source.is_file():
             raise UsageError(f"there is no file {printable(str(source))}")
         self._links.pop(path, None)
-        self.found[path] = _Found(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
+        self.entries_by_path[path] = _Entry(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
 
     def resolve_links(self, top: Path, base: str, kind: EntryKind) -> None:
         """Resolve the collected links: keep a link within `top`, or add the content of a file outside."""
@@ -326,27 +326,27 @@ class _Tree:
             if str(target) in self._withheld:
                 self.skipped[path] = _WITHHELD
             elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-                self.found[path] = self._resolved(path, source, target, (top, base), kind)
+                self.entries_by_path[path] = self._resolved(path, source, target, (top, base), kind)
             else:
                 self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"
         self._links.clear()
 
-    def _resolved(self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind) -> _Found:
+    def _resolved(self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind) -> _Entry:
         top, base = roots
         if target.is_relative_to(top):
             inside = target.relative_to(top).as_posix()
             inside = "" if inside == "." else inside
             full = f"{base}/{inside}".rstrip("/") if base else inside
-            if full in self._directories or full in self.found:
+            if full in self._directories or full in self.entries_by_path:
                 here = PurePosixPath(path).parent
-                return _Found(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
+                return _Entry(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
         if target.is_dir():
             raise UsageError(
                 f"{printable(path)} is a link to a directory outside the upload",
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
-        return _Found(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
+        return _Entry(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
 
     def add_data(self, source: DataSource) -> None:
         """Add a file or directory of data; it replaces existing entries."""
@@ -356,12 +356,12 @@ class _Tree:
             self.resolve_links(source.source, source.destination, EntryKind.DATA)
         else:
             mode = stat.S_IMODE(source.source.stat().st_mode) & 0o777
-            self.found[source.destination] = _Found(EntryKind.DATA, source.source, mode)
+            self.entries_by_path[source.destination] = _Entry(EntryKind.DATA, source.source, mode)
         for above in PurePosixPath(source.destination).parents:
-            existing = self.found.get(str(above))
+            existing = self.entries_by_path.get(str(above))
             if existing is not None and existing.kind is not EntryKind.DIRECTORY:
                 raise UsageError(f"--data: {source.destination} would be under the file {above}")
-            self.found.pop(str(above), None)
+            self.entries_by_path.pop(str(above), None)
 
 
 def _notes(tree: _Tree) -> tuple[str, ...]:
@@ -420,7 +420,7 @@ def printable(path: str) -> str:
 
 
 def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
-    paths = tree.found
+    paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
     sizes: dict[str, int] = {}

@@ -24,7 +24,7 @@ _FLEET = ".fleetignore"
 
 # Pathspec's patterns also match the contents of a matched directory, through this group. Git checks each directory
 # on the path instead, so that a pattern must match the path itself, and a later one can negate it.
-_BELOW = "(?P<ps_d>/)"
+_CONTENTS = "(?P<ps_d>/)"
 
 
 class _Rule(NamedTuple):
@@ -119,7 +119,7 @@ def _rule(line: str) -> _Rule | None:
         text, ignore = GitIgnoreSpecPattern.pattern_to_regex(line)
         if text is None or ignore is None:
             return None
-        pattern = re.compile(text.replace(_BELOW, _BELOW + "$"), re.DOTALL)
+        pattern = re.compile(text.replace(_CONTENTS, _CONTENTS + "$"), re.DOTALL)
     except (GitIgnorePatternError, re.error):
         return None
     return _Rule(pattern, line.rstrip().endswith("/"), ignore)

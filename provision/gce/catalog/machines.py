@@ -315,21 +315,21 @@ def _check_attached(cloud: GceOptions, gpu: Gpu) -> None:
             f"{gpu.accelerator} can be attached to N1 machine types only, such as {gpu.machine_types[cloud.gpus]}; "
             f"{cloud.machine_type} is not an N1 machine type"
         )
-    wanted = cpus(cloud.machine_type)
+    count = cpus(cloud.machine_type)
     most = gpu.cpus[cloud.gpus]
-    if wanted is not None and wanted > most:
+    if count is not None and count > most:
         raise ValueError(
             f"with {cloud.gpus} {gpu.accelerator}, an instance has at most {most} vCPUs; "
-            f"{cloud.machine_type} has {wanted}"
+            f"{cloud.machine_type} has {count}"
         )
 
 
 def _check_words(cloud: GceOptions) -> None:
     """Check names that are sent as parts of URLs and requests."""
-    for place in cloud.zones:
-        if not is_zone(place) and not is_region(place):
+    for zone in cloud.zones:
+        if not is_zone(zone) and not is_region(zone):
             raise ValueError(
-                f"{place!r} is neither a zone nor a region; "
+                f"{zone!r} is neither a zone nor a region; "
                 "zones are called like us-central1-a, regions like us-central1"
             )
     for noun, text in (

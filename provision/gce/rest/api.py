@@ -327,14 +327,14 @@ class Api:
 
     # --- changing resources -----------------------------------------------------------------------------------
 
-    def bulk_insert(self, place: str, body: Json, request_id: str, *, regional: bool) -> Json:
+    def bulk_insert(self, location: str, body: Json, request_id: str, *, regional: bool) -> Json:
         """Create instances in one zone, or in one zone of a region; return the operation, which is not done yet.
 
         Source: instances.bulkInsert and regionInstances.bulkInsert.
         """
         fields = {
             "request_id": request_id,
-            "region" if regional else "zone": place,
+            "region" if regional else "zone": location,
             "bulk_insert_instance_resource_resource": types().BulkInsertInstanceResource.from_json(json.dumps(body)),
         }
         client = "RegionInstancesClient" if regional else "InstancesClient"
@@ -383,13 +383,13 @@ class Api:
         return current
 
     def _wait_once(self, operation: Json) -> Json:
-        place = {}
+        scope_field = {}
         for scope in ("zone", "region"):
             if operation.get(scope):
-                place = {scope: last(operation[scope])}
-        client = f"{next(iter(place), 'global').title()}OperationsClient"
+                scope_field = {scope: last(operation[scope])}
+        client = f"{next(iter(scope_field), 'global').title()}OperationsClient"
         match = _PROJECT.search(operation.get("selfLink", ""))
-        fields = {"project": match[1] if match else self.project, "operation": operation["name"], **place}
+        fields = {"project": match[1] if match else self.project, "operation": operation["name"], **scope_field}
         return self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
 
     def done(self, operation: Json, activity: str) -> None:
@@ -406,8 +406,8 @@ class Api:
 
     def path(self, *words: str, project: str = "", **query: str) -> str:
         """Return the path of a resource in the project, or in another one, for a call in a batch."""
-        asked = f"?{urlencode(query)}" if query else ""
-        return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{asked}"
+        query_text = f"?{urlencode(query)}" if query else ""
+        return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{query_text}"
 
     def batch(self, calls: Sequence[Call]) -> list[Answer]:
         """Return the answers to many calls, in their order; calls with transient failures are repeated.
@@ -421,10 +421,10 @@ class Api:
         left = list(range(len(calls)))
         for _ in self.timing.polls(self.timing.retry_s):
             for start in range(0, len(left), CALLS_MAX):
-                part = left[start : start + CALLS_MAX]
-                content_type, body = encode([calls[number] for number in part])
+                group = left[start : start + CALLS_MAX]
+                content_type, body = encode([calls[number] for number in group])
                 answer = self._post(f"{self.endpoint}/batch/compute/v1", body, {"Content-Type": content_type})
-                answers.update(zip(part, decode(answer.headers["Content-Type"], answer.content), strict=True))
+                answers.update(zip(group, decode(answer.headers["Content-Type"], answer.content), strict=True))
             left = [number for number in left if answers[number].status in _RETRIED]
             if not left:
                 break

@@ -57,7 +57,7 @@ def encode(calls: Sequence[Call]) -> tuple[str, bytes]:
     if not 1 <= len(calls) <= CALLS_MAX:
         raise ValueError(f"a batch has 1 to {CALLS_MAX} calls, not {len(calls)}")
     boundary = f"batch_{uuid.uuid4().hex}"
-    parts = [f"--{boundary}\r\n".encode() + _part(index, call) for index, call in enumerate(calls)]
+    parts = [f"--{boundary}\r\n".encode() + _encoded_call(index, call) for index, call in enumerate(calls)]
     return f'multipart/mixed; boundary="{boundary}"', b"".join(parts) + f"--{boundary}--\r\n".encode()
 
 
@@ -82,7 +82,7 @@ def decode(content_type: str, body: bytes) -> list[Answer]:
     return [answers[index] for index in range(len(answers))]
 
 
-def _part(index: int, call: Call) -> bytes:
+def _encoded_call(index: int, call: Call) -> bytes:
     lines = [
         "Content-Type: application/http",
         "Content-Transfer-Encoding: binary",

@@ -97,13 +97,13 @@ def instance(resource: Mapping[str, Any]) -> Instance:
 def in_order(instances: Iterable[Instance]) -> list[Instance]:
     """Return instances sorted by fleet and index; an instance without an index in its name comes last."""
 
-    def place(worker: Instance) -> tuple[str, int, str]:
+    def sort_key(worker: Instance) -> tuple[str, int, str]:
         try:
             return (worker.fleet, index_of(worker.name), worker.id)
         except ValueError:
             return (worker.fleet, 1 << 30, worker.name)
 
-    return sorted(instances, key=place)
+    return sorted(instances, key=sort_key)
 
 
 def addresses(resource: Mapping[str, Any]) -> tuple[str, str]:

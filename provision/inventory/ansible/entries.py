@@ -147,8 +147,8 @@ class _Reading:
         self._read(options, "ansible_ssh_args")
         checking, _ = self.text("ansible_ssh_host_key_checking", "ansible_host_key_checking")
         if checking and self._flag("ansible_ssh_host_key_checking", checking) is False:
-            options.give("stricthostkeychecking", "no")
-        self._give_port(options)
+            options.add("stricthostkeychecking", "no")
+        self._set_port(options)
         key, location = self.text("ansible_private_key_file", "ansible_ssh_private_key_file")
         if key:
             try:
@@ -237,7 +237,7 @@ class _Reading:
                 hint="remove it, or set it in ~/.ssh/config for this host",
             ) from None
 
-    def _give_port(self, options: SshOptions) -> None:
+    def _set_port(self, options: SshOptions) -> None:
         port, location = self.text("ansible_port", "ansible_ssh_port")
         if port:
             options.values.setdefault("port", port)

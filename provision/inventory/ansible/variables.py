@@ -78,11 +78,11 @@ class _Directory:
     """
 
     def __init__(self, path: Path, names: Iterable[str]) -> None:
-        self._found: dict[str, Settings | InventoryError] = {}
+        self._variables: dict[str, Settings | InventoryError] = {}
         if path.is_dir():
             for name in names:
                 if "/" not in name and name not in ("", ".", ".."):
-                    self._found[name] = _settings_or_error(path, name)
+                    self._variables[name] = _settings_or_error(path, name)
 
     def of(self, name: str) -> Settings:
         """Return the variables of a name.
@@ -90,7 +90,7 @@ class _Directory:
         Raises:
             InventoryError: they cannot be read.
         """
-        settings = self._found.get(name, {})
+        settings = self._variables.get(name, {})
         if isinstance(settings, InventoryError):
             raise settings
         return settings
@@ -111,13 +111,13 @@ def _files(directory: Path, name: str) -> list[Path]:
     for suffix in _SUFFIXES:
         path = directory / f"{name}{suffix}"
         if path.is_dir() and not suffix:
-            return _below(path)
+            return _descendants(path)
         if path.is_file():
             return [path]
     return []
 
 
-def _below(directory: Path) -> list[Path]:
+def _descendants(directory: Path) -> list[Path]:
     paths = []
     for parent, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if not _is_left_out(name)]

@@ -66,9 +66,9 @@ class _YamlForm:
             if section == "vars":
                 self._group_variables(name, self._table(content, owner, line))
             elif section == "children":
-                self._children(name, self._table(content, owner, line, one_name=True))
+                self._children(name, self._table(content, owner, line, allow_name=True))
             elif section == "hosts":
-                self._hosts(name, self._table(content, owner, line, one_name=True))
+                self._hosts(name, self._table(content, owner, line, allow_name=True))
             else:
                 raise InventoryError(
                     f"unknown key {section!r} in group {name!r}",
@@ -98,12 +98,12 @@ class _YamlForm:
             variables = settings(self._table(body, f"host {word!r}", line), self.path)
             self.groups.add_hosts(word, group, location, variables.items())
 
-    def _table(self, content: Any, owner: str, line: int, *, one_name: bool = False) -> Table:
-        """Return the mapping under a key; if `one_name` may be given alone, it counts as a mapping of one key."""
+    def _table(self, content: Any, owner: str, line: int, *, allow_name: bool = False) -> Table:
+        """Return the mapping under a key; with `allow_name`, a single name counts as a mapping of one key."""
         if isinstance(content, Table):
             return content
         table = Table()
-        if one_name and isinstance(content, str):
+        if allow_name and isinstance(content, str):
             table[content] = None
             table.lines[content] = line
         elif content is not None:

@@ -72,7 +72,7 @@ class ToyProvider(Provider):
                 continue
             self._write(toy)
             progress(name, "starting sshd")
-            processes.end({toy.instance.id}, listeners_alone=True)
+            processes.end({toy.instance.id}, only_listeners=True)
             directory, address = self._prepare(toy, spec), sshd.loopback_address(spec.name, index_of(name))
             place = (str(sshd.find()), directory, toy.instance.id, address, check_login(), Event())
             pid, port = sshd.start(*place, port=toy.port)

@@ -19,7 +19,7 @@ from train.agent.files.disk import (
     write_all,
 )
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Entry, EntryKind, Refusal, Want
+from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
@@ -84,16 +84,16 @@ def _is_kept(store: str, digest: str, size: int) -> bool:
     return status.st_size == size and status.st_mtime_ns == STAMP_NS
 
 
-def missing(store: str, entries: Sequence[Entry]) -> Want:
+def missing(store: str, entries: Sequence[Entry]) -> NeedContents:
     """Return the contents that `entries` need and the store lacks, each once, in order."""
-    wanted: Dict[str, int] = {}
+    sizes: Dict[str, int] = {}
     seen: Set[str] = set()
     for entry in entries:
         if entry.sha256 and entry.kind in (EntryKind.FILE, EntryKind.DATA) and entry.sha256 not in seen:
             seen.add(entry.sha256)
             if not _is_kept(store, entry.sha256, entry.size):
-                wanted[entry.sha256] = entry.size
-    return Want(list(wanted), sum(wanted.values()))
+                sizes[entry.sha256] = entry.size
+    return NeedContents(list(sizes), sum(sizes.values()))
 
 
 def hash_file(path: str) -> Tuple[str, int]:
@@ -240,9 +240,9 @@ def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
         os.chmod(target, mode & 0o777 | 0o700)
 
 
-def bytes_needed(entries: Sequence[Entry], wanted: Want) -> int:
+def bytes_needed(entries: Sequence[Entry], need: NeedContents) -> int:
     """Return the disk space of a bundle: missing contents, and copies that the task may change."""
-    return wanted.size + sum(entry.size for entry in entries if entry.kind is EntryKind.FILE)
+    return need.size + sum(entry.size for entry in entries if entry.kind is EntryKind.FILE)
 
 
 def objects_of(entries: Sequence[Entry]) -> Set[str]:

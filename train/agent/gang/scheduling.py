@@ -640,8 +640,8 @@ def _advance_stop(gang: Gang, now: float) -> Gang:
     ]
     if unfinished and now < _stop_deadline(gang):
         return gang
-    unheard = {slot: f"{_describe_slot(gang, slot)} did not answer" for slot in unfinished}
-    gang = gang._replace(lost={**gang.lost, **unheard}, end=_first_cause(gang))
+    unheard_peers = {slot: f"{_describe_slot(gang, slot)} did not answer" for slot in unfinished}
+    gang = gang._replace(lost={**gang.lost, **unheard_peers}, end=_first_cause(gang))
     return _enter(gang, Stage.WAIT, now) if _should_restart(gang) else _finish(gang, now)
 
 

@@ -7,9 +7,9 @@ their default, so that a client can follow a job which an older agent supervises
 One exec of the agent on a host is one conversation:
 
     agent   → Hello
-    client  → Prepare            agent → Want            (which contents are not yet on the host)
-    client  → Chunk* Chunk(0)                            (one zlib stream of the wanted contents, in that order;
-                                                          nothing where nothing is wanted)
+    client  → Prepare            agent → NeedContents    (which contents are not yet on the host)
+    client  → Chunk* Chunk(0)                            (one zlib stream of these contents, in that order;
+                                                          nothing if it is empty)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
@@ -27,9 +27,9 @@ One exec of the agent on a host is one conversation:
     client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
     client  → PruneJobs          agent → Beat*, JobsPruned
 
-An empty Want is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest of one
-after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client may
-send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
+An empty NeedContents is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest
+of one after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client
+may send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
 """
 
 import functools
@@ -424,7 +424,7 @@ class Hello(NamedTuple):
     address: str = ""  # of the host, as other hosts reach it most likely
 
 
-class Want(NamedTuple):
+class NeedContents(NamedTuple):
     """Contents that the host lacks: their hashes, in the order of transfer."""
 
     objects: List[str]
@@ -734,14 +734,14 @@ class Beat(NamedTuple):
         record_offset: Bytes of records sent so far, of `attempt`.
         log_offset: Bytes of log sent so far, of `attempt`.
         attempt: Attempt that both offsets belong to; 0: none yet.
-        unheard_s: Seconds since the supervisor of the task last answered.
+        unanswered_s: Seconds since the supervisor of the task last answered.
     """
 
     at: float
     record_offset: int = 0
     log_offset: int = 0
     attempt: int = 0
-    unheard_s: float = 0.0
+    unanswered_s: float = 0.0
 
 
 class End(NamedTuple):
@@ -752,7 +752,7 @@ Record = Union[
     Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest,
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
-    Hello, Want, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
+    Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 ]  # fmt: skip

@@ -262,7 +262,7 @@ class Follower:
         ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
         if not ready:
             beat = self._stream.beat() if self._stream is not None else Beat(time.time())
-            self._channel.send(beat._replace(unheard_s=round(time.monotonic() - self._received_at, 1)))
+            self._channel.send(beat._replace(unanswered_s=round(time.monotonic() - self._received_at, 1)))
             self._subscribe()
         if self._channel.fileno() in ready:
             self._take_request()

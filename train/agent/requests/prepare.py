@@ -234,17 +234,17 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     if not is_kept:
         disk.remove_tree(paths.source if is_joining else paths.directory)
     discard_unused(host, contents.objects_of(entries))
-    want = contents.missing(host.store, entries)
-    _check_disk(host, contents.bytes_needed(entries, want))
+    need = contents.missing(host.store, entries)
+    _check_disk(host, contents.bytes_needed(entries, need))
     disk.make_directory(host.store)
     if not os.path.exists(paths.job):
         reservation.removes_directory = True
     disk.make_directory(paths.directory)
     disk.write_atomic(paths.objects, "\n".join(sorted(contents.objects_of(entries))).encode())
-    channel.send(want)
-    if want.objects:
+    channel.send(need)
+    if need.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        _receive(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in want.objects]))
+        _receive(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects]))
     if not is_kept:
         _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):

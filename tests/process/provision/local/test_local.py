@@ -224,7 +224,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
         taken = owner.getsockname()[1]
         ports = iter([taken])
         monkeypatch.setattr(
-            sshd, "_free_port", lambda address, wanted: next(ports, None) or real(address, wanted=wanted)
+            sshd, "_free_port", lambda address, preferred: next(ports, None) or real(address, preferred=preferred)
         )
         provider.create(SPEC, ["worker-0"], quiet)
         [instance] = provider.list("demo")
@@ -233,7 +233,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
 
 
 def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> None:
-    assert all(sshd._free_port("127.0.0.1", wanted=0) >= 10_000 for _ in range(20))
+    assert all(sshd._free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))
 
 
 def test_an_sshd_has_a_session_of_its_own_so_that_no_ctrl_c_reaches_it(

@@ -32,6 +32,7 @@ from train.agent.protocol.records import (
     JobResult,
     Log,
     Member,
+    NeedContents,
     Prepare,
     Prepared,
     Record,
@@ -39,7 +40,6 @@ from train.agent.protocol.records import (
     Stop,
     Stopped,
     TaskState,
-    Want,
     decode,
     encode,
 )
@@ -75,7 +75,7 @@ class Agent:
         self.fetched = False
         self._buffer = bytearray()
         line = self._line()
-        if line == b"want-agent":
+        if line == b"need-agent":
             self.fetched = True
             self.write(b"%d\n" % len(archive.data) + archive.data)
             line = self._line()
@@ -157,7 +157,7 @@ class Agent:
         request = Prepare(**{"job": job, "entries": bundle.entries, **values, **fields})  # type: ignore[arg-type]
         self.send(request)
         answer, _ = self.receive()
-        if isinstance(answer, Want):
+        if isinstance(answer, NeedContents):
             self.significant_lines = answer
             data = zlib.compress(b"".join(bundle.contents[digest] for digest in answer.objects), 1)
             for start in range(0, len(data), 1 << 16):

@@ -75,10 +75,10 @@ class Hosts:
 
 
 def followed(**more: Any) -> Followed:
-    channels: Any = tuple(SimpleNamespace(host=SimpleNamespace(name=member.task)) for member in MEMBERS)
+    clients: Any = tuple(SimpleNamespace(host=SimpleNamespace(name=member.task)) for member in MEMBERS)
     record = FleetRecord(FleetSpec("demo", "local", 3), 1.0)
     defaults: dict[str, Any] = {"members": MEMBERS, "attempts": 4, **more}
-    return Followed(FleetDirectory(Path("nowhere")), record, "j", channels, **defaults)
+    return Followed(FleetDirectory(Path("nowhere")), record, "j", clients, **defaults)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:

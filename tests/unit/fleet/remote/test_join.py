@@ -93,8 +93,8 @@ def test_packages_are_installed_before_it_joins() -> None:
         "worker-0": JobReport("j", "demo", "worker-0", "worker-0", 1, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
     }
     sink: Any = SimpleNamespace(emit=lambda _: None)
-    channels = {"worker-0": source, "worker-1": joining}
-    assert fix._join("worker-1", "worker-0", reports, channels, record, sink)
+    clients = {"worker-0": source, "worker-1": joining}
+    assert fix._join("worker-1", "worker-0", reports, clients, record, sink)
     install, prepare, commit = sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert prepare.python == "/venv/python"

@@ -10,8 +10,8 @@ def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> N
     terms = _Terms({"a", "b", "c"}, lambda _: None, _Queue(3), GIVE_UP_S, 1.0, False, lambda: None)  # type: ignore[arg-type,return-value]
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     for _ in range(2):
-        terms.learn("a", result)
+        terms.add_result("a", result)
         assert terms.ended.is_set()
         assert not terms.over.is_set()
-    terms.learn("b", result)
+    terms.add_result("b", result)
     assert terms.over.is_set()

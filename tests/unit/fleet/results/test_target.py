@@ -22,11 +22,11 @@ def item(path: str, data: bytes, **fields: object) -> Item:
 
 
 def receive(target: Target, items: Sequence[Item], data: bytes) -> bool:
-    part = target.part(items[0])
+    part = target.partial_file(items[0])
     part.write(data[part.offset :])
     good = part.close()
     if good:
-        target.place(part, items)
+        target.store(part, items)
     return good
 
 
@@ -50,15 +50,15 @@ def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
 def test_an_interrupted_file_continues_where_it_was(tmp_path: Path) -> None:
     file = item("model/a", b"0123456789")
     with Target(tmp_path / "r", "j") as target:
-        part = target.part(file)
+        part = target.partial_file(file)
         part.write(b"01234")
         assert not part.close()
     with Target(tmp_path / "r", "j") as target:
-        part = target.part(file)
+        part = target.partial_file(file)
         assert part.offset == 5
         part.write(b"56789")
         assert part.close()
-        target.place(part, [file])
+        target.store(part, [file])
     assert (tmp_path / "r/model/a").read_bytes() == b"0123456789"
 
 
@@ -67,7 +67,7 @@ def test_damaged_contents_never_get_their_name(tmp_path: Path) -> None:
     with Target(tmp_path / "r", "j") as target:
         assert not receive(target, [file], b"evil")
         assert not (tmp_path / "r/model/a").exists()
-        assert target.part(file).offset == 0
+        assert target.partial_file(file).offset == 0
 
 
 @pytest.mark.parametrize("existing", ["file", "other", "foreign"])

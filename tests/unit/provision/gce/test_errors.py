@@ -31,8 +31,8 @@ from tests.next_steps import command_lines
 Json = dict[str, Any]
 
 
-def diagnosis_of(failures: Sequence[Failure], place: str = "us-central1-a") -> Diagnosis:
-    diagnosis = diagnose(failures, project="proj-1", place=place, doing="make 2 instances")
+def diagnosis_of(failures: Sequence[Failure], location: str = "us-central1-a") -> Diagnosis:
+    diagnosis = diagnose(failures, project="proj-1", location=location, doing="make 2 instances")
     assert isinstance(diagnosis.kind, ErrorKind)
     assert diagnosis.message
     assert not diagnosis.message.endswith(".")

@@ -101,9 +101,9 @@ def test_a_temporary_failure_removes_no_zone() -> None:
 
 
 def test_after_a_region_its_zones_come_one_by_one_without_those_tried() -> None:
-    search = Search.over([US, EU]).one_by_one(US, {"us-central1-a"})
+    search = Search.over([US, EU]).each_separately(US, {"us-central1-a"})
     assert search.remaining == (Region("us-central1", ("us-central1-b",)), EU)
-    search = Search.over([EU, ASIA]).one_by_one(EU, (), ("europe-west1-c",))
+    search = Search.over([EU, ASIA]).each_separately(EU, (), ("europe-west1-c",))
     assert [region.zones for region in search.remaining] == [("europe-west1-c",), ("europe-west1-b",), ASIA.zones]
 
 

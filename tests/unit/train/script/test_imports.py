@@ -22,7 +22,7 @@ def test_the_immediate_imports_of_a_script_are_needed(tmp_path: Path) -> None:
             "unused.py": "import unused_package\n",
         },
     )
-    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).places == {
+    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).locations == {
         "os": "task.py:1",
         "numpy": "task.py:1",
         "tensorflow": "task.py:2",
@@ -50,7 +50,7 @@ def test_the_immediate_imports_of_a_script_are_needed(tmp_path: Path) -> None:
 def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str | None) -> None:
     near = "import tf_keras\ncallback = tf_keras.callbacks.TensorBoard()\n"
     write(tmp_path, {"task.py": source, "near.py": near})
-    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).places.get("tensorboard") == place
+    assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).locations.get("tensorboard") == place
 
 
 def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
             "pkg/sibling.py": "",
         },
     )
-    result = needed(find_entry("", "pkg.task", (), str(tmp_path))).places
+    result = needed(find_entry("", "pkg.task", (), str(tmp_path))).locations
     assert result == {"sibling": "pkg/task.py:3", "first": "pkg/__init__.py:1", "second": "pkg/near.py:1"}
 
 
@@ -71,7 +71,7 @@ def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
 def test_modules_that_are_not_uploaded_are_checked_after_a_change_of_the_path(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far, near.sub, deep\n"})
     result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""), ["task.py", "lib/near/sub.py", "x/y/deep.py"])
-    assert result.places == {"sys": "task.py:1", "far": "task.py:3"}
+    assert result.locations == {"sys": "task.py:1", "far": "task.py:3"}
     assert result.note == (
         "not checked whether these can be imported: near (task.py:3), deep (task.py:3); task.py:2 changes sys.path"
     )
@@ -81,7 +81,7 @@ def test_python_path_counts_as_a_change_and_its_directories_are_searched(tmp_pat
     write(tmp_path, {"task.py": "import far\nimport near\n"})
     entry = find_entry(str(tmp_path / "task.py"), "", (), "")
     result = needed(entry, ["task.py", "lib/near.py"], python_path="lib:/opt/lib")
-    assert (result.places, result.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
+    assert (result.locations, result.directories) == ({"far": "task.py:1"}, ("/opt/lib",))
     assert result.note.endswith("near (task.py:2); PYTHONPATH is set")
     assert not needed(entry, ["task.py"], python_path="lib").note  # nothing is omitted
 
@@ -90,7 +90,7 @@ def test_python_path_counts_as_a_change_and_its_directories_are_searched(tmp_pat
 def test_nothing_is_checked_after_a_change_of_the_import_hooks(tmp_path: Path, line: str) -> None:
     write(tmp_path, {"task.py": f"import sys\n{line}\nimport far\n"})
     result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
-    assert result.places == {}
+    assert result.locations == {}
     assert result.note.startswith(
         "not checked whether these can be imported: far (task.py:3); task.py:2 changes sys."
     )
@@ -99,7 +99,7 @@ def test_nothing_is_checked_after_a_change_of_the_import_hooks(tmp_path: Path, l
 def test_modules_that_the_script_creates_are_not_missing(tmp_path: Path) -> None:
     write(tmp_path, {"task.py": "import sys\nsys.modules['made'] = sys.modules[__name__]\nimport made, far\n"})
     result = needed(find_entry(str(tmp_path / "task.py"), "", (), ""))
-    assert (list(result.places), result.note) == (["sys", "far"], "")
+    assert (list(result.locations), result.note) == (["sys", "far"], "")
 
 
 def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
 
 def test_other_programs_have_no_known_needs(tmp_path: Path) -> None:
     write(tmp_path, {"task.R": "library(keras)\n", "task.py": "import x\n"})
-    assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")).places == {}
-    assert needed(find_entry("", "", ("bash", "-c", "python task.py"), str(tmp_path))).places == {}
+    assert needed(find_entry(str(tmp_path / "task.R"), "", (), "")).locations == {}
+    assert needed(find_entry("", "", ("bash", "-c", "python task.py"), str(tmp_path))).locations == {}
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_other_programs_have_no_known_needs(tmp_path: Path) -> None:
 def test_a_python_command_needs_the_imports_of_its_script(tmp_path: Path, words: tuple[str, ...]) -> None:
     source = "import pandas\nimport tensorflow as tf\ntf.keras.callbacks.TensorBoard('logs')\n"
     write(tmp_path, {"task.py": source, "pkg/__init__.py": "", "pkg/__main__.py": source})
-    result = needed(find_entry("", "", words, str(tmp_path))).places
+    result = needed(find_entry("", "", words, str(tmp_path))).locations
     assert {"pandas", "tensorflow", "tensorboard"} <= result.keys()
 
 
 @pytest.mark.parametrize("words", [("python", "-c", "import x"), ("python", "-I", "task.py"), ("python", "none.py")])
 def test_a_python_command_without_a_known_script_has_no_known_needs(tmp_path: Path, words: tuple[str, ...]) -> None:
     write(tmp_path, {"task.py": "import pandas\n"})
-    assert needed(find_entry("", "", words, str(tmp_path))).places == {}
+    assert needed(find_entry("", "", words, str(tmp_path))).locations == {}

@@ -131,7 +131,7 @@ def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
         cwd="/",
         timeout=30,
     )
-    assert done.stdout.startswith(b'want-agent\n{"record":"hello"')
+    assert done.stdout.startswith(b'need-agent\n{"record":"hello"')
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / ".fleet" / "agent" / archive.digest).is_dir()
 
@@ -140,14 +140,14 @@ def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
 def test_a_client_that_goes_in_the_middle_of_the_archive_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
     command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
     done = subprocess.run(["/bin/sh", "-c", command], input=sent, capture_output=True, check=False, timeout=30)
-    assert (done.stdout, done.stderr, done.returncode) == (b"want-agent\n", b"", 4)
+    assert (done.stdout, done.stderr, done.returncode) == (b"need-agent\n", b"", 4)
     assert not list(tmp_path.rglob("*.pyz*"))
 
 
 def test_an_archive_that_is_not_the_one_is_refused(tmp_path: Path) -> None:
     command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
     done = subprocess.run(["/bin/sh", "-c", command], input=b"3\nabc", capture_output=True, check=False, timeout=30)
-    assert done.stdout == b"want-agent\nbootstrap-failed the agent arrived damaged\n"
+    assert done.stdout == b"need-agent\nbootstrap-failed the agent arrived damaged\n"
     assert (done.returncode, done.stderr) == (4, b"")
 
 
@@ -161,7 +161,7 @@ def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> Non
         check=False,
         timeout=30,
     )
-    assert re.fullmatch(rb"(want-agent\n)?bootstrap-failed .*Not a directory.*\n", done.stdout)
+    assert re.fullmatch(rb"(need-agent\n)?bootstrap-failed .*Not a directory.*\n", done.stdout)
     assert (done.returncode, done.stderr) == (4, b"")
 
 

@@ -23,11 +23,11 @@ from train.agent.protocol.records import (
     EntryKind,
     Follow,
     Hello,
+    NeedContents,
     Prepare,
     Prepared,
     Refusal,
     Refused,
-    Want,
 )
 
 INTERPRETER = """#!/bin/sh
@@ -201,7 +201,7 @@ def test_contents_that_are_not_what_was_announced_are_refused_and_the_conversati
     bundle = Bundle("print(1)")
     request = Prepare("bad", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable)
     agent.send(request)
-    agent.expect(Want)
+    agent.expect(NeedContents)
     for _ in range(3):
         agent.send(Chunk(5), b"wrong")
     agent.send(Chunk(0))
@@ -213,7 +213,7 @@ def test_contents_that_are_not_what_was_announced_are_refused_and_the_conversati
 def test_an_end_in_the_middle_of_the_contents_leaves_nothing(connect: Connect) -> None:
     agent = connect()
     agent.send(Prepare("cut", "tiny", "worker-0", Bundle("print(1)").entries, "127.0.0.1", sys.executable))
-    agent.expect(Want)
+    agent.expect(NeedContents)
     agent.send(Chunk(100), b"part")
     agent.close()
     assert not (agent.root / "jobs/cut").exists()
@@ -352,7 +352,7 @@ def test_a_disk_that_fills_while_contents_come_is_refused(small_disk: Path, conn
     bundle = Bundle("pass")
     bundle.add("data", os.urandom(10 << 20), EntryKind.DATA)
     agent.send(Prepare("full", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable))
-    want = agent.expect(Want)
+    want = agent.expect(NeedContents)
     with (small_disk / "filler").open("wb") as filler:
         filler.write(b"\0" * (shutil.disk_usage(small_disk).free - (5 << 20)))
     data = zlib.compress(b"".join(bundle.contents[digest] for digest in want.objects), 0)

@@ -24,6 +24,7 @@ from train.agent.protocol.records import (
     JobResult,
     JoinInfo,
     Member,
+    NeedContents,
     Outcome,
     Policy,
     Prepare,
@@ -31,7 +32,6 @@ from train.agent.protocol.records import (
     RestartPolicy,
     SuccessPolicy,
     TaskState,
-    Want,
 )
 
 # Counts steps; the chief saves every tenth in the checkpoint directory, and all tasks begin at the saved step.
@@ -246,7 +246,7 @@ def test_a_new_host_joins_under_the_name_of_a_lost_chief(connect: Connect) -> No
     assert join_info.commit.secret_env == {"KEY": "s3cr3t"}
     fresh = connect(7)
     fresh.send(Prepare("job", "tiny", name, join_info.entries, "127.0.0.8", sys.executable, join=True))
-    want = fresh.expect(Want)
+    want = fresh.expect(NeedContents)
     survivor.send(FetchContents(want.objects))
     while True:
         chunk, data = survivor.receive()

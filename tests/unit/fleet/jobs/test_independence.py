@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.jobs.alone import alone_warning
 from fleet.jobs.evidence import Evidence
+from fleet.jobs.independence import independence_warning
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 SUCCEEDED = JobResult("j-1", 2, Outcome.SUCCEEDED, 9.0)
 
 
 def test_all_tasks_without_a_listener() -> None:
-    warning = alone_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
+    warning = independence_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
     assert "no task opened its port: each of the 2 tasks trained alone" in warning
     assert "MultiWorkerMirroredStrategy()" in warning
 
@@ -30,12 +30,12 @@ def test_all_tasks_without_a_listener() -> None:
     ],
 )
 def test_no_warning(tasks: list[tuple[str, bool | None]]) -> None:
-    assert alone_warning(SUCCEEDED, tasks) == ""
+    assert independence_warning(SUCCEEDED, tasks) == ""
 
 
 def test_a_job_that_failed_has_another_reason() -> None:
     failed = SUCCEEDED._replace(outcome=Outcome.FAILED)
-    assert alone_warning(failed, [("worker-0", False), ("worker-1", False)]) == ""
+    assert independence_warning(failed, [("worker-0", False), ("worker-1", False)]) == ""
 
 
 def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> None:
@@ -46,6 +46,6 @@ def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> No
     evidence.add(ended._replace(attempt=1, listened=True), b"")
     evidence.add(ended, b"")
     result = SUCCEEDED._replace(exits={"worker-0": Exit(0), "worker-1": Exit(0)})
-    assert evidence.alone(result) == ""
+    assert evidence.independence_warning(result) == ""
     evidence.add(ended._replace(slot="worker-1", task="worker-1"), b"")
-    assert "each of the 2 tasks" in evidence.alone(result)
+    assert "each of the 2 tasks" in evidence.independence_warning(result)

@@ -8,7 +8,7 @@ from train.agent.gang.assignment import is_evaluator
 from train.agent.protocol.records import JobResult, Outcome
 
 
-def alone_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -> str:
+def independence_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -> str:
     """Return a warning if a job succeeded although no task listened on its port; empty if one did.
 
     Args:

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.wire
 @contextlib.contextmanager
 def scripted(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, body: str, **values: object) -> Iterator[AgentClient]:
     monkeypatch.setattr(transport_module, "pack", Scripted(body, **values))
-    with open_agent(hosts.hosts[0], hosts.key) as channel:
-        yield channel
+    with open_agent(hosts.hosts[0], hosts.key) as client:
+        yield client
 
 
 def prepare_request(task: str = "worker-0", entries: list[Entry] | None = None) -> Prepare:
@@ -46,8 +46,8 @@ def ignore_progress(*_: int) -> None:
 def test_a_payload_of_an_invalid_size_is_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: object) -> None:
     sent = "slot='worker-0', task='worker-0', attempt=1, offset=0, payload=SIZE"
     body = f"hello()\nreceive()\nsend('log', bytes(4096), {sent})\nreceive()"
-    with scripted(hosts, monkeypatch, body, SIZE=size) as channel, pytest.raises(NotReadyError, match="worker-0"):
-        channel.inspect(Inspect())
+    with scripted(hosts, monkeypatch, body, SIZE=size) as client, pytest.raises(NotReadyError, match="worker-0"):
+        client.inspect(Inspect())
 
 
 def test_more_reports_than_requested_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +56,8 @@ def test_more_reports_than_requested_are_refused(hosts: Hosts, monkeypatch: pyte
         "    send('job_report', job='j', fleet='f', slot='t', task='', attempt=1, phase='running', alive=True,"
         " started_at=1.0, command=[], members=[], log_size=1)\nsend('end')\nreceive()"
     )
-    with scripted(hosts, monkeypatch, body) as channel, pytest.raises(NotReadyError, match="worker-0"):
-        channel.inspect(Inspect(3))
+    with scripted(hosts, monkeypatch, body) as client, pytest.raises(NotReadyError, match="worker-0"):
+        client.inspect(Inspect(3))
 
 
 def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,8 +67,8 @@ def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monke
         "send('end')\nreceive()"
     )
     monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
-    with scripted(hosts, monkeypatch, body) as channel, pytest.raises(UnreachableError, match="within 1 s"):
-        channel.inspect(Inspect())
+    with scripted(hosts, monkeypatch, body) as client, pytest.raises(UnreachableError, match="within 1 s"):
+        client.inspect(Inspect())
 
 
 # --- opening ----------------------------------------------------------------------------------------------------
@@ -76,17 +76,17 @@ def test_a_line_that_comes_byte_by_byte_ends_at_the_deadline(hosts: Hosts, monke
 
 def test_the_agent_is_uploaded_once_and_sends_hello(hosts: Hosts) -> None:
     for _ in range(2):
-        with open_agent(hosts.hosts[0], hosts.key) as channel:
-            assert channel.hello.agent == pack.build_agent().digest
-            assert channel.hello.pid > 0
-            assert channel.inspect(Inspect()) == []
+        with open_agent(hosts.hosts[0], hosts.key) as client:
+            assert client.hello.agent == pack.build_agent().digest
+            assert client.hello.pid > 0
+            assert client.inspect(Inspect()) == []
 
 
 def test_output_of_the_login_shell_is_skipped(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(
         hosts, monkeypatch, "print('Welcome!', flush=True); print('{', flush=True)\nhello()\nreceive()"
-    ) as channel:
-        assert channel.hello.agent == "scripted"
+    ) as client:
+        assert client.hello.agent == "scripted"
 
 
 def test_a_missing_python_is_named(hosts: Hosts) -> None:
@@ -131,11 +131,11 @@ while True:
 
 
 def test_payloads_return_unchanged(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(hosts, monkeypatch, ECHO) as channel:
+    with scripted(hosts, monkeypatch, ECHO) as client:
         for size in (1, 0, 100, 32_704, 32_768, 262_144, 1_000_001):
             data = os.urandom(size)
-            channel.transport.send(Chunk(size), data, doing="sending")
-            record, payload = channel.transport.receive(20, "echoing")
+            client.transport.send(Chunk(size), data, doing="sending")
+            record, payload = client.transport.receive(20, "echoing")
             assert isinstance(record, Log)
             assert payload == data
 
@@ -147,32 +147,32 @@ raw_out.write(b"".join(b'{"record":"beat","at":%d}\\n' % i for i in range(5000))
 raw_out.flush()
 receive()
 """
-    with scripted(hosts, monkeypatch, body) as channel:
-        assert [getattr(channel.transport.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(
+    with scripted(hosts, monkeypatch, body) as client:
+        assert [getattr(client.transport.receive(20, "counting")[0], "at", -1) for _ in range(5000)] == list(
             range(5000)
         )
 
 
 def test_an_agent_that_dies_is_reported_with_its_last_output(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "hello()\nreceive()\nsys.stderr.write('x' * 100_000 + '\\nMemoryError\\n')\nsys.exit(1)"
-    with scripted(hosts, monkeypatch, body) as channel:
-        channel.transport.send(Inspect(), doing="asking")
+    with scripted(hosts, monkeypatch, body) as client:
+        client.transport.send(Inspect(), doing="asking")
         with pytest.raises(NotReadyError, match="ended with exit code 1 while reporting") as raised:
-            channel.transport.receive(20, "reporting")
+            client.transport.receive(20, "reporting")
         assert raised.value.cause == "MemoryError"
 
 
 def test_a_killed_connection_is_unreachable(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel:
+    with scripted(hosts, monkeypatch, "hello()\nreceive()") as client:
         hosts.kill_sessions(0)
         with pytest.raises(UnreachableError, match="while waiting"):
-            channel.transport.receive(20, "waiting")
+            client.transport.receive(20, "waiting")
 
 
 def test_waiting_for_an_answer_ends_at_the_deadline(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     late = pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s while waiting")
-    with scripted(hosts, monkeypatch, "hello()\nreceive()") as channel, late:
-        channel.transport.receive(0.5, "waiting")
+    with scripted(hosts, monkeypatch, "hello()\nreceive()") as client, late:
+        client.transport.receive(0.5, "waiting")
 
 
 # --- upload -------------------------------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def test_a_large_upload_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.M
     seen: list[tuple[int, int, int]] = []
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
-        with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as channel:
-            prepared = channel.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
+        with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as client:
+            prepared = client.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
     assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
     assert seen[0] == (0, 16_000_000, 1)
     assert seen[-1] == (16_000_000, 16_000_000, 1)
@@ -199,7 +199,7 @@ def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
     (empty / "data").write_bytes(os.urandom(64_000_000))
     with scan(empty, None, [], empty.parent / "cache") as bundle, contextlib.ExitStack() as stack:
         wanted = [entry.sha256 for entry in bundle.entries]
-        channel = stack.enter_context(scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=64_000_000))
+        client = stack.enter_context(scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=64_000_000))
         hung: list[int] = []
 
         def progress(sent: int, total: int, files: int) -> None:
@@ -208,7 +208,7 @@ def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
                 hung.append(sent)
 
         with pytest.raises(UnreachableError) as raised:
-            channel.prepare(prepare_request(), bundle, progress)
+            client.prepare(prepare_request(), bundle, progress)
     assert "did not answer within 1 s while receiving the script" in raised.value.message
     assert "of 64.0 MB sent)" in raised.value.message
 
@@ -221,14 +221,14 @@ def test_an_upload_over_a_network_that_drops_all_packets_ends_at_the_deadline(
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         wanted = [entry.sha256 for entry in bundle.entries]
         monkeypatch.setattr(transport_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
-        with open_agent(wire.host, hosts.key) as channel:
+        with open_agent(wire.host, hosts.key) as client:
 
             def progress(sent: int, total: int, files: int) -> None:
                 if sent > 10_000_000:
                     wire.hold()
 
             with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
-                channel.prepare(prepare_request(), bundle, progress)
+                client.prepare(prepare_request(), bundle, progress)
 
 
 def test_a_refusal_during_the_upload_is_reported_with_its_reason(
@@ -236,7 +236,7 @@ def test_a_refusal_during_the_upload_is_reported_with_its_reason(
 ) -> None:
     body = """
 hello(); receive()
-send("want", objects=WANTED, size=64000000)
+send("need_contents", objects=WANTED, size=64000000)
 raw_in.read(1000000)
 send("refused", kind="disk", reason="no space left on this host", next_step="")
 END
@@ -245,9 +245,9 @@ END
     with scan(empty, None, [], empty.parent / "cache") as bundle:
         for end in ("sys.exit(0)", "raw_in.read(); sys.exit(0)"):
             wanted = [entry.sha256 for entry in bundle.entries]
-            with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as channel:
+            with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as client:
                 with pytest.raises(RefusedError, match="no space left on this host") as raised:
-                    channel.prepare(prepare_request(), bundle, ignore_progress)
+                    client.prepare(prepare_request(), bundle, ignore_progress)
                 assert "free space" in raised.value.hint
 
 
@@ -260,8 +260,8 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
     (empty / "big").write_bytes(os.urandom(5_000_000))
     (empty / "link").symlink_to("task.py")
     with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
-        with open_agent(hosts.hosts[0], hosts.key) as channel:
-            prepared = channel.prepare(prepare_request(entries=bundle.entries), bundle, ignore_progress)
+        with open_agent(hosts.hosts[0], hosts.key) as client:
+            prepared = client.prepare(prepare_request(entries=bundle.entries), bundle, ignore_progress)
             assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
             assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
             assert Path(prepared.workdir, "link").readlink() == Path("task.py")
@@ -280,37 +280,37 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
                 {},
                 grace_s=1,
             )
-            assert channel.commit(request).pid > 0
-        with open_agent(hosts.hosts[0], hosts.key) as channel:
-            (report,) = channel.inspect(Inspect())
+            assert client.commit(request).pid > 0
+        with open_agent(hosts.hosts[0], hosts.key) as client:
+            (report,) = client.inspect(Inspect())
             assert (report.job, report.alive) == ("job-1", True)
-            assert channel.stop(Stop("job-1", "worker-0", 1.0)).running
-            (report,) = channel.inspect(Inspect())
+            assert client.stop(Stop("job-1", "worker-0", 1.0)).running
+            (report,) = client.inspect(Inspect())
             assert not report.alive
 
             seen: list[tuple[int, int, int]] = []
             again = prepare_request(entries=bundle.entries)._replace(job="job-3")
-            channel.prepare(again, bundle, lambda *now: seen.append(now))
+            client.prepare(again, bundle, lambda *now: seen.append(now))
             assert seen == [(0, 0, 0)]  # nothing is sent twice
 
 
 def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
-    with open_agent(hosts.hosts[1], hosts.key) as channel:
+    with open_agent(hosts.hosts[1], hosts.key) as client:
         with pytest.raises(RefusedError, match="is not prepared on this host"):
-            channel.commit(Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
+            client.commit(Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
         with scan(empty, None, [], empty.parent / "cache") as bundle:
             odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
             with pytest.raises(RefusedError, match="is not a path inside the working directory"):
-                channel.prepare(odd, bundle, ignore_progress)
+                client.prepare(odd, bundle, ignore_progress)
 
 
 def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "hello(); receive(); send('committed', pid=1); receive()"
     with (
-        scripted(hosts, monkeypatch, body) as channel,
+        scripted(hosts, monkeypatch, body) as client,
         pytest.raises(FleetError, match="sent an unexpected record: committed"),
     ):
-        channel.inspect(Inspect())
+        client.inspect(Inspect())
 
 
 def test_refusals_have_next_steps() -> None:
