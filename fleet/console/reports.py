@@ -140,7 +140,7 @@ def _smoke_tested(event: events.SmokeTested) -> str:
 
 
 def _finding(event: Finding) -> str:
-    text = _wrap(f"{event.place}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
+    text = _wrap(f"{event.location}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
     parts = (("why:  ", event.reason), ("fix:  ", event.fix))
     return text + "".join(_wrap(words, _INDENT + label, " " * 8) for label, words in parts if words)
 

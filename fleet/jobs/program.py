@@ -314,7 +314,7 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
             slots = -(-_FEWEST_WITH_SERVERS // hosts)
             change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}
             raise UsageError(
-                f"{finding.place}: {finding.message}",
+                f"{finding.location}: {finding.message}",
                 cause=finding.reason,
                 next_steps=[Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})})],
             )
@@ -326,7 +326,7 @@ def _texts(entry: EntryPoint) -> dict[str, str]:
 
 def described(finding: Finding) -> str:
     """Return a finding as one sentence."""
-    return f"{finding.place}: {finding.message}; {finding.reason} ({finding.rule})"
+    return f"{finding.location}: {finding.message}; {finding.reason} ({finding.rule})"
 
 
 def missing_imports(

@@ -53,7 +53,7 @@ def diagnose(
     case = _Case(readings, first_failed_task, reason)
     return (
         case.decided()
-        or case.own_failure()
+        or case.independent_failure()
         or case.early_exit()
         or case.lost_leader()
         or case.reported_by_peers()
@@ -139,26 +139,26 @@ class _Case:
         if stuck and stuck.fatal:
             raised = describe(stuck.fatal)
             message = f"{stuck.name} raised {raised}, but its process did not end, and the others waited for it"
-            return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.place)
-        looked = {item.task: item.evidence.inspection for item in self._readings if item.evidence.inspection}
-        activities = {name: find_activity(seen) for name, seen in looked.items()}
-        stacks = {name: _filled(seen.stack.splitlines()) for name, seen in looked.items()}
-        if looked and all(is_serving(seen) for seen in looked.values()):
-            first = next(iter(looked))
+            return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.location)
+        inspections = {item.task: item.evidence.inspection for item in self._readings if item.evidence.inspection}
+        activities = {name: find_activity(seen) for name, seen in inspections.items()}
+        stacks = {name: _filled(seen.stack.splitlines()) for name, seen in inspections.items()}
+        if inspections and all(is_serving(seen) for seen in inspections.values()):
+            first = next(iter(inspections))
             message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
-            place = activities[first].location
-            return self._verdict(None, Kind.HANG, message, stacks[first], place, hint=texts.SERVERS_HINT)
+            location = activities[first].location
+            return self._verdict(None, Kind.HANG, message, stacks[first], location, hint=texts.SERVERS_HINT)
         awaited = [name for name, activity in activities.items() if activity.does]
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
         if about and not _mentions(reason, about):
             message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
-        if about in looked:
-            place = activities[about].location.partition(", inside")[0]
-            return self._verdict(about, Kind.HANG, message, stacks[about] or (looked[about].kernel,), place)
+        if about in inspections:
+            location = activities[about].location.partition(", inside")[0]
+            return self._verdict(about, Kind.HANG, message, stacks[about] or (inspections[about].kernel,), location)
         return self._verdict(about, Kind.HANG, message)
 
-    def own_failure(self) -> Verdict | None:
+    def independent_failure(self) -> Verdict | None:
         """Return the earliest failure that no peer caused."""
         failed = [reading for reading in self._readings if self._failed_by_itself(reading)]
         if not failed:
@@ -169,7 +169,7 @@ class _Case:
         return self._of_task(first, [reading.task for reading in failed])
 
     def _failed_by_itself(self, reading: Reading) -> bool:
-        if self._has_own_reason(reading):
+        if self._has_independent_reason(reading):
             return True
         if reading.ours or reading.code == 0:
             return False
@@ -177,10 +177,10 @@ class _Case:
             return True
         return reading.unseen and bool(reading.evidence.reason) and self._first_failed_task in ("", reading.task)
 
-    def _has_own_reason(self, reading: Reading) -> bool:
+    def _has_independent_reason(self, reading: Reading) -> bool:
         """Return whether the reason that the agent reported is the cause of the task's end."""
         kind = reading.evidence.reason.kind
-        return kind in rules.OWN_REASONS or (kind in rules.REASONS and reading.code == 0 and not reading.ours)
+        return kind in rules.INDEPENDENT_REASONS or (kind in rules.REASONS and reading.code == 0 and not reading.ours)
 
     def early_exit(self) -> Verdict | None:
         """Return the first task that exited with code 0 before its peers failed because of that."""
@@ -263,7 +263,7 @@ class _Case:
     def never_started(self) -> Verdict | None:
         """Return a task that the others still waited for at the end."""
         leader = self._by_task.get(self._leader)
-        if leader and leader.alone and leader.leads and leader.code != 0:
+        if leader and leader.is_idle_after_start and leader.leads and leader.code != 0:
             message = (
                 f"{leader.name} could not reach its own server at the address that TF_CONFIG gives it: "
                 "that address is another host's, or a proxy is set and no_proxy does not except it"
@@ -304,7 +304,7 @@ class _Case:
         if reading.fatal:
             return "CoordinationService/RegisterTask" in reading.fatal.message
         leader = self._by_task.get(self._leader)
-        return reading.task != self._leader and reading.alone and not (leader and leader.serves)
+        return reading.task != self._leader and reading.is_idle_after_start and not (leader and leader.serves)
 
     def all_collateral(self) -> Verdict | None:
         """Return what the failures have in common if each is a consequence of another."""
@@ -340,7 +340,7 @@ class _Case:
         if reading.fatal:
             message = f"{reading.name} raised {describe(reading.fatal)}"
             lines = excerpt(reading.lines, reading.fatal)
-            return self._verdict(reading, Kind.UNKNOWN, message, lines, reading.fatal.place)
+            return self._verdict(reading, Kind.UNKNOWN, message, lines, reading.fatal.location)
         words = _last_output(reading.last_output) or ", and its log does not show why"
         return self._verdict(reading, Kind.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}")
 
@@ -348,7 +348,7 @@ class _Case:
 
     def _of_task(self, reading: Reading, failed: list[str]) -> Verdict:
         """Return the verdict on a task that failed by itself."""
-        if self._has_own_reason(reading):
+        if self._has_independent_reason(reading):
             kind = rules.REASONS[reading.evidence.reason.kind]
             message = f"{reading.name} {CLAUSES[kind]}: {reading.evidence.reason.text}"
             return self._verdict(reading, kind, message, but=failed)
@@ -380,14 +380,14 @@ class _Case:
             kind = Kind.FILE_NOT_FOUND
         if rule and rule.shared:
             message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
-            return self._verdict(None, kind, message, lines, fatal.place, hint=rule.hint)
+            return self._verdict(None, kind, message, lines, fatal.location, hint=rule.hint)
         alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
         too = f"; so did {join_names(alike)}" if alike else ""
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
-            if fatal.place and text.endswith(".") and not text.endswith(".."):
+            if fatal.location and text.endswith(".") and not text.endswith(".."):
                 text = text[:-1]  # the sentence continues
-            where = f" at {fatal.place}" if fatal.place else ""
+            where = f" at {fatal.location}" if fatal.location else ""
             by = next((f", as {answer.task} reported" for answer in reading.answers if answer.line < fatal.end), "")
             message = f"{reading.name} raised {text}{where}{by}{too}"
             hint = rules.hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
@@ -397,7 +397,7 @@ class _Case:
             )
         else:
             message = f"{reading.name} {clause or CLAUSES[kind]}: {text}{too}"
-        return self._verdict(reading, kind, message, lines, fatal.place, but=failed, hint=hint)
+        return self._verdict(reading, kind, message, lines, fatal.location, but=failed, hint=hint)
 
     def _clause_and_hint(self, reading: Reading, rule: Rule) -> tuple[str, str]:
         """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
@@ -405,7 +405,7 @@ class _Case:
             return (
                 f"could not listen on port {reading.listens}, which was in use. fleet gave it port "
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
-                texts.OWN_PORT_HINT,
+                texts.TASK_PORT_HINT,
             )
         return rule.clause or CLAUSES[rule.kind], rule.hint
 
@@ -432,7 +432,7 @@ class _Case:
         name, reason = signal_name(reading.signal), reading.evidence.reason.text
         event, hint = f"was killed by {name}", ""
         if reading.signal == signal.SIGINT:
-            where = f" at {reading.fatal.place}" if reading.fatal and reading.fatal.place else ""
+            where = f" at {reading.fatal.location}" if reading.fatal and reading.fatal.location else ""
             event, hint = f"was interrupted by SIGINT or KeyboardInterrupt{where}", texts.INTERRUPT_HINT
         elif reading.signal == signal.SIGILL:
             event, hint = f"crashed: its CPU does not have an instruction ({name})", texts.ILLEGAL_HINT
@@ -456,7 +456,7 @@ class _Case:
         kind: Kind,
         message: str,
         lines: Sequence[str] | None = None,
-        place: str = "",
+        location: str = "",
         *,
         but: Sequence[str] = (),
         hint: str = "",
@@ -468,7 +468,7 @@ class _Case:
             kind: The class of the cause.
             message: The cause.
             lines: The lines of the log that decided; None: the last lines of the task to blame.
-            place: Where in the user's code it was raised.
+            location: Where in the user's code it was raised.
             but: Tasks that failed by themselves.
             hint: What to change; empty: that of the kind.
         """
@@ -479,7 +479,7 @@ class _Case:
         follow = tuple(
             sorted(item.task for item in self._readings if item.collateral and item.task not in (task, *but))
         )
-        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), place, follow, hint or HINTS[kind])
+        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), location, follow, hint or HINTS[kind])
 
     def _called(self, task: str) -> str:
         reading = self._by_task.get(task)
@@ -502,7 +502,7 @@ def _package_hint(fatal: Raised) -> str:
 
 def _import_hint(reading: Reading, fatal: Raised) -> str:
     """Return the hint for an exception out of a package that the script imports; empty: that of the kind."""
-    inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.place
+    inside = bool(fatal.frames) and str(fatal.frames[-1]) != fatal.location
     return texts.PACKAGE_HINT if inside and _IMPORT.match(source_of(reading.lines, fatal)) else ""
 
 
@@ -526,7 +526,7 @@ def _failure(reading: Reading) -> str:
 
 def _same(raised: Raised | None, other: Raised) -> bool:
     """Return whether two tasks failed with the same exception at the same place."""
-    return raised is not None and raised.short == other.short and raised.place == other.place
+    return raised is not None and raised.short == other.short and raised.location == other.location
 
 
 def _last_output(line: str) -> str:

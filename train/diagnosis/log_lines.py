@@ -10,7 +10,7 @@ TRACEBACK = "Traceback (most recent call last):"
 _LONGEST_LINE = 4096
 _LONGEST_PREFIX = 160
 _MOST_SHAPES = 4
-_LEAST_SHARE = 0.2  # of all lines must have a prefix
+_LEAST_FRACTION = 0.2  # of all lines must have a prefix
 _LEAST_OBJECTS = 0.5  # of all lines must be JSON objects
 _TEXT_KEYS = ("log", "message", "msg", "textPayload")
 
@@ -22,7 +22,7 @@ _CONTROL = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f]"
 )
 # Log lines of TensorFlow, absl, gRPC, and NCCL; their text never belongs to an exception.
-_NOISE = re.compile(
+_LIBRARY_LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [DIWEF] \S"
     r"|[DIWEF]\d{4} \d\d:\d\d:\d\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR):[\w.]+:"
@@ -103,14 +103,14 @@ def _clean(line: str) -> str:
     return _CONTROL.sub("", line).rstrip()
 
 
-def is_noise(line: str) -> bool:
+def is_library_line(line: str) -> bool:
     """Return whether this is a log line of a library."""
-    return _NOISE.match(line) is not None
+    return _LIBRARY_LINE.match(line) is not None
 
 
 def is_chatter(line: str) -> bool:
     """Return whether this is an informational log line of a library, or one that it prints at every start."""
-    return is_noise(line) and (_CHATTER.match(line) is not None or _AT_START.search(line) is not None)
+    return is_library_line(line) and (_CHATTER.match(line) is not None or _AT_START.search(line) is not None)
 
 
 def error_in(line: str) -> str:
@@ -140,7 +140,7 @@ def _unprefixed(lines: list[str]) -> list[str]:
         if 0 < at <= _LONGEST_PREFIX and line[:at].strip() and len(shapes) < _MOST_SHAPES:
             shape = _shape(line[:at])
             shapes.setdefault(shape, re.compile(shape))
-    least = _LEAST_SHARE * sum(1 for line in lines if line)
+    least = _LEAST_FRACTION * sum(1 for line in lines if line)
     common = [shape for shape in shapes.values() if sum(1 for line in lines if shape.match(line)) >= least]
     return [_strip(line, common) for line in lines] if common else lines
 

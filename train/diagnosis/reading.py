@@ -10,7 +10,7 @@ from functools import cached_property
 from ipaddress import ip_address
 
 from train.agent.protocol.wording import endpoint
-from train.diagnosis.log_lines import error_in, is_chatter, is_noise, is_progress, lines_of, shortened
+from train.diagnosis.log_lines import error_in, is_chatter, is_library_line, is_progress, lines_of, shortened
 from train.diagnosis.rules import (
     is_answer,
     is_collateral,
@@ -34,7 +34,7 @@ _SHELL_SIGNALS.update({256 - number: number for number in (6, 7, 9, 11, 15)})
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 _TASK = re.compile(r"/job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})")
-_TASK_ALONE = re.compile(r"^\W{0,4}/job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9})\W{0,4}$")
+_TASK_LINE = re.compile(r"^\W{0,4}/job:(\w{1,40})/replica:\d{1,9}/task:(\d{1,9})\W{0,4}$")
 _REPORTED = re.compile(
     r"Error reported from /job:(\w{1,40})/(?:replica:\d{1,9}/)?task:(\d{1,9})"
     r"(?=:? ?$|: The following tasks are unhealthy|.{0,200}(?:heartbeat|connect|UNAVAILABLE|Socket closed))"
@@ -189,7 +189,7 @@ class Reading:
         # A crash prints its calls after TensorFlow's message; a normal exit follows the message immediately.
         words = self.last_words if self.signal else self.last_words[-20:]
         return self.code != 0 and any(
-            mentions_peers(line) if is_noise(line) else is_of_coordination(line) for line in words
+            mentions_peers(line) if is_library_line(line) else is_of_coordination(line) for line in words
         )
 
     @cached_property
@@ -232,7 +232,7 @@ class Reading:
         aside = {i for raised in self.raised if raised.aside for i in range(raised.first - 2, raised.end)}
         for number in range(last.end, len(self.lines)):
             line = self.lines[number]
-            if line.strip() and number not in aside and not is_noise(line):
+            if line.strip() and number not in aside and not is_library_line(line):
                 words += 1
                 progress += is_progress(line)
         return None if words > _MOST_AFTERWORDS or progress >= _PROGRESS_AFTER else last
@@ -241,8 +241,8 @@ class Reading:
     def last_output(self) -> str:
         """The last line that the script printed, or the last error of a library; empty: none."""
         for line in reversed(self.last_words):
-            words = error_in(line) if is_noise(line) else "" if is_progress(line) else line.strip()
-            if _HAS_LETTERS.search(words) and not _TASK_ALONE.match(words):
+            words = error_in(line) if is_library_line(line) else "" if is_progress(line) else line.strip()
+            if _HAS_LETTERS.search(words) and not _TASK_LINE.match(words):
                 return words
         return ""
 
@@ -265,9 +265,9 @@ class Reading:
         named: list[str] = []
         listing = False
         for line in self.lines:
-            alone = _TASK_ALONE.match(line) if listing else None
-            listing = bool(alone) or "unhealthy (stopped sending heartbeats)" in line
-            match = alone or _TIMED_OUT.search(line)
+            entry = _TASK_LINE.match(line) if listing else None
+            listing = bool(entry) or "unhealthy (stopped sending heartbeats)" in line
+            match = entry or _TIMED_OUT.search(line)
             if match:
                 named.append(self._task(match))
         if not named:
@@ -314,9 +314,9 @@ class Reading:
                 waiting = {}
             if _BARRIER.search(line):
                 waiting.setdefault("")
-            alone = _TASK_ALONE.match(line) if listing and waiting else None
-            listing = bool(alone) or "Example stragglers:" in line or "imed out task names:" in line
-            name = self._task(alone) if alone else self._task(_TASK.search(line)) if _AWAITED.search(line) else ""
+            entry = _TASK_LINE.match(line) if listing and waiting else None
+            listing = bool(entry) or "Example stragglers:" in line or "imed out task names:" in line
+            name = self._task(entry) if entry else self._task(_TASK.search(line)) if _AWAITED.search(line) else ""
             if name:
                 waiting[name] = None
         return [name for name in waiting if name != self.task]
@@ -328,7 +328,7 @@ class Reading:
         if not match or not self.fatal:
             return "", []
         listed = self.fatal.message.partition("imed out task names:")[2].split("\n")
-        names = [self._task(alone) for line in listed if (alone := _TASK_ALONE.match(line))]
+        names = [self._task(entry) for line in listed if (entry := _TASK_LINE.match(line))]
         return match.group(1), [name for name in names if name != self.task]
 
     @cached_property
@@ -339,7 +339,7 @@ class Reading:
             match = _JOINED.search(line)
             if match:
                 joined.add(self._task(match))
-            elif joined and line.strip() and not is_noise(line) and not _TASK_ALONE.match(line):
+            elif joined and line.strip() and not is_library_line(line) and not _TASK_LINE.match(line):
                 return set()
         return joined
 
@@ -364,7 +364,7 @@ class Reading:
         return self.task.startswith("ps-")
 
     @cached_property
-    def alone(self) -> bool:
+    def is_idle_after_start(self) -> bool:
         """True if its server started and nothing happened after that."""
         started = [i for i, line in enumerate(self.lines) if "Started server with target" in line]
         return bool(started) and not any(line.strip() for line in self.lines[started[-1] + 1 :])
@@ -441,7 +441,7 @@ def _call_of(lines: list[str], raised: Raised) -> list[str]:
     call: list[str] = []
     for number in range(raised.first, raised.at):
         text = lines[number].strip()
-        if raised.place and text.startswith('File "') and frame_in(text) == raised.place:
+        if raised.location and text.startswith('File "') and frame_in(text) == raised.location:
             call = [line for line in lines[number : min(number + 2, raised.at)] if line.strip()]
     return call
 

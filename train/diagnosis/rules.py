@@ -9,7 +9,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 
 from train.agent.protocol.records import ReasonKind
-from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, OWN_PORT_HINT, PACKAGE_HINT
+from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, PACKAGE_HINT, TASK_PORT_HINT
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Kind
 
@@ -205,7 +205,7 @@ EXCEPTIONS = (
         r"\[Errno 98\]|\[Errno 48\]",
         types=r"OSError|error",
         clause="could not open a port of the script's own: it was in use",
-        hint=OWN_PORT_HINT,
+        hint=TASK_PORT_HINT,
     ),
     Rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
     Rule(
@@ -528,7 +528,7 @@ DECISIONS = (
     ReasonKind.HOST_LOST,
 )
 # For a task that its agent stopped, only these reasons are causes.
-OWN_REASONS = (ReasonKind.DISK_FULL, ReasonKind.OUT_OF_MEMORY, ReasonKind.PREEMPTED)
+INDEPENDENT_REASONS = (ReasonKind.DISK_FULL, ReasonKind.OUT_OF_MEMORY, ReasonKind.PREEMPTED)
 
 # --- statuses that peers answered with ----------------------------------------------------------------------------
 

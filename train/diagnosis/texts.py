@@ -93,7 +93,7 @@ PACKAGE_HINT = (
     "compare the version of the package that is installed on the hosts with the one that the script was written for"
 )
 HOST_HINT = "compare the message with the host's files, packages and services: the fault may be outside the script"
-OWN_PORT_HINT = (
+TASK_PORT_HINT = (
     "use the TF_CONFIG that fleet sets, and do not set it in the script; a server of the script's own needs a free "
     "port on every host"
 )

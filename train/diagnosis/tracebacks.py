@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from train.diagnosis.log_lines import TRACEBACK, is_noise, is_progress
+from train.diagnosis.log_lines import TRACEBACK, is_library_line, is_progress
 
 _MOST_MESSAGE_LINES = 400
 _MOST_ORPHAN_LINES = 60
@@ -79,7 +79,7 @@ class Raised:
         return self.name.rpartition(".")[2]
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The innermost call in the user's code, of this exception or of one before it; empty: none."""
         raised: Raised | None = self
         while raised:
@@ -175,7 +175,7 @@ def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raise
             frames.append(_frame(frame))
             after_frame = True
             continue
-        if not text or is_noise(line):
+        if not text or is_library_line(line):
             continue
         indented = len(line) - len(line.lstrip()) > column
         name = None if indented else _type_in(text, strict=after_frame)
@@ -222,7 +222,7 @@ def _ends_message(line: str) -> bool:
         TRACEBACK in line
         or CONTEXT in line
         or CAUSE in line
-        or is_noise(line)
+        or is_library_line(line)
         or _ASIDE.match(line) is not None
         or (is_progress(line) and "{{node" not in line)
     )
@@ -238,7 +238,7 @@ def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
             frames.append(Frame(call.group(1), int(call.group(2)), call.group(3)))
         if TRACEBACK in text or "Traceback (most recent call last)" in text:
             return None, at
-        if not text.startswith(("│", "|", "╰", "+-")) and text and not is_noise(text):
+        if not text.startswith(("│", "|", "╰", "+-")) and text and not is_library_line(text):
             name = _type_in(text, strict=False)
             return _raised(lines, name, tuple(frames), first, at) if name else (None, at)
     return None, len(lines)

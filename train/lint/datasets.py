@@ -21,7 +21,7 @@ from train.lint.interpreter.values import (
 )
 
 _MEMORY = ("from_tensor_slices", "from_tensors", "range")
-_ONE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")
+_SINGLE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Chain:
             if isinstance(first, Items) and first.exact:
                 return len(first.items)
         if self.source.name == TFDS:
-            return 1 if text(self.source.argument("name", 0)) in _ONE_FILE else None
+            return 1 if text(self.source.argument("name", 0)) in _SINGLE_FILE else None
         return None
 
     @property

@@ -43,7 +43,7 @@ class Finding:
     fix: str
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """``task.py:12``."""
         return f"{self.file}:{self.line}"
 

@@ -67,8 +67,8 @@ def lint(
 
 def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     """Return the finding for a file that does not compile; for a module it is a warning, as it may not be reached."""
-    place = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
-    line, message = (int(place[1]), place[2]) if place else (1, error.message)
+    match = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
+    line, message = (int(match[1]), match[2]) if match else (1, error.message)
     level = Severity.ERROR if name == entry else Severity.WARNING
     return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint)
 
@@ -81,8 +81,8 @@ def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozen
             match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 names = match[1]
-                wanted = None if names is None else frozenset(re.findall(r"\w+", names.upper()))
-                comments[token.start[0]] = wanted
+                suppressed = None if names is None else frozenset(re.findall(r"\w+", names.upper()))
+                comments[token.start[0]] = suppressed
     except (tokenize.TokenError, SyntaxError):  # files that do not compile have a finding anyway
         pass
     yield from comments.items()

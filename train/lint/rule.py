@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from train.lint.finding import Finding, Severity
-from train.lint.interpreter.values import Call, Place
+from train.lint.interpreter.values import Call, Location
 from train.lint.subject import Subject
 
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
@@ -24,7 +24,7 @@ class Violation:
         fix: Replaces the fix of the rule; empty: the rule's.
     """
 
-    at: Call | Place
+    at: Call | Location
     message: str
     severity: Severity | None = None
     reason: str = ""
@@ -50,8 +50,8 @@ def rule(name: str, level: Severity, *, reason: str = "", fix: str = "") -> Call
     def register(check: Check) -> Check:
         def findings(subject: Subject) -> Iterator[Finding]:
             for item in check(subject):
-                place = item.at if isinstance(item.at, Place) else item.at.place
-                at = (place.file, place.line, place.column)
+                location = item.at if isinstance(item.at, Location) else item.at.location
+                at = (location.file, location.line, location.column)
                 yield Finding(
                     name,
                     *at,
@@ -67,7 +67,7 @@ def rule(name: str, level: Severity, *, reason: str = "", fix: str = "") -> Call
     return register
 
 
-def severity(at: Call | Place, level: Severity) -> Severity:
+def severity(at: Call | Location, level: Severity) -> Severity:
     """Return the severity of a violation: an error in a call under an unknown condition is a warning."""
     unsure = isinstance(at, Call) and not at.sure
     return WARNING if level is ERROR and unsure else level

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from train.lint.interpreter.api_names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
 from train.lint.interpreter.trace import Trace
-from train.lint.interpreter.values import Call, Either, Instance, Items, Made, Place, Table, Value, options, text
+from train.lint.interpreter.values import Call, Either, Instance, Items, Location, Made, Table, Value, options, text
 from train.script.keras import FIRST_WITH_KERAS_3, Need
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ class Subject:
     need: Need
     adapt: bool = True
     servers: bool | None = None
-    tf1: tuple[tuple[Place, str], ...] = ()
+    tf1: tuple[tuple[Location, str], ...] = ()
 
     @cached_property
     def multi(self) -> list[Call]:
@@ -125,7 +125,7 @@ class Subject:
 
     def outside(self, call: Call) -> bool:
         """Return whether a call is certainly in no scope although there is a strategy for several workers."""
-        return call.scope_known and not call.scopes and bool(self.multi)
+        return call.has_known_scope and not call.scopes and bool(self.multi)
 
     def shared(self, value: Value | None) -> bool:
         """Return whether all workers share a value such as a model."""

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from train.lint.interpreter.values import Place
+from train.lint.interpreter.values import Location
 from train.script.source import find_imports
 
 _NAMES = re.compile(
@@ -17,7 +17,7 @@ _NAMES = re.compile(
 )
 
 
-def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
+def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Location, str]]:
     """Yield each use of a name that TensorFlow 2 does not have, ``tf.Session``, by files and lines.
 
     A script that imports ``tensorflow.compat.v1`` runs on TensorFlow 2 and yields no use.
@@ -31,10 +31,10 @@ def uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Place, str]]:
             first, _, rest = name.partition(".")
             if first in aliases and node.lineno not in seen and _NAMES.match(rest):
                 seen.add(node.lineno)
-                yield Place(file, node.lineno, node.col_offset + 1), f"tf.{rest}"
+                yield Location(file, node.lineno, node.col_offset + 1), f"tf.{rest}"
         for item in find_imports(ast.walk(tree)):
             if item.parts[:2] == ["tensorflow", "contrib"]:
-                yield Place(file, item.line, 1), ".".join(["tf", *item.parts[1:]])
+                yield Location(file, item.line, 1), ".".join(["tf", *item.parts[1:]])
 
 
 def _aliases(tree: ast.Module) -> set[str]:

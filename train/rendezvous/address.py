@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 """Address if all processes are on one computer."""
 
 
-def own_address(node: str, nodes: Sequence[str]) -> str:
+def address_of_node(node: str, nodes: Sequence[str]) -> str:
     """Return the address from which this node reaches the first of the other nodes; empty if none can be resolved.
 
     The node's own name does not give the address: many nodes resolve it to a loopback address.

@@ -98,7 +98,7 @@ class Rendezvous(Protocol):
             AbandonedError: A process gave up.
         """
 
-    def give(self, about: str, mine: Value) -> None:
+    def send_to_rank_0(self, about: str, mine: Value) -> None:
         """Send `mine` to rank 0 without waiting; a value that cannot be sent is dropped."""
 
     def collect(self, about: str, deadline_s: float) -> dict[int, Value]:

@@ -27,7 +27,7 @@ from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Part
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
-LEAVE_S = 3.0
+DEPARTURE_S = 3.0
 
 
 class _Poll:
@@ -81,7 +81,7 @@ class DirectoryRendezvous:
                 )
         return [read_json(str(self._run / f"{about}-{item}")) or {} for item in range(self.size)]
 
-    def give(self, about: str, mine: Value) -> None:
+    def send_to_rank_0(self, about: str, mine: Value) -> None:
         """See Rendezvous."""
         with contextlib.suppress(RendezvousError):
             self._put(about, mine)
@@ -96,14 +96,14 @@ class DirectoryRendezvous:
 
     def abandon(self, message: str, code: int) -> None:
         """See Rendezvous."""
-        self.give("abandoned", {"message": message, "code": code})
+        self.send_to_rank_0("abandoned", {"message": message, "code": code})
 
     def close(self) -> None:
         """See Rendezvous. Rank 0 waits briefly for the others, and deletes the files of the rendezvous."""
         if self._participants.rank:
             remove_file(str(self._directory / f"rank-{self._participants.rank}"))
             return
-        poll = _Poll(LEAVE_S)
+        poll = _Poll(DEPARTURE_S)
         while (left := self._present()) and poll.wait():
             continue
         for name in left:

@@ -90,16 +90,16 @@ class TcpRendezvous:
 
     Args:
         participants: The processes; their number is known.
-        place: Address for messages.
+        address_text: Address for messages.
         connections: Rank 0 has one to each other rank, the others have one to rank 0.
         secret: Secret of the job.
     """
 
-    def __init__(self, participants: Participants, place: str, connections: _Connections, secret: str) -> None:
+    def __init__(self, participants: Participants, address_text: str, connections: _Connections, secret: str) -> None:
         self.size = participants.size
         self.secret = secret
         self._participants = participants
-        self._place = place
+        self._address_text = address_text
         self._connections = connections
         self._others = sorted(connections.streams)
         self.address = next((stream.local_address for stream in connections.streams.values() if stream.is_open), "")
@@ -107,24 +107,24 @@ class TcpRendezvous:
     def gather(self, about: str, mine: Value, deadline_s: float) -> list[Value]:
         """See Rendezvous."""
         if self._participants.rank:
-            self.give(about, mine)
+            self.send_to_rank_0(about, mine)
             values = self.receive(about, deadline_s).get("values")
             if not isinstance(values, list) or len(values) != self.size or not _all_objects(values):
-                raise _unexpected(self._place)
+                raise _unexpected(self._address_text)
             return values
         result = self._take(about, deadline_s, strict=True)
         missing = [rank for rank in self._others if rank not in result]
         if missing:
             raise RendezvousError(
                 f"timed out after {deadline_s:g} s waiting for {self._participants.names(missing)} ({about})",
-                cause=f"the rendezvous is at {self._place}",
+                cause=f"the rendezvous is at {self._address_text}",
             )
         values = [mine, *(result[rank] for rank in self._others)]
         for rank in self._others:
             self._connections.send(rank, {"about": about, "values": values})
         return values
 
-    def give(self, about: str, mine: Value) -> None:
+    def send_to_rank_0(self, about: str, mine: Value) -> None:
         """See Rendezvous."""
         self._connections.send(0, {"about": about, "value": mine})
 
@@ -170,7 +170,7 @@ class TcpRendezvous:
     def _raise_broken(self, rank: int, message: Value | None) -> None:
         process = self._participants.name(rank)
         if message is None:
-            raise RendezvousError(f"{process} is gone: its connection to {self._place} broke")
+            raise RendezvousError(f"{process} is gone: its connection to {self._address_text} broke")
         error = _abandoned(process, message)
         for other in self._others:
             if other != rank:
@@ -183,10 +183,12 @@ class TcpRendezvous:
         self._connections.begin_round()
         arrived = self._connections.next(time.monotonic() + deadline_s + SLACK_S)
         if arrived is None:
-            raise RendezvousError(f"timed out after {deadline_s:g} s waiting for {first} at {self._place} ({about})")
+            raise RendezvousError(
+                f"timed out after {deadline_s:g} s waiting for {first} at {self._address_text} ({about})"
+            )
         answer = arrived[1]
         if answer is None:
-            raise AbandonedError(first, f"its connection at {self._place} broke", FAILED_CODE)
+            raise AbandonedError(first, f"its connection at {self._address_text} broke", FAILED_CODE)
         if "abandoned" in answer:
             rank = answer["abandoned"]
             raise _abandoned(self._participants.name(rank) if isinstance(rank, int) else "a process", answer)
@@ -202,8 +204,8 @@ def _abandoned(process: str, message: Value) -> AbandonedError:
     return AbandonedError(process, str(message.get("message")), code if isinstance(code, int) else FAILED_CODE)
 
 
-def _unexpected(place: str) -> RendezvousError:
-    return RendezvousError(f"rank 0 at {place} sent something that this version of fleet does not expect")
+def _unexpected(address_text: str) -> RendezvousError:
+    return RendezvousError(f"rank 0 at {address_text} sent something that this version of fleet does not expect")
 
 
 # --- coming together ------------------------------------------------------------------------------------------------
@@ -241,16 +243,16 @@ class _Server:
     """Rank 0 while the other processes join.
 
     Args:
-        place: Address for messages.
+        address_text: Address for messages.
         participants: The expected processes.
         credentials: Of the rendezvous.
         connections: Takes those of the processes that joined.
     """
 
     def __init__(
-        self, place: str, participants: Participants, credentials: Credentials, connections: _Connections
+        self, address_text: str, participants: Participants, credentials: Credentials, connections: _Connections
     ) -> None:
-        self._place = place
+        self._address_text = address_text
         self._participants = participants
         self._credentials = credentials
         self._connections = connections
@@ -287,14 +289,16 @@ class _Server:
         drawn = secrets.token_hex(NONCE_BYTES)
         for rank in self._joined:
             if not connections.send(rank, {"size": participants.size, "drawn": drawn}):
-                raise RendezvousError(f"{participants.name(rank)} is gone: its connection to {self._place} broke")
-        return TcpRendezvous(participants, self._place, connections, _job_secret(self._credentials, drawn))
+                raise RendezvousError(
+                    f"{participants.name(rank)} is gone: its connection to {self._address_text} broke"
+                )
+        return TcpRendezvous(participants, self._address_text, connections, _job_secret(self._credentials, drawn))
 
     def _arrived(self, listener: StreamListener, stream: MessageStream) -> None:
         rank = int(stream.peer) if re.fullmatch(r"[0-9]{1,9}", stream.peer) else -1
         if not 0 < rank < self._participants.size or rank in self._joined:
             raise RendezvousError(
-                f"a process joined at {self._place} as rank {stream.peer}, but "
+                f"a process joined at {self._address_text} as rank {stream.peer}, but "
                 + ("this rank exists already" if rank in self._joined else f"{self._participants.size} are expected"),
                 hint="start all of them with the same options, each with its own --rank",
             )
@@ -310,7 +314,7 @@ class _Server:
             [rank for rank in range(1, self._participants.size) if rank not in self._joined]
         )
         error = RendezvousError(
-            f"timed out after {waited_s:g} s waiting for {missing} at {self._place}: it has not started, "
+            f"timed out after {waited_s:g} s waiting for {missing} at {self._address_text}: it has not started, "
             "or cannot connect",
             cause=self._without_secret(),
         )
@@ -333,16 +337,16 @@ def _join(
     connections: _Connections,
     wait_s: float,
 ) -> TcpRendezvous:
-    place = f"{address[0]}:{address[1]}"
+    address_text = f"{address[0]}:{address[1]}"
     _connect(address, participants.name(0), credentials, connections, wait_s)
-    welcome = TcpRendezvous(participants, place, connections, "").receive("start", wait_s)
+    welcome = TcpRendezvous(participants, address_text, connections, "").receive("start", wait_s)
     size, drawn = welcome.get("size"), welcome.get("drawn")
     if not isinstance(size, int) or not isinstance(drawn, str) or not _HEXADECIMAL.fullmatch(drawn):
-        raise _unexpected(place)
+        raise _unexpected(address_text)
     if participants.size not in (0, size):
         raise other_size(participants, size)
     whole = Participants(participants.rank, size, participants.nodes)
-    return TcpRendezvous(whole, place, connections, _job_secret(credentials, drawn))
+    return TcpRendezvous(whole, address_text, connections, _job_secret(credentials, drawn))
 
 
 def _connect(
@@ -354,7 +358,7 @@ def _connect(
     time is over.
     """
     end = time.monotonic() + wait_s
-    place = f"{address[0]}:{address[1]}"
+    address_text = f"{address[0]}:{address[1]}"
     closed = 0
     reason = ""
     while True:
@@ -368,7 +372,7 @@ def _connect(
                 return
             if isinstance(refusal, LinkError):
                 raise RendezvousError(
-                    f"the process at {place} does not know the secret of the rendezvous",
+                    f"the process at {address_text} does not know the secret of the rendezvous",
                     cause=str(refusal),
                     hint=f"use the same {SECRET_VARIABLE} for all processes, and a port that nothing else uses",
                 ) from refusal
@@ -376,7 +380,7 @@ def _connect(
         if time.monotonic() + _RETRY_S >= end:
             break
         time.sleep(_RETRY_S)
-    timeout = f"timed out after {wait_s:g} s waiting for {first} at {place}"
+    timeout = f"timed out after {wait_s:g} s waiting for {first} at {address_text}"
     if closed:
         raise RendezvousError(
             f"{timeout}: it does not answer",
@@ -408,7 +412,7 @@ def _prove(
     return TimeoutError("no answer")
 
 
-def parse_place(text: str, first: str) -> tuple[str, int]:
+def parse_address(text: str, first: str) -> tuple[str, int]:
     """Return host and port of ``tcp://HOST:PORT``; the default host is `first`.
 
     Raises:

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from train.errors import ScriptError
-from train.script.source import check_file, check_script, imports, name_one, parse
+from train.script.source import check_file, check_script, imports, parse, script_hint
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")
@@ -172,7 +172,7 @@ def _main_of(directory: Path) -> Path:
     main = directory / _MAIN
     if main.is_file():
         return main
-    raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=name_one(directory))
+    raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=script_hint(directory))
 
 
 def _check_relative(script: Path, file: Path) -> None:
@@ -209,11 +209,11 @@ def _module(name: str, directory: Path) -> EntryPoint:
 
 def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
     """Return the file that ``-m NAME`` runs from `directory`; a package takes precedence over a module."""
-    place = directory.joinpath(*parts)
-    module, main = place.with_name(place.name + ".py"), place / _MAIN
-    package = (place / "__init__.py").is_file()
+    base = directory.joinpath(*parts)
+    module, main = base.with_name(base.name + ".py"), base / _MAIN
+    package = (base / "__init__.py").is_file()
     if package and not main.is_file():
-        inside = sorted(path.stem for path in place.glob("*.py") if path.stem != "__init__")
+        inside = sorted(path.stem for path in base.glob("*.py") if path.stem != "__init__")
         raise ScriptError(
             f"{name} is a package without {_MAIN}, which cannot be run",
             hint="" if inside else f"write {main}",
@@ -237,10 +237,10 @@ def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
 
 def _similar_module(name: str, parts: Sequence[str], directory: Path) -> dict[str, str] | None:
     """Return the option that leads to a module that exists; None if none is likely."""
-    for below in sorted(path for path in directory.glob("*/") if not path.name.startswith(".")):
-        place = below.joinpath(*parts)
-        if place.with_name(place.name + ".py").is_file() or (place / _MAIN).is_file():
-            return {"--workdir": str(below)}
+    for child in sorted(path for path in directory.glob("*/") if not path.name.startswith(".")):
+        base = child.joinpath(*parts)
+        if base.with_name(base.name + ".py").is_file() or (base / _MAIN).is_file():
+            return {"--workdir": str(child)}
     near = directory.joinpath(*parts[:-1])
     names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
     close = difflib.get_close_matches(name, names, n=1)
@@ -320,8 +320,8 @@ def _script_file(word: str, directory: Path) -> Iterator[tuple[Path, bool]]:
 
 def _run_module(name: str, directory: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the file that ``-m NAME`` runs, if it exists: of a package, or of a plain module."""
-    place = directory.joinpath(*name.split("."))
-    files = (place / _MAIN, place.with_name(f"{place.name}.py"))
+    base = directory.joinpath(*name.split("."))
+    files = (base / _MAIN, base.with_name(f"{base.name}.py"))
     yield from [(path, True) for path in files if path.is_file()][:1]
 
 

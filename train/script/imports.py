@@ -29,9 +29,9 @@ class Imports:
     """The top-level modules that a job imports as soon as it runs.
 
     Attributes:
-        places: Place of the import of each module that the interpreter must find, ``task.py:3``; for tensorboard, of
-            the call that needs it.
-        unchecked: Place of the import of each module that may come from elsewhere because of `reason`.
+        locations: Location of the import of each module that the interpreter must find, ``task.py:3``; for
+            tensorboard, of the call that needs it.
+        unchecked: Location of the import of each module that may come from elsewhere because of `reason`.
         reason: The change of Python's module search, ``task.py:2 changes sys.path``; empty: none.
         directories: Additional absolute directories in which Python searches for modules.
     """
@@ -44,12 +44,14 @@ class Imports:
     @property
     def note(self) -> str:
         """The modules that were not checked, with the reason; empty: none."""
-        names = [f"{name} ({place})" for name, place in self.unchecked.items() if name not in sys.stdlib_module_names]
+        names = [
+            f"{name} ({location})" for name, location in self.unchecked.items() if name not in sys.stdlib_module_names
+        ]
         return f"not checked whether these can be imported: {', '.join(names)}; {self.reason}" if names else ""
 
 
 def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "") -> Imports:
-    """Return the top-level modules that a script imports as soon as it runs, each with its first place.
+    """Return the top-level modules that a script imports as soon as it runs, each with its first location.
 
     Modules of the script's directory are replaced by the modules that they import immediately. An import under a
     condition, in `try`, `with`, or a function does not count. If the script changes Python's module search, modules
@@ -68,12 +70,12 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     if python_path:
         changes.insert(0, _Change("PYTHONPATH is set", directories=tuple(python_path.split(os.pathsep))))
     if not changes:
-        return Imports(reading.found)
+        return Imports(reading.locations)
     near = {part.partition(".")[0] for path in pushed for part in path.split("/")}
     opaque = next((change for change in changes if change.opaque), None)
-    loose = {name: place for name, place in reading.found.items() if opaque or name in near}
+    loose = {name: location for name, location in reading.locations.items() if opaque or name in near}
     return Imports(
-        locations={name: place for name, place in reading.found.items() if name not in loose},
+        locations={name: location for name, location in reading.locations.items() if name not in loose},
         unchecked=loose,
         reason=(opaque or changes[0]).text,
         directories=tuple(
@@ -112,7 +114,7 @@ class _Reading:
 
     def __init__(self, entry: EntryPoint) -> None:
         self._entry = entry
-        self.found: dict[str, str] = {}
+        self.locations: dict[str, str] = {}
         self.changes: list[_Change] = []
         self._provided: set[str] = set()  # modules that the script creates
 
@@ -126,7 +128,7 @@ class _Reading:
         packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
         follow([file, *packages], entry.workdir, lambda path: self._of_file(path, roots))
         for name in self._provided:
-            self.found.pop(name, None)
+            self.locations.pop(name, None)
 
     def _of_file(self, path: Path, roots: list[Path]) -> Iterator[Path]:
         """Add the imports of one file; return the files of the job that it imports."""
@@ -138,12 +140,12 @@ class _Reading:
         self._provided.update(_provided(tree))
         line = _tensorboard(tree)
         if line:
-            self.found.setdefault(TENSORBOARD, f"{name}:{line}")
+            self.locations.setdefault(TENSORBOARD, f"{name}:{line}")
         for item in find_imports(tree.body):
             files = list(item.files(path, roots))
             # A directory may be a package without ``__init__.py``.
             if not files and not item.level and not any((root / item.parts[0]).is_dir() for root in roots):
-                self.found.setdefault(item.parts[0], f"{name}:{item.line}")
+                self.locations.setdefault(item.parts[0], f"{name}:{item.line}")
             yield from files
 
 
@@ -163,17 +165,17 @@ def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
     )
     for node in ast.walk(tree):
         imported = [item.parts for item in find_imports([node])]
-        place = f"{file}:{getattr(node, 'lineno', 1)}"
+        location = f"{file}:{getattr(node, 'lineno', 1)}"
         if (
             _of_sys(node, ("path",))
             or ["sys", "path"] in imported
             or (isinstance(node, ast.Attribute) and node.attr == "addsitedir")
         ):
-            yield _Change(f"{place} changes sys.path", directories=absolute)
+            yield _Change(f"{location} changes sys.path", directories=absolute)
         elif isinstance(node, ast.Attribute) and _of_sys(node, _HOOKS):
-            yield _Change(f"{place} changes sys.{node.attr}", opaque=True)
+            yield _Change(f"{location} changes sys.{node.attr}", opaque=True)
         elif isinstance(node, ast.Subscript) and _of_sys(node.value, ("modules",)) and _is_other_module(node):
-            yield _Change(f"{place} changes sys.modules", opaque=True)
+            yield _Change(f"{location} changes sys.modules", opaque=True)
 
 
 def _is_other_module(node: ast.Subscript) -> bool:

@@ -138,7 +138,7 @@ class Need:
         return self.requirement in (Requirement.OLD_NAMES, Requirement.FIT)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """``train.py:12``."""
         return f"{self.file}:{self.line}"
 
@@ -324,7 +324,7 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
     decided = _decision(need, user_env, modern)
     if decided is not None:
         if decided:
-            _want_tf_keras(versions_by_task, tensorflow, decided)
+            _require_tf_keras(versions_by_task, tensorflow, decided)
         return Choice()
     if need.requirement is Requirement.KERAS_3_FIT:
         return _keras_3_fit(need, versions_by_task, tensorflow, adapt)
@@ -332,9 +332,9 @@ def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], 
         return Choice()
     if need.requirement is Requirement.FIT and len(versions_by_task) == 1 and _without(versions_by_task, "tf_keras"):
         return Choice(note=f"with one worker Keras 3 will do; for more: {_pip_tf_keras(tensorflow)}")
-    _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}")
+    _require_tf_keras(versions_by_task, tensorflow, f"{need.location} {need.reason}")
     where = "on all workers" if len(versions_by_task) > 1 else "on the worker"
-    return Choice({VARIABLE: "1"}, f"legacy Keras {where} ({VARIABLE}=1): {need.place} {need.reason}")
+    return Choice({VARIABLE: "1"}, f"legacy Keras {where} ({VARIABLE}=1): {need.location} {need.reason}")
 
 
 def _needs_tensorflow(need: Need, versions_by_task: Versions, user_env: Mapping[str, str]) -> bool:
@@ -356,7 +356,7 @@ def _decision(need: Need, user_env: Mapping[str, str], modern: bool) -> str | No
     """Return the reason if legacy Keras is already chosen; empty: Keras 3 is chosen; None: no choice."""
     if need.requirement is Requirement.DECIDED:
         # With an older TensorFlow the script may not reach that line.
-        return f"{need.place} {need.reason}" if need.value in _TRUE and modern else ""
+        return f"{need.location} {need.reason}" if need.value in _TRUE and modern else ""
     if VARIABLE in user_env:
         value = user_env[VARIABLE]
         return f"the job's environment has {VARIABLE}={value}" if value in _TRUE else ""
@@ -388,7 +388,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
     return newest
 
 
-def _want_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> None:
+def _require_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -> None:
     missing = _without(versions_by_task, "tf_keras")
     if missing:
         raise KerasError(
@@ -411,13 +411,15 @@ def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt:
     if not adapt or need.only_new:
         only = f"the script uses {need.only_new}, which only Keras 3 has" if need.only_new else ""
         raise KerasError(
-            f"{need.place} {need.reason}, which works with one worker only",
+            f"{need.location} {need.reason}, which works with one worker only",
             cause=only or "`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
             hint=KERAS_3_HINT,
         )
-    _want_tf_keras(versions_by_task, tensorflow, f"{need.place} {need.reason}, which works with one worker only")
+    _require_tf_keras(
+        versions_by_task, tensorflow, f"{need.location} {need.reason}, which works with one worker only"
+    )
     note = (
-        f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {need.place} {need.reason}, "
+        f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {need.location} {need.reason}, "
         "which works with one worker only"
     )
     return Choice({VARIABLE: "1", adaptations.VARIABLE: adaptations.KERAS}, note)

@@ -22,7 +22,7 @@ _ARCHIVE = re.compile(r"\.(?:whl|zip|tar\.gz|tgz|tar\.bz2|tar\.xz)(?:\[[^\]]*\])
 _INCLUDES = ("-r", "--requirement")
 _CONSTRAINS = ("-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
-_PLACES = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
+_LOCATION_OPTIONS = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
 # Names by which a package is imported if they differ from the name of the package.
 _IMPORTED_AS = {
     "absl-py": ("absl",),
@@ -137,17 +137,17 @@ class _Reading:
         if file.resolve() in above or len(above) > _DEEPEST:
             raise ScriptError(f"{file} includes itself", hint="remove one of the lines that begin with -r or -c")
         for number, line in _joined(_text(file)):
-            place = f"{file}:{number}"
+            location = f"{file}:{number}"
             option = _OPTION.match(line)
             name, value = (option[1], _unquoted(option[2])) if option else ("", line)
             if name in _INCLUDES + _CONSTRAINS and "://" not in value:
                 self.read(
-                    _included(file, value, place),
+                    _included(file, value, location),
                     self.constraints if name in _CONSTRAINS else into,
                     (*above, file.resolve()),
                 )
                 continue
-            _check(place, name, value, file.parent)
+            _check(location, name, value, file.parent)
             into.append(line)
 
 
@@ -185,26 +185,26 @@ def _unquoted(text: str) -> str:
     return words[0] if len(words) == 1 else text
 
 
-def _included(file: Path, value: str, place: str) -> Path:
+def _included(file: Path, value: str, location: str) -> Path:
     path = file.parent / value
     if not value or not path.is_file():
-        raise ScriptError(f"{place}: there is no file {value or 'named behind it'}", hint="correct the line")
+        raise ScriptError(f"{location}: there is no file {value or 'named behind it'}", hint="correct the line")
     return path
 
 
-def _check(place: str, option: str, value: str, directory: Path) -> None:
+def _check(location: str, option: str, value: str, directory: Path) -> None:
     """Reject packages on this computer: the hosts do not have them."""
     if option in _EDITABLE:
         if "+" not in value.partition("://")[0]:
-            raise _local(place, f"-e {value}")
-    elif option in _PLACES:
+            raise _local(location, f"-e {value}")
+    elif option in _LOCATION_OPTIONS:
         if "://" not in value or value.startswith("file:"):
             raise ScriptError(
-                f"{place}: {value} is on this computer, and the hosts do not have it",
+                f"{location}: {value} is on this computer, and the hosts do not have it",
                 hint="name a URL that the hosts reach",
             )
     elif not option and _is_local(value, directory):
-        raise _local(place, value)
+        raise _local(location, value)
 
 
 def _is_local(requirement: str, directory: Path) -> bool:
@@ -223,9 +223,9 @@ def _is_local(requirement: str, directory: Path) -> bool:
     )
 
 
-def _local(place: str, package: str) -> ScriptError:
+def _local(location: str, package: str) -> ScriptError:
     return ScriptError(
-        f"{place}: {package} is on this computer, and the hosts do not have it",
+        f"{location}: {package} is on this computer, and the hosts do not have it",
         hint="put the package's directory next to the script, which is uploaded with it, and remove the line; "
         "or name it by a URL",
     )

@@ -120,12 +120,12 @@ def _check_kind(script: Path) -> None:
     except ValueError as error:  # a null character in the name
         raise ScriptError(f"{str(script)!r} is not a file name", hint="name a Python script") from error
     if stat.S_ISDIR(mode):
-        raise ScriptError(f"{script} is a directory, not a script", hint=name_one(script))
+        raise ScriptError(f"{script} is a directory, not a script", hint=script_hint(script))
     if not stat.S_ISREG(mode):
         raise ScriptError(f"{script} is not a regular file", hint="write the script to a file and name that")
 
 
-def name_one(directory: Path) -> str:
+def script_hint(directory: Path) -> str:
     """Return the hint to name a script of a directory."""
     first = min((path.name for path in directory.glob("*.py")), default="")
     return f"name one of its scripts, such as {directory / first}" if first else "name a Python script"
@@ -208,8 +208,8 @@ class Import(NamedTuple):
         for root in [package] if self.level else roots:
             result = []
             for depth in range(1, len(self.parts) + 1):
-                place = root.joinpath(*self.parts[:depth])
-                choices = (place / "__init__.py", place.with_name(place.name + ".py"))
+                path = root.joinpath(*self.parts[:depth])
+                choices = (path / "__init__.py", path.with_name(path.name + ".py"))
                 result += [path for path in choices if path.is_file()][:1]
             if result:
                 yield from result

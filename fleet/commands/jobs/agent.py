@@ -34,7 +34,7 @@ from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
 from train.errors import KerasError, RendezvousError
-from train.rendezvous.address import LOOPBACK, own_address
+from train.rendezvous.address import LOOPBACK, address_of_node
 from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
@@ -178,9 +178,9 @@ def _open_rendezvous(
     participants = Participants(launch.rank, launch.size, nodes)
     rendezvous: Rendezvous
     if request.rendezvous.startswith("tcp://"):
-        from train.rendezvous.tcp import join_tcp, parse_place
+        from train.rendezvous.tcp import join_tcp, parse_address
 
-        host, port = parse_place(request.rendezvous, launch.nodes[0] if launch.nodes else "")
+        host, port = parse_address(request.rendezvous, launch.nodes[0] if launch.nodes else "")
         rendezvous = join_tcp(host, port, participants, _secret(request, environ), request.wait_s)
     else:
         from train.rendezvous.directory import join_directory
@@ -328,7 +328,7 @@ class _Process:
             return self.request.address or LOOPBACK
         nodes = self.launch.nodes or self._hosts
         hostname = self.launch.node(self._rank) or socket.gethostname()
-        address = self.request.address or self.rendezvous.address or own_address(hostname, nodes)
+        address = self.request.address or self.rendezvous.address or address_of_node(hostname, nodes)
         if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
@@ -423,7 +423,7 @@ class _Process:
         failed = result.started and not ended_well
         local: Value = task.evidence(log=not ended_well) if failed or ended_well else {}
         if not self._leads:
-            self.rendezvous.give("end", local)
+            self.rendezvous.send_to_rank_0("end", local)
         try:
             if task.stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {task.stopped_by}")

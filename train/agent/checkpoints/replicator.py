@@ -26,9 +26,9 @@ from train.agent.checkpoints.snapshot import (
     State,
     checkpoint_name,
     complete_state,
-    known_keys,
     newer,
     read_snapshot,
+    replicated_keys,
     replication_problem,
 )
 from train.agent.checkpoints.store import (
@@ -130,7 +130,7 @@ class Setup(NamedTuple):
         if reason:
             raise ReplicaError(reason)
 
-    def shares(self, manifest: Manifest) -> bool:
+    def is_shared_with(self, manifest: Manifest) -> bool:
         """Return True if another host's task writes to the same checkpoint directory."""
         return manifest.slot != self.slot and manifest.origin == directory_identity(self.live)
 
@@ -426,13 +426,13 @@ class _Watcher:
     def _begin(self) -> None:
         self._observer = None
         self._setup.check()
-        self._observer = Observer(self._known())
+        self._observer = Observer(self._replicated_keys())
         self._happened = True
 
-    def _known(self) -> Keys:
+    def _replicated_keys(self) -> Keys:
         """Return the keys of the directory as far as it equals the newest snapshot."""
         with self._store.reading() as kept:
-            return known_keys(kept.manifest.items, list_directory(self._live)) if kept is not None else {}
+            return replicated_keys(kept.manifest.items, list_directory(self._live)) if kept is not None else {}
 
     def _read_events(self) -> None:
         if self._events is not None:
@@ -458,11 +458,11 @@ class _Watcher:
 
     def _state(self, observer: Observer) -> Optional[State]:
         # Listed first, then asked who writes: what was closed by then, and is not changed later, is whole.
-        look = read_listing(self._live, frozenset())
-        state = complete_state(look, observer.baseline)
+        listing = read_listing(self._live, frozenset())
+        state = complete_state(listing, observer.baseline)
         if state is None or state.keys == observer.baseline:
             return state
-        return complete_state(look._replace(writing=self._task.writing(self._live)), observer.baseline)
+        return complete_state(listing._replace(writing=self._task.writing(self._live)), observer.baseline)
 
     def _observe(self) -> None:
         observer = self._observer
@@ -521,7 +521,7 @@ class _Mover:
         self._store = store
         self._report = report
         self._change = threading.Condition()
-        self._wanted: Optional[Tuple[Snapshot, List[Source]]] = None
+        self._next: Optional[Tuple[Snapshot, List[Source]]] = None
         self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
         self._fetching: Optional[Fetch] = None
         self.updates_live = False  # fetched snapshots go to the checkpoint directory at once
@@ -529,13 +529,13 @@ class _Mover:
     def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         """Fetch a snapshot next, in place of any other that has not started."""
         with self._change:
-            self._wanted = (snapshot, sources)
+            self._next = (snapshot, sources)
             self._change.notify()
 
     def restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
         """Restore a snapshot next, in place of everything else."""
         with self._change:
-            self._wanted = None
+            self._next = None
             self._restore = (snapshot, sources)
             if self._fetching is not None and self._fetching.snapshot != snapshot:
                 self._fetching.cancel()
@@ -545,16 +545,16 @@ class _Mover:
         """Handle requests, forever."""
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._wanted is not None or self._restore is not None)
+                self._change.wait_for(lambda: self._next is not None or self._restore is not None)
                 restoring, self._restore = self._restore, None
-                wanted = None
+                following = None
                 if restoring is None:
-                    wanted, self._wanted = self._wanted, None
+                    following, self._next = self._next, None
             with contextlib.suppress(CancelledFetchError):
                 if restoring is not None:
                     self._do_restore(*restoring)
-                elif wanted is not None:
-                    self._do_fetch(*wanted)
+                elif following is not None:
+                    self._do_fetch(*following)
 
     def _do_fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         try:
@@ -593,18 +593,18 @@ class _Mover:
         with self._store.reading(snapshot) as kept:
             if kept is None:
                 raise ReplicaError(f"the checkpoint that {self._setup.slot} had fetched is gone: see its agent.log")
-            if not self._setup.shares(kept.manifest):
+            if not self._setup.is_shared_with(kept.manifest):
                 restore(self._setup.live, kept)
             return checkpoint_name(kept.manifest.items)
 
     def _show(self, snapshot: Snapshot, before: Optional[Manifest]) -> None:
         self._setup.check()
         with self._store.reading(snapshot) as kept:
-            if kept is not None and not self._setup.shares(kept.manifest):
+            if kept is not None and not self._setup.is_shared_with(kept.manifest):
                 refresh(self._setup.live, kept, before)
 
     def _fetch_snapshot(self, snapshot: Snapshot, sources: List[Source]) -> bool:
-        fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.shares)
+        fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.is_shared_with)
         with self._change:
             if self._restore is not None and self._restore[0] != snapshot:
                 raise CancelledFetchError

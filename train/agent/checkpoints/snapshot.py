@@ -156,11 +156,11 @@ def decode_manifest(data: bytes) -> Manifest:
     snapshot = read_snapshot(named)
     if snapshot is None or digest_of(items) != snapshot.digest:
         raise ValueError("a manifest that does not fit its digest")
-    _check_places(items)
+    _check_paths(items)
     return Manifest(snapshot, slot, origin, items)
 
 
-def _check_places(items: Sequence[Item]) -> None:
+def _check_paths(items: Sequence[Item]) -> None:
     directories = {item.path for item in items if item.kind is Kind.DIRECTORY} | {""}
     for item in items:
         if not is_inner_path(item.path) or os.path.dirname(item.path) not in directories or item.kind is Kind.OTHER:
@@ -557,7 +557,7 @@ def is_equal(path_info: Optional[Item], item: Item) -> bool:
     return item.kind is Kind.DIRECTORY or path_info.content == item.content
 
 
-def known_keys(items: Sequence[Item], listing: Sequence[Item]) -> Keys:
+def replicated_keys(items: Sequence[Item], listing: Sequence[Item]) -> Keys:
     """Return the keys that a directory would have if it contained only `items`."""
     by_path = {entry.path: entry for entry in listing}
     return {item.path: by_path[item.path].key if is_equal(by_path.get(item.path), item) else item for item in items}
@@ -565,8 +565,8 @@ def known_keys(items: Sequence[Item], listing: Sequence[Item]) -> Keys:
 
 def surplus(listing: Sequence[Item], items: Sequence[Item]) -> List[Item]:
     """Return what must be removed before the directory can equal `items`, the contents of a directory first."""
-    wanted = {item.path: item.kind for item in items}
-    gone = [entry for entry in listing if wanted.get(entry.path) is not entry.kind]
+    kinds = {item.path: item.kind for item in items}
+    gone = [entry for entry in listing if kinds.get(entry.path) is not entry.kind]
     return sorted((entry for entry in gone if entry.path != "lost+found"), key=lambda entry: entry.path, reverse=True)
 
 

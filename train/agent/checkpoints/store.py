@@ -597,7 +597,7 @@ def _copy_state(
     fresh = {
         entry.path: entry
         for entry in state.entries
-        if entry.kind is Kind.FILE and not _is_known(entry, items_by_path)
+        if entry.kind is Kind.FILE and not _is_unchanged(entry, items_by_path)
     }
     need_space(
         target_directory,
@@ -619,7 +619,7 @@ def _copy_state(
     ]
 
 
-def _is_known(entry: Item, items_by_path: Dict[str, "tuple[int, Item]"]) -> bool:
+def _is_unchanged(entry: Item, items_by_path: Dict[str, "tuple[int, Item]"]) -> bool:
     return entry.path in items_by_path and is_equal(entry, items_by_path[entry.path][1])
 
 
@@ -639,7 +639,7 @@ def _item(origin: SnapshotOrigin, entry: Item, copy: str, items_by_path: Dict[st
                 f"{origin.slot}'s checkpoints are not copied to other hosts: the link {entry.path} points"
                 f" outside the checkpoint directory, to {entry.content}"
             )
-    elif _is_known(entry, items_by_path):
+    elif _is_unchanged(entry, items_by_path):
         content = items_by_path[entry.path][1].content
     elif entry.kind is Kind.FILE:
         content = hash_file(copy)[0]

@@ -182,9 +182,9 @@ class SnapshotServer:
             self._send_snapshot(_Wire(connection, session, buffer))
 
     def _send_snapshot(self, wire: _Wire) -> None:
-        wanted = read_snapshot(wire.receive_message()["snapshot"])
-        with self._store.reading(wanted) as kept:
-            if kept is None or wanted is None:
+        requested = read_snapshot(wire.receive_message()["snapshot"])
+        with self._store.reading(requested) as kept:
+            if kept is None or requested is None:
                 wire.send_message({"gone": 1})
                 return
             with open(os.path.join(kept.directory, MANIFEST), "rb") as file:

@@ -73,9 +73,9 @@ def _reassign_slot(task: str, slots_by_task: Assignments) -> bool:
 
 
 def _has_enough_workers(tasks: Sequence[str], slots_by_task: Assignments, fewest: int) -> bool:
-    wanted = sum(_task_type(task) == "worker" for task in tasks)
+    required = sum(_task_type(task) == "worker" for task in tasks)
     left = sum(_task_type(task) == "worker" for task in slots_by_task)
-    return bool(trainers(list(slots_by_task))) and left >= min(wanted, max(1, fewest))
+    return bool(trainers(list(slots_by_task))) and left >= min(required, max(1, fewest))
 
 
 def _renumber(tasks: Sequence[str], slots_by_task: Assignments) -> Assignments:

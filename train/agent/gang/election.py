@@ -236,11 +236,11 @@ def _synchronize(peer: Peer, now: float) -> Step:
     actions: List[PeerAction] = []
     while peer.gang is not None:
         gang = scheduling.receive_status(peer.gang, peer.slot.status, now)
-        wanted = scheduling.desired_state(gang)
+        desired = scheduling.desired_state(gang)
         peer = peer._replace(gang=gang, job_deadline=gang.job_deadline)
-        if peer.slot.desired == wanted or peer.slot.finished:
+        if peer.slot.desired == desired or peer.slot.finished:
             break
-        peer, more = _step_slot(peer, wanted)
+        peer, more = _step_slot(peer, desired)
         actions += more
     missing = peer.gang is not None and bool(_missing_slots(peer))
     probe_at = None if not missing else peer.probe_at if peer.probe_at is not None else now + PROBE_INTERVAL_S

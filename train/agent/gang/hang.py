@@ -41,7 +41,7 @@ _REPLICAS = re.compile(r"/distribute/mirrored_run\.py |/training/coordinator\.py
 _CALLED_BACK = re.compile(r"/ops/script_ops\.py ")
 _JOINS = re.compile(r"/threading\.py |/concurrent/futures/|/queue\.py ")
 _NEAR = 3  # the waiting frame is among this many from the innermost TensorFlow frame on
-_SHARE = re.compile(r"now (\d+) % of a core")
+_CPU_PERCENT = re.compile(r"now (\d+) % of a core")
 _BUSY_PERCENT = 50
 _ASKING = "SYN_SENT"
 _SHUTDOWN = re.compile(r"/threading\.py _shutdown")
@@ -159,8 +159,8 @@ def find_activity(inspection: HangInspection) -> Activity:
         activity = _callback_activity(stacks) or activity
     if activity.does == "threads":
         activity = activity._replace(location=next(filter(None, map(_user_location, stacks[1:])), ""))
-    share = _SHARE.search(inspection.kernel)
-    return activity._replace(busy=share is not None and int(share.group(1)) >= _BUSY_PERCENT)
+    percent = _CPU_PERCENT.search(inspection.kernel)
+    return activity._replace(busy=percent is not None and int(percent.group(1)) >= _BUSY_PERCENT)
 
 
 def _frames(lines: Sequence[str]) -> Stack:
@@ -304,14 +304,14 @@ def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
 
 
 def _describe_all_waiting(waiting: Mapping[str, Activity], stuck: str) -> str:
-    places = dict.fromkeys((activity.waits, activity.location) for activity in waiting.values())
+    waits_and_locations = dict.fromkeys((activity.waits, activity.location) for activity in waiting.values())
     if stuck:
-        waits = join_names(list(dict.fromkeys(waits for waits, _ in places)))
+        waits = join_names(list(dict.fromkeys(waits for waits, _ in waits_and_locations)))
         return f"{stuck}, and all tasks wait for each other {waits}"
-    if len(places) > 1:
+    if len(waits_and_locations) > 1:
         parts = [f"{task} {activity.waits}{_parenthesize(activity.location)}" for task, activity in waiting.items()]
         return f"all tasks wait for each other, at different places: {join_names(parts)}"
-    where, location = next(iter(places))
+    where, location = next(iter(waits_and_locations))
     return f"all tasks wait for each other {where}{_parenthesize(location)}, and no connection between them is stuck"
 
 

@@ -57,15 +57,15 @@ Pairs = Mapping[Tuple[str, str], str]
 """Maps two tasks to the reason why the first cannot reach the second; empty if it can."""
 
 
-def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
+def visible(gpus: Sequence[str], given: Optional[str]) -> List[str]:
     """Return the GPUs that CUDA shows to a process whose CUDA_VISIBLE_DEVICES is `wanted`; None means not set.
 
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
     """
-    if wanted is None:
+    if given is None:
         return list(gpus)
     result = []
-    for item in (item.strip() for item in wanted.split(",")):
+    for item in (item.strip() for item in given.split(",")):
         if item.isdigit() and int(item) < len(gpus):
             result.append(gpus[int(item)])
         elif item.startswith(("GPU-", "MIG-")):
@@ -77,24 +77,24 @@ def visible(gpus: Sequence[str], wanted: Optional[str]) -> List[str]:
 
 def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
     """Decide whether the gang of `members` may start; every pair and all facts must be known."""
-    known_facts = {member.task: facts[member.task] for member in members if member.task in facts}
+    reported = {member.task: facts[member.task] for member in members if member.task in facts}
     problems = [
         *_reachability_problems(members, pairs),
-        *_disk_problems(members, known_facts),
-        *_architecture_problems(members, known_facts),
-        *_version_problems(members, known_facts),
-        *_gpu_problems(members, known_facts),
+        *_disk_problems(members, reported),
+        *_architecture_problems(members, reported),
+        *_version_problems(members, reported),
+        *_gpu_problems(members, reported),
     ]
     problems += [
         _Problem(f"{_label(member)} did not join", member.task, ReasonKind.NOT_JOINED)
         for member in members
-        if member.task not in known_facts
+        if member.task not in reported
     ]
     blamed = {problem.task for problem in problems}
     first = next(iter(blamed)) if len(blamed) == 1 else ""
     kind = problems[0].kind if problems else ReasonKind.OTHER
     texts = tuple(problem.text for problem in problems)
-    return Verdict(texts, tuple(_warnings(members, known_facts)), first, kind)
+    return Verdict(texts, tuple(_warnings(members, reported)), first, kind)
 
 
 def _label(member: Member) -> str:

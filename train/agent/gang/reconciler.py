@@ -375,13 +375,13 @@ def _forward_notices(slot: Slot, desired: DesiredState) -> Step:
 
 def _copy_checkpoint(slot: Slot, desired: DesiredState) -> Step:
     """Copy the newest checkpoint while an attempt runs or ends."""
-    wanted = desired.snapshot
-    newest_known = newest(slot.status.snapshot, slot.fetching)
+    snapshot = desired.snapshot
+    newest_held = newest(slot.status.snapshot, slot.fetching)
     if (
         desired.stage not in _COPYING
-        or wanted is None
+        or snapshot is None
         or not desired.sources
-        or newest(newest_known, wanted) == newest_known
+        or newest(newest_held, snapshot) == newest_held
     ):
         return slot, []
-    return slot._replace(fetching=wanted), [Fetch(wanted, tuple(desired.sources))]
+    return slot._replace(fetching=snapshot), [Fetch(snapshot, tuple(desired.sources))]

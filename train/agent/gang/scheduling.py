@@ -311,8 +311,8 @@ def _assigned_tasks(gang: Gang) -> List[str]:
 
 def _training_slots(gang: Gang) -> List[str]:
     """Return the slots that train, the chief first."""
-    wanted = trainers(_assigned_tasks(gang))
-    return [member.slot for member in gang.members if member.task in wanted]
+    training_tasks = trainers(_assigned_tasks(gang))
+    return [member.slot for member in gang.members if member.task in training_tasks]
 
 
 def _evaluator_slots(gang: Gang) -> List[str]:

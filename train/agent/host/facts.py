@@ -128,7 +128,7 @@ class Probe:
         if cached and self._is_current(cached):
             return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
         environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        answer, _ = ask_interpreter(path, "probe_interpreter", [], environment)
+        answer, _ = query_interpreter(path, "probe_interpreter", [], environment)
         try:
             versions: Dict[str, str] = dict(answer["versions"])
             watched_paths = [path, os.path.realpath(path), *answer["directories"]]
@@ -156,8 +156,8 @@ class Probe:
         missing = self.recall(name, key) if names and not directories else None
         if not names or missing is not None:
             return [str(module) for module in missing or ()]
-        asked = json.dumps([sorted(names), list(directories)])
-        missing, _ = ask_interpreter(python, "find_modules", [asked], self._environment)
+        argument = json.dumps([sorted(names), list(directories)])
+        missing, _ = query_interpreter(python, "find_modules", [argument], self._environment)
         if missing is not None and not directories:
             self.keep(name, key, missing)
         return [str(module) for module in missing or ()]
@@ -187,7 +187,7 @@ class Probe:
         return gpus
 
 
-def ask_interpreter(
+def query_interpreter(
     python: str, script: str, arguments: Sequence[str], environment: Dict[str, str], errors: int = subprocess.DEVNULL
 ) -> Tuple[Any, str]:
     """Run a module of train.agent.injected; return the JSON value in its last line, and that line.

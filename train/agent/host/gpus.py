@@ -106,8 +106,8 @@ def _gpu_error(interpreter: Interpreter, count: int, expected: int, lines: Seque
 
 def extract_reasons(lines: Sequence[str]) -> str:
     """Return why TensorFlow uses no GPU, in its own words."""
-    sentences = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(MARK)]
-    causes = [message.partition(". ")[0].rstrip(".") for message in sentences if _REASON.search(message)]
+    messages = [_PREFIX.sub("", line).strip() for line in lines if line.strip() and not line.startswith(MARK)]
+    causes = [message.partition(". ")[0].rstrip(".") for message in messages if _REASON.search(message)]
     if causes:
         return "; ".join(list(dict.fromkeys(causes))[:_MOST_REASONS])
-    return sentences[-1] if sentences else ""
+    return messages[-1] if messages else ""

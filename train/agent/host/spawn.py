@@ -125,10 +125,10 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _high_descriptor(place: int) -> int:
+def _high_descriptor(index: int) -> int:
     """Return the highest usable descriptor minus `place`, within reason: the kernel's table grows with it."""
     most = os.sysconf("SC_OPEN_MAX")
-    return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - place
+    return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - index
 
 
 def _keep_descriptors(ends: _Ends) -> _Ends:

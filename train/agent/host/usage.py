@@ -45,7 +45,7 @@ class GpuMeter:
 
     def __init__(self) -> None:
         self._lines = LineBuffer(_LONGEST_LINE)
-        self._found: Dict[int, GpuUse] = {}
+        self._uses: Dict[int, GpuUse] = {}
 
     def feed(self, data: bytes) -> None:
         """Parse output of nvidia-smi."""
@@ -53,13 +53,13 @@ class GpuMeter:
         try:
             for line in iter(self._lines.line, None):
                 for use in parse_gpu_use([line.decode("ascii", "replace")]):
-                    self._found[use.number] = use
+                    self._uses[use.number] = use
         except LineTooLongError:
             self._lines = LineBuffer(_LONGEST_LINE)
 
     def read(self) -> List[GpuUse]:
         """Return the use of all GPUs, ordered by number."""
-        return [self._found[number] for number in sorted(self._found)]
+        return [self._uses[number] for number in sorted(self._uses)]
 
 
 def parse_gpu_use(lines: Iterable[str]) -> List[GpuUse]:

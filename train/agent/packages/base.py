@@ -6,7 +6,7 @@ import subprocess
 from typing import Any, Dict, Tuple
 
 from train.agent.files.paths import HostPaths
-from train.agent.host.facts import Probe, ask_interpreter
+from train.agent.host.facts import Probe, query_interpreter
 from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.venv import Base, EnvironmentSpec, significant_lines, split_requirement
 from train.agent.protocol.errors import RefusedError
@@ -26,7 +26,7 @@ def overlay(
     Raises:
         RefusedError: the interpreter does not answer.
     """
-    info = _found(probe, session, base)
+    info = _packages_of(probe, session, base)
     named = any(split_requirement(line)[0] in TENSORFLOWS for line in significant_lines(spec.requirements))
     # pip requires hashes for all packages or for none.
     pins = () if named or _HASHED.search(spec.requirements) else tuple(info["pins"][:1])
@@ -35,12 +35,12 @@ def overlay(
     return spec._replace(pins=pins), Base(info["real"], base.version, tuple(info["directories"]), owner)
 
 
-def _found(probe: Probe, session: Dict[str, str], base: Base) -> Dict[str, Any]:
+def _packages_of(probe: Probe, session: Dict[str, str], base: Base) -> Dict[str, Any]:
     name, stamps = f"below {base.path}", probe.stamps(base.path)
     cached = probe.recall(name, stamps)
     if cached:
         return dict(cached)
-    info, line = ask_interpreter(base.path, "list_packages", TENSORFLOWS, session, subprocess.STDOUT)
+    info, line = query_interpreter(base.path, "list_packages", TENSORFLOWS, session, subprocess.STDOUT)
     if info is None:
         raise RefusedError(
             Refusal.PYTHON,

@@ -9,7 +9,7 @@ from typing import Any, Optional, Tuple
 
 _MOST = 64
 _LEAST = 8
-_SHARE = 8  # at most one of this many descriptors of the process belongs to an unauthenticated peer
+_DIVISOR = 8  # at most one of this many descriptors of the process belongs to an unauthenticated peer
 
 
 def max_unauthenticated(expected: int) -> int:
@@ -18,7 +18,7 @@ def max_unauthenticated(expected: int) -> int:
     Args:
         expected: Number of true participants, all of which may connect at the same moment.
     """
-    return max(_LEAST, min(expected + _MOST, (descriptor_limit() - expected) // _SHARE))
+    return max(_LEAST, min(expected + _MOST, (descriptor_limit() - expected) // _DIVISOR))
 
 
 def descriptor_limit() -> int:

@@ -93,8 +93,8 @@ def tf_config(members: Sequence[Member], task: str) -> str:
     check in TensorFlow 2.21).
     """
     kind, index = parse_task(task)
-    alone = kind == "evaluator"
-    seen = [member for member in members if (parse_task(member.task)[0] == "evaluator") is alone]
+    is_evaluator = kind == "evaluator"
+    seen = [member for member in members if (parse_task(member.task)[0] == "evaluator") is is_evaluator]
     return json.dumps({"cluster": cluster_spec(seen), "task": {"type": kind, "index": index}})
 
 

@@ -253,10 +253,10 @@ def port_answer(secret: bytes, job: str, attempt: int, slot: str, line: bytes) -
         LinkError: the question is malformed, or belongs to another job or attempt.
     """
     message = _read(line, LONGEST_GREETING)
-    asked = message.get("port")
-    if not isinstance(asked, list) or len(asked) != 3 or asked[:2] != [job, attempt]:
+    question = message.get("port")
+    if not isinstance(question, list) or len(question) != 3 or question[:2] != [job, attempt]:
         raise LinkError("a question of another job or attempt")
-    greeting = _greeting(job, attempt, _text(asked[2]))
+    greeting = _greeting(job, attempt, _text(question[2]))
     return _line({"slot": slot, "proof": _port_proof(secret, slot, greeting, _nonce(message))})
 
 

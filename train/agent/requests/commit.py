@@ -25,7 +25,7 @@ from train.agent.supervisor.watchdog import Watchdog, watch
 _STARTED = b"s"
 _START_DEADLINE_S = 20.0
 # Of the link timeout: a supervisor that is stopped for longer is replaced before the others give it up.
-_STOPPED_PART = 0.5
+_STOPPED_FRACTION = 0.5
 
 
 def commit(reservation: Reservation, request: Commit, umask: int) -> int:
@@ -116,7 +116,7 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
                 os.close(writes)
             supervisor.run()
 
-        stopped_s = _STOPPED_PART * start.commit.link_timeout_s
+        stopped_s = _STOPPED_FRACTION * start.commit.link_timeout_s
         watch(start.paths, start.commit.slot, stopped_s, supervise, start.port.release)
     except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))

@@ -147,9 +147,9 @@ class Results:
             _add(hashed, file)
             files, size = counts.get(file.area, (0, 0))
             counts[file.area] = files + 1, size + _size(file)
-        places = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.directory)]}
+        root_by_area = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.directory)]}
         del self.notes[_MOST_NOTES:]
-        uses = [AreaUse(area, places[area].path, *counts[area], places[area].outside) for area in counts]
+        uses = [AreaUse(area, root_by_area[area].path, *counts[area], root_by_area[area].outside) for area in counts]
         return uses, hashed.hexdigest() if counts else ""
 
     def entries(self, fingerprint: "hashlib._Hash") -> Iterator[FileEntry]:

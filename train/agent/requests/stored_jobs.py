@@ -129,8 +129,8 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     heartbeat = _Heartbeat(channel)
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
-        places = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
-        locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in places]
+        existing = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
+        locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in existing]
         busy = {lock.busy_with for _, lock in locks}
         for host_paths, lock in locks:
             for job in request.jobs:

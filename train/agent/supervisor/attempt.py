@@ -28,7 +28,7 @@ from train.agent.protocol.session import Credentials
 from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 from train.agent.supervisor.listening import TIMER, PortWatch
 from train.agent.supervisor.progress import ProgressParser
-from train.agent.supervisor.progress_queue import SHARE, ProgressQueue
+from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 
 _PROGRESS_S = 0.2
@@ -286,7 +286,7 @@ class Attempt:
         if self._parser.latest is not before and not self._loop.waits_for("progress"):
             self._loop.after("progress", _PROGRESS_S, self._publish_progress)
         if self._unparsed.size:
-            self._loop.after("parse", (1 / SHARE - 1) * (time.monotonic() - began), self._parse)
+            self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
 
     def _publish_progress(self) -> None:
         if self._parser.latest is not None:

@@ -61,10 +61,10 @@ def interface_of(address: str) -> str:
         return "lo"
     for family, pairs in ((socket.AF_INET, _ipv4), (socket.AF_INET6, _ipv6)):
         try:
-            wanted = socket.inet_pton(family, address)
+            packed = socket.inet_pton(family, address)
         except OSError:
             continue
-        return next((name for name, candidate in pairs() if candidate == wanted), "")
+        return next((name for name, candidate in pairs() if candidate == packed), "")
     return ""
 
 

@@ -35,12 +35,12 @@ def connections(pids: Iterable[int], net: str) -> List[Connection]:
         pids: Of one network namespace.
         net: Directory with the state of this namespace, ``/proc/PID/net``.
     """
-    wanted = set(sockets_of(pids))
+    inodes = set(sockets_of(pids))
     result = []
-    for name in ("tcp", "tcp6") if wanted else ():
+    for name in ("tcp", "tcp6") if inodes else ():
         for line in read_text(os.path.join(net, name)).splitlines()[1:]:
             fields = line.split()
-            if len(fields) > 9 and fields[9] in wanted:
+            if len(fields) > 9 and fields[9] in inodes:
                 result.append(_connection(fields))
     result = [connection for connection in result if connection.state != _LISTEN]
     return sorted(result, key=lambda item: (item.state == "ESTABLISHED", -item.unsent, -item.unread, item))

@@ -71,24 +71,24 @@ class PortWatch:
             pid: The task's process, which is in the same network namespace as the rest of the task.
         """
         self._net = f"/proc/{pid}/net"
-        self._look()
+        self._check_port()
 
     def examine(self, pids: Collection[int]) -> None:
         """Check which libraries the processes have loaded. This takes longer than checking the port."""
         if not self._net or self._opened:
             return
-        self._look_at_sockets(self._listeners(), pids)
+        self._check_sockets(self._listeners(), pids)
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
-    def _look(self) -> None:
+    def _check_port(self) -> None:
         listeners = self._listeners()
         if self._port in listeners.values():
-            self._look_at_sockets(listeners, self._pids())
+            self._check_sockets(listeners, self._pids())
         if not self._opened:
-            self._loop.after(TIMER, PERIOD_S, self._look)
+            self._loop.after(TIMER, PERIOD_S, self._check_port)
 
     def _listeners(self) -> Dict[str, int]:
         listeners: Dict[str, int] = {}
@@ -96,7 +96,7 @@ class PortWatch:
             listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
         return listeners
 
-    def _look_at_sockets(self, listeners: Dict[str, int], pids: Collection[int]) -> None:
+    def _check_sockets(self, listeners: Dict[str, int], pids: Collection[int]) -> None:
         task_ports = {listeners[inode] for inode in sockets_of(pids) if inode in listeners}
         if self._port in task_ports:
             self._opened = True

@@ -43,16 +43,16 @@ class _Counts(NamedTuple):
 
 def death_of(pid: int, log: str) -> Optional[Death]:
     """Return the log entry on the death of `pid`, or None if the OOM killer did not end it."""
-    used, is_found, in_cgroup = 0, False, False
+    used, is_killed, in_cgroup = 0, False, False
     for line in log.splitlines():
         chosen = _CHOSEN.search(line)
         if chosen and int(chosen.group(2)) == pid:
-            is_found, in_cgroup = True, chosen.group(1) == _IN_CGROUP
+            is_killed, in_cgroup = True, chosen.group(1) == _IN_CGROUP
         killed = _KILLED.search(line)
         if killed and int(killed.group(1)) == pid:
-            is_found, in_cgroup = True, in_cgroup or "Memory cgroup" in line
+            is_killed, in_cgroup = True, in_cgroup or "Memory cgroup" in line
             used = sum(int(count) for count in _RESIDENT.findall(line)) * 1024
-    return Death(used, in_cgroup) if is_found else None
+    return Death(used, in_cgroup) if is_killed else None
 
 
 class OomWatch:
@@ -131,9 +131,9 @@ class OomWatch:
                 path_by_version[2] = path
         for version in sorted(path_by_version):
             for mounted, inside in self._mounts(version):
-                below = path_by_version[version]
-                below = below[len(inside) :] if inside != "/" and below.startswith(inside) else below
-                for path in (mounted.rstrip("/") + below, mounted):
+                relative = path_by_version[version]
+                relative = relative[len(inside) :] if inside != "/" and relative.startswith(inside) else relative
+                for path in (mounted.rstrip("/") + relative, mounted):
                     directory = self._path(path).rstrip("/")
                     if os.path.exists(os.path.join(directory, _COUNTED[version])):
                         return directory, version

@@ -135,7 +135,7 @@ class PreemptionWatch:
         self._socket: Optional[socket.socket] = None
         self._data = bytearray()
         self._etag = ""
-        self._known = False
+        self._has_answered = False
         self._failures = 0
         self.preempted = False
         self._connect()
@@ -162,9 +162,9 @@ class PreemptionWatch:
             self._failed()
             return
         if self._socket is not None:
-            self._loop.watch(self._socket.fileno(), WRITE, lambda _: self._ask())
+            self._loop.watch(self._socket.fileno(), WRITE, lambda _: self._send_request())
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         connection = self._socket
         if connection is None:
             return
@@ -179,9 +179,9 @@ class PreemptionWatch:
             self._failed()
             return
         self._loop.after(_TIMER, self._timing.answer_s + (self._timing.poll_s if self._etag else 0), self._failed)
-        self._loop.watch(connection.fileno(), READ, lambda _: self._hear())
+        self._loop.watch(connection.fileno(), READ, lambda _: self._receive_answer())
 
-    def _hear(self) -> None:
+    def _receive_answer(self) -> None:
         if self._socket is None:
             return
         try:
@@ -202,7 +202,7 @@ class PreemptionWatch:
             self._failed()
             return
         self.close()
-        self._known = True
+        self._has_answered = True
         self._failures = 0
         if answer.body.upper() == self._notice.value.upper():
             self.preempted = True
@@ -216,6 +216,6 @@ class PreemptionWatch:
         self.close()
         self._failures += 1
         self._etag = ""
-        if self._known or self._failures < _TRIES:
+        if self._has_answered or self._failures < _TRIES:
             pause_s = min(self._timing.longest_retry_s, self._timing.retry_s * 2.0 ** min(self._failures - 1, 20))
             self._loop.after(_TIMER, pause_s, self._connect)

@@ -8,7 +8,7 @@ from train.agent.protocol.records import Progress
 from train.agent.supervisor.progress import ProgressParser
 
 SLICE_S = 0.01  # of parsing, before the loop serves something else
-SHARE = 0.25  # of the time may be spent on parsing
+CPU_FRACTION = 0.25  # of the time may be spent on parsing
 MOST_BYTES = 1 << 20
 _LAST_S = 1.0
 _LAST_BYTES = 1 << 11

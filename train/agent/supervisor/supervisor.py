@@ -295,11 +295,13 @@ class Supervisor:
         self._feed(reconciler.CheckpointHeld(news.held, source))
         if news.settled is not None or news.ended:
             self._on_settled()
-        wanted = self._restoring
-        if wanted is not None and news.restored is not None and news.restored.snapshot == wanted.snapshot:
+        restoring = self._restoring
+        if restoring is not None and news.restored is not None and news.restored.snapshot == restoring.snapshot:
             self._restoring = None
             self._feed(
-                reconciler.Restored(wanted.attempt, news.restored.error, _checkpoint_name(wanted.snapshot, news))
+                reconciler.Restored(
+                    restoring.attempt, news.restored.error, _checkpoint_name(restoring.snapshot, news)
+                )
             )
         if news.ended:
             self._restart_replicator()
@@ -367,8 +369,8 @@ class Supervisor:
             self._feed(reconciler.Reserved(action.attempt, port))
 
     def _restore(self, action: reconciler.Restore) -> None:
-        users_own = bool(self._commit.replication.directory)
-        if self._replicator is None or (users_own and action.snapshot is None):
+        is_user_directory = bool(self._commit.replication.directory)
+        if self._replicator is None or (is_user_directory and action.snapshot is None):
             # Files that were in the user's own directory before the job are kept.
             self._feed(reconciler.Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
             return

@@ -155,8 +155,8 @@ class TaskProcess:
             return
         self._stacks.clear()
         target = self._find_stack_process()
-        is_asked = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
-        self._loop.after("stacks", STACKS_S if is_asked else 0.0, self._deliver_stacks)
+        is_requested = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
+        self._loop.after("stacks", STACKS_S if is_requested else 0.0, self._deliver_stacks)
 
     def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""

@@ -17,8 +17,8 @@ _KERAS = re.compile(r"^(?:tensorflow\.keras|tf_keras|keras)(?:\.|$)")
 
 MULTI_WORKER = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 PARAMETER_SERVER = ("ParameterServerStrategy", "ParameterServerStrategyV2")
-ONE_HOST = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
-_STRATEGIES = (*MULTI_WORKER, *PARAMETER_SERVER, *ONE_HOST, "TPUStrategy")
+SINGLE_HOST = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
+_STRATEGIES = (*MULTI_WORKER, *PARAMETER_SERVER, *SINGLE_HOST, "TPUStrategy")
 
 _READERS = re.compile(
     r"^tensorflow\.data\.(?:experimental\.)?(?:TFRecord|TextLine|FixedLengthRecord|Csv|Sql)Dataset$"
@@ -76,10 +76,10 @@ def canonical(name: str) -> str:
 
 def star_names(module: str) -> tuple[str, ...]:
     """Return the names for which a star import of a Keras module is usually written."""
-    return _STARS.get(keras_part(f"{module}.").rstrip("."), ())
+    return _STARS.get(keras_name(f"{module}.").rstrip("."), ())
 
 
-def keras_part(name: str) -> str:
+def keras_name(name: str) -> str:
     """Return the part after `keras.` in a name of Keras in any package; empty: another name."""
     return _KERAS.sub("", name) if _KERAS.match(name) else ""
 
@@ -113,7 +113,7 @@ def loaded_by(value: Value) -> Call | None:
 
 def _type_made_by(name: str) -> str:
     last = name.rpartition(".")[2]
-    part = keras_part(name)
+    part = keras_name(name)
     if name == TFDS:
         return DATASET
     if _DISTRIBUTES.search(name):
@@ -128,7 +128,7 @@ def _type_made_by(name: str) -> str:
 def kind_of_type(name: str) -> Kind:
     """Return the kind of the objects of a class."""
     last = name.rpartition(".")[2]
-    part = keras_part(name)
+    part = keras_name(name)
     if last in _STRATEGIES and name.startswith("tensorflow."):
         return Kind.STRATEGY
     if name in _CLASSES:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from train.lint.interpreter import conditions
-from train.lint.interpreter.api_names import Kind, canonical, keras_part, kind_of, type_of
+from train.lint.interpreter.api_names import Kind, canonical, keras_name, kind_of, type_of
 from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element, owned
 from train.lint.interpreter.execution import DEEPEST_CALLS
 from train.lint.interpreter.values import (
@@ -150,17 +150,17 @@ class Caller(Evaluator):
 
     def bind(self, function: Function, given: Arguments) -> dict[str, Value]:
         """Return the parameters of a function in a call."""
-        wanted, exact = function.node.args, not given.starred
-        plain = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
+        parameters, exact = function.node.args, not given.starred
+        plain = [argument.arg for argument in (*parameters.posonlyargs, *parameters.args)]
         args = [function.owner, *given.args] if function.owner is not None else list(given.args)
         result: dict[str, Value] = dict(zip(plain, args, strict=False))
-        if wanted.vararg is not None:
-            result[wanted.vararg.arg] = Items(union(args), args[len(plain) :], exact)
-        named = {*plain, *(argument.arg for argument in wanted.kwonlyargs)}
+        if parameters.vararg is not None:
+            result[parameters.vararg.arg] = Items(union(args), args[len(plain) :], exact)
+        named = {*plain, *(argument.arg for argument in parameters.kwonlyargs)}
         result.update({name: value for name, value in given.keywords.items() if name in named})
-        if wanted.kwarg is not None:
+        if parameters.kwarg is not None:
             rest = {name: value for name, value in given.keywords.items() if name not in named}
-            result[wanted.kwarg.arg] = Table(union(rest.values()), rest, exact)
+            result[parameters.kwarg.arg] = Table(union(rest.values()), rest, exact)
         defaults = function.defaults if exact else {}
         return {name: defaults.get(name) or unknown() for name in named} | result
 
@@ -169,7 +169,7 @@ class Caller(Evaluator):
     def _method(self, bound: Bound, node: ast.AST, given: Arguments) -> Value:
         receiver, args = bound.receiver, given.args
         if bound.name == "get" and conditions.meaning_of(receiver) in ("tf_config", "task", "cluster"):
-            return self.part(receiver, args[0] if args else unknown(), args[1] if len(args) > 1 else None)
+            return self.item(receiver, args[0] if args else unknown(), args[1] if len(args) > 1 else None)
         if isinstance(receiver, Table):
             return self._of_table(receiver, bound.name, given)
         if isinstance(receiver, Items):
@@ -181,7 +181,7 @@ class Caller(Evaluator):
         args = given.args
         if name in ("get", "pop", "setdefault") and args:
             default = args[1] if len(args) > 1 else Const() if name == "get" else None
-            return self.part(table, args[0], default)
+            return self.item(table, args[0], default)
         if name == "update":
             table.items.update(given.keywords)
             table.exact = table.exact and not args
@@ -209,7 +209,7 @@ class Caller(Evaluator):
         self.seeded = self.seeded or name in _SEEDS
         if name in EXITS:
             self.exited = True
-            self.leave_seen(self.loops())
+            self.record_exit(self.loops())
         if any(_is_scope(value) for value in call.everything()):
             self.scopes.insert(0, None)  # the function that received it may enter it
         if name.endswith(".__enter__") and _is_scope(receiver):
@@ -226,7 +226,7 @@ class Caller(Evaluator):
         args = given.args
         if name in ("os.environ.get", "os.getenv"):
             default = args[1] if len(args) > 1 else given.keywords.get("default")
-            return self.part(Ref(name=ENVIRON), args[0] if args else unknown(), default)
+            return self.item(Ref(name=ENVIRON), args[0] if args else unknown(), default)
         if name == "builtins.super":
             return Opaque(Mark.UNKNOWN, "super")
         if name == "tensorflow.function" and not args:
@@ -274,7 +274,7 @@ class Caller(Evaluator):
                         callback.attrs.setdefault("model", call.receiver)
                     methods = [callback.cls.find(name) for name in CALLBACK_METHODS]
                     functions = [owned(item, callback) for item in methods if isinstance(item, Function)]
-                elif isinstance(callback, Made) and keras_part(callback.call.name) == "callbacks.LambdaCallback":
+                elif isinstance(callback, Made) and keras_name(callback.call.name) == "callbacks.LambdaCallback":
                     functions = [*callback.call.everything()]
                 for function in functions:
                     if isinstance(function, Function):

@@ -73,7 +73,7 @@ def any_of(values: Sequence[Value]) -> Value:
 def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
     """Return `left op right`."""
     if isinstance(left, Const) and isinstance(right, Const):
-        result = _known(left.value, op, right.value)
+        result = _evaluate(left.value, op, right.value)
         if result is not None:
             return Const(left.marks | right.marks, result)
     for item, other in ((left, right), (right, left)):
@@ -92,7 +92,7 @@ def _marks(value: Value) -> Mark:
     return Mark.NONE if meaning_of(value) in ("tf_config", "cluster", "task") else value.marks
 
 
-def _known(left: object, op: ast.cmpop, right: object) -> bool | None:
+def _evaluate(left: object, op: ast.cmpop, right: object) -> bool | None:
     if isinstance(op, ast.Is | ast.IsNot):
         if left is None or right is None:
             return (left is right) == isinstance(op, ast.Is)

@@ -47,7 +47,7 @@ _COUNT_VARIABLES = {
     "FLEET_NUM_TASKS", "FLEET_ADDRESSES", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE",
 }  # fmt: skip
 _TASK_DIRECTORIES = {"FLEET_MODEL_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR"}
-_KNOWN_VARIABLES: dict[str, tuple[Mark, str]] = {
+_VARIABLES: dict[str, tuple[Mark, str]] = {
     **dict.fromkeys(_INDEX_VARIABLES, (Mark.ROLE, "index")),
     **dict.fromkeys(_COUNT_VARIABLES, (Mark.REPLICAS, "")),
     "TF_CONFIG": (Mark.NONE, "tf_config"),
@@ -74,7 +74,7 @@ _OPAQUE_ATTRIBUTES: dict[tuple[str, str], Opaque] = {
     ("strategy", "extended.should_save_summary"): Opaque(Mark.ROLE, "chief"),
     ("strategy", "extended.worker_index"): Opaque(Mark.ROLE, "index"),
 }
-_PARTS: dict[tuple[str, str], Opaque] = {
+_ITEMS: dict[tuple[str, str], Opaque] = {
     ("tf_config", "cluster"): Opaque(Mark.REPLICAS, "cluster"),
     ("tf_config", "task"): Opaque(Mark.ROLE, "task"),
     ("task", "index"): Opaque(Mark.ROLE, "index"),
@@ -182,12 +182,12 @@ class Evaluator(State):
         return unknown()
 
     def _subscript(self, node: ast.Subscript) -> Value:
-        return self.part(self.evaluate(node.value), self.evaluate(node.slice))
+        return self.item(self.evaluate(node.value), self.evaluate(node.slice))
 
-    def part(self, value: Value, key: Value, default: Value | None = None) -> Value:
+    def item(self, value: Value, key: Value, default: Value | None = None) -> Value:
         """Return `value[key]`, or ``value.get(key, default)``."""
         if isinstance(value, Either):
-            return join([self.part(option, key, default) for option in value.options], value.marks)
+            return join([self.item(option, key, default) for option in value.options], value.marks)
         name = text(key)
         if isinstance(value, Ref) and value.name == ENVIRON:
             return self.variable(name, default)
@@ -198,15 +198,15 @@ class Evaluator(State):
         if isinstance(value, Made | Element):
             return Element(value.marks, of=value)
         meaning = conditions.meaning_of(value)
-        part = value if meaning == "cluster" else _PARTS.get((meaning, name or ""))
-        return part or Opaque(_part_marks(value, key), "args" if meaning == "args" else "")
+        item = value if meaning == "cluster" else _ITEMS.get((meaning, name or ""))
+        return item or Opaque(_item_marks(value, key), "args" if meaning == "args" else "")
 
     def variable(self, name: str | None, default: Value | None = None) -> Value:
         """Return the value of an environment variable."""
         if name is None:
             return unknown()
         self.trace.reads.add(name)
-        marks, meaning = _KNOWN_VARIABLES.get(name, (Mark.GIVEN, ""))
+        marks, meaning = _VARIABLES.get(name, (Mark.GIVEN, ""))
         return Opaque(marks | (default.marks if default and not meaning else Mark.NONE), meaning)
 
     # --- operators --------------------------------------------------------------------------------------------------
@@ -269,10 +269,10 @@ class Evaluator(State):
 
     def _either(self, result: list[Value]) -> Value:
         """Return `a or b`: a condition if it depends on the task, otherwise one of the values."""
-        asks = any(
+        is_membership = any(
             value.marks & Mark.ROLE and conditions.meaning_of(value) not in ("index", "task") for value in result
         )
-        if asks or conditions.meaning_of(result[0]) in ("has_tf_config", "no_tf_config"):
+        if is_membership or conditions.meaning_of(result[0]) in ("has_tf_config", "no_tf_config"):
             return conditions.any_of(result)
         return join([value for value in result if conditions.truth(value) is not False] or result)
 
@@ -399,7 +399,7 @@ class Evaluator(State):
         """Return the two arms of a condition."""
         item = self.guard("if", node, test.marks, conditions.condition_of(test))
         opposite = conditions.condition_of(conditions.negated(test))
-        return item, type(item)(item.number, 1, "if", item.place, test.marks, opposite)
+        return item, type(item)(item.number, 1, "if", item.location, test.marks, opposite)
 
     def assign(self, target: ast.expr, value: Value) -> None:
         """Bind a target to a value."""
@@ -412,7 +412,7 @@ class Evaluator(State):
         elif isinstance(target, ast.Attribute):
             self._set_attribute(self.evaluate(target.value), target.attr, value)
         elif isinstance(target, ast.Subscript):
-            self._set_part(target, self.evaluate(target.value), self.evaluate(target.slice), value)
+            self._set_item(target, self.evaluate(target.value), self.evaluate(target.slice), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value) -> None:
         starred = any(isinstance(target, ast.Starred) for target in targets)
@@ -435,7 +435,7 @@ class Evaluator(State):
         doubtful = any(guard.kind in ("if", "called") for guard in self.guards)
         attrs[name] = join((old, value)) if old is not None and doubtful else value
 
-    def _set_part(self, node: ast.expr, owner: Value, key: Value, value: Value) -> None:
+    def _set_item(self, node: ast.expr, owner: Value, key: Value, value: Value) -> None:
         if isinstance(owner, Ref) and owner.name == ENVIRON:
             self.call_seen("os.environ.__setitem__", node, Arguments((key, value)))
         elif isinstance(owner, Table):
@@ -456,7 +456,7 @@ def _item(items: Items, key: Value) -> Value:
     return join(items.items, key.marks) if items.items else unknown()
 
 
-def _part_marks(value: Value, key: Value) -> Mark:
+def _item_marks(value: Value, key: Value) -> Mark:
     if isinstance(value, Ref) and value.name in _FLAGS:
         return Mark.GIVEN
     return value.marks | key.marks | (Mark.NONE if isinstance(value, Opaque) else Mark.UNKNOWN)

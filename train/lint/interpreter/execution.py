@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from train.lint.interpreter.trace import Leave, Trace, place_of
-from train.lint.interpreter.values import Arguments, Call, Frame, Guard, Mark, Place, Value, loops_in
+from train.lint.interpreter.trace import Exit, Trace, location_of
+from train.lint.interpreter.values import Arguments, Call, Frame, Guard, Location, Mark, Value, loops_in
 
 LARGEST_WALK = 100_000  # nodes, repeated ones included
 DEEPEST_CALLS = 24
@@ -58,9 +58,9 @@ class State:
         self._numbers += 1
         return self._numbers
 
-    def place(self, node: ast.AST) -> Place:
+    def location(self, node: ast.AST) -> Location:
         """Return the place of `node`."""
-        return place_of(node, self.frame.module, self.texts.get(self.frame.module, []))
+        return location_of(node, self.frame.module, self.texts.get(self.frame.module, []))
 
     def call_seen(self, name: str, node: ast.AST, given: Arguments, receiver: Value | None = None) -> Call:
         """Record a call."""
@@ -70,10 +70,10 @@ class State:
             given.starred,
             name=name,
             order=self.number(),
-            place=self.place(node),
+            location=self.location(node),
             receiver=receiver,
             scopes=tuple(scope for scope in self.scopes if scope is not None),
-            scope_known=None not in self.scopes,
+            has_known_scope=None not in self.scopes,
             guards=tuple(self.guards),
             replica=self.replica,
             main_only=self.main_only,
@@ -81,10 +81,10 @@ class State:
         self.trace.calls.append(call)
         return call
 
-    def leave_seen(self, loops: tuple[int, ...]) -> None:
+    def record_exit(self, loops: tuple[int, ...]) -> None:
         """Record that `loops` may be left here."""
         if loops:
-            self.trace.leaves.append(Leave(loops, tuple(self.guards)))
+            self.trace.exits.append(Exit(loops, tuple(self.guards)))
 
     def loops(self) -> tuple[int, ...]:
         """Return the numbers of the enclosing loops, outermost first."""
@@ -112,4 +112,4 @@ class State:
 
     def guard(self, kind: str, node: ast.AST, marks: Mark = Mark.NONE, meaning: str = "") -> Guard:
         """Return a new condition at `node`."""
-        return Guard(self.number(), 0, kind, self.place(node), marks, meaning)
+        return Guard(self.number(), 0, kind, self.location(node), marks, meaning)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from train.lint.interpreter.values import Call, Guard, Place, Value
+from train.lint.interpreter.values import Call, Guard, Location, Value
 
 
-def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
+def location_of(node: ast.AST, file: str, source: list[str]) -> Location:
     """Return the start of `node`; for an attribute in a chain of several lines the line of its last name."""
     line, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     if isinstance(node, ast.Call):
@@ -17,7 +17,7 @@ def place_of(node: ast.AST, file: str, source: list[str]) -> Place:
             line = func.end_lineno
             offset = (func.end_col_offset or 1) - len(func.attr.encode())
     text = source[line - 1] if 0 < line <= len(source) else ""
-    return Place(file, line, len(text.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "replace")) + 1)
+    return Location(file, line, len(text.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "replace")) + 1)
 
 
 def apart(call: Call, other: Call) -> bool:
@@ -27,7 +27,7 @@ def apart(call: Call, other: Call) -> bool:
 
 
 @dataclass(frozen=True)
-class Leave:
+class Exit:
     """A loop may be left, or the rest of its body skipped, under `guards`."""
 
     loops: tuple[int, ...]
@@ -40,7 +40,7 @@ class Loop:
 
     number: int
     over: Value
-    place: Place
+    location: Location
     left: bool
     guards: tuple[Guard, ...] = ()
 
@@ -51,7 +51,7 @@ class Import:
 
     name: str
     order: int
-    place: Place
+    location: Location
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Trace:
     """The recorded trace; `complete` unless the interpreter gave up before the end."""
 
     calls: list[Call] = field(default_factory=list)
-    leaves: list[Leave] = field(default_factory=list)
+    exits: list[Exit] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)  # environment variables

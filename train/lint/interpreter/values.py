@@ -38,14 +38,14 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A place in a source; line and column from 1."""
 
     file: str
     line: int
     column: int
 
-    def seen_from(self, other: Place) -> str:
+    def seen_from(self, other: Location) -> str:
         """Return ``line 12``, or ``data.py:12`` if `other` is in another file."""
         return f"line {self.line}" if self.file == other.file else f"{self.file}:{self.line}"
 
@@ -66,14 +66,14 @@ class Guard:
         marks: What the condition depends on.
         meaning: ``chief``, ``not_chief``, ``inside`` (the workers), ``outside`` (another task), ``has_tf_config``,
             ``no_tf_config``, or empty.
-        place: Place of the condition.
+        location: Location of the condition.
         caught: Names of the exceptions that a ``try`` catches; ``*`` represents all.
     """
 
     number: int
     arm: int
     kind: str
-    place: Place
+    location: Location
     marks: Mark = Mark.NONE
     meaning: str = ""
     caught: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Call(Arguments):
     Attributes:
         name: Full name of the function: ``tensorflow.data.Dataset.batch``, independent of aliases.
         order: Increases with each call.
-        place: Its place.
+        location: Its location.
         receiver: The object of a method.
         scopes: Strategies whose scope contains it.
         scope_known: False if it may be in an unknown scope.
@@ -124,10 +124,10 @@ class Call(Arguments):
 
     name: str = field(kw_only=True)
     order: int = field(kw_only=True)
-    place: Place = field(kw_only=True)
+    location: Location = field(kw_only=True)
     receiver: Value | None = None
     scopes: tuple[Value, ...] = ()
-    scope_known: bool = True
+    has_known_scope: bool = True
     guards: tuple[Guard, ...] = ()
     replica: bool = False
     main_only: bool = False

@@ -95,12 +95,12 @@ class _Walker(Caller):
         if base is not None and not base.endswith("__init__.py"):
             return None
         for directory in dict.fromkeys(directories):
-            result = self._below(directory, parts)
+            result = self._find_module(directory, parts)
             if result is not None:
                 return result
         return None
 
-    def _below(self, directory: str, parts: Sequence[str]) -> Module | None:
+    def _find_module(self, directory: str, parts: Sequence[str]) -> Module | None:
         """Return the module `parts` below a directory, with its parent packages."""
         result: Module | None = None
         for depth in range(1, len(parts) + 1):
@@ -172,7 +172,7 @@ class _Walker(Caller):
             self.frame.bind(name, value)
 
     def _imported(self, full: str, node: ast.AST) -> None:
-        self.trace.imports.append(Import(full, self.number(), self.place(node)))
+        self.trace.imports.append(Import(full, self.number(), self.location(node)))
 
     def _package(self, level: int) -> str | None:
         """Return the start directory of a relative import; None: outside the sources."""
@@ -186,7 +186,7 @@ class _Walker(Caller):
         return directory
 
     def _find(self, parts: list[str], directory: str | None) -> Module | None:
-        return self._below(directory, parts) if directory is not None else self.module(parts)
+        return self._find_module(directory, parts) if directory is not None else self.module(parts)
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class _Walker(Caller):
         value = self.evaluate(node.value) if node.value is not None else Const()
         if self._returns:
             self._returns[-1].append(value)
-        self.leave_seen(self.loops()[self._outer_loops[-1] :])
+        self.record_exit(self.loops()[self._outer_loops[-1] :])
         return _Flow.RETURN
 
     def _raise(self, node: ast.Raise) -> _Flow:
@@ -260,7 +260,7 @@ class _Walker(Caller):
         return _Flow.EXIT
 
     def _break(self, _: ast.Break) -> _Flow:
-        self.leave_seen(self.loops()[-1:])
+        self.record_exit(self.loops()[-1:])
         return _Flow.BREAK
 
     def _continue(self, _: ast.Continue) -> _Flow:
@@ -272,7 +272,7 @@ class _Walker(Caller):
         test = self.evaluate(node.test)
         holds = conditions.truth(test)
         if holds is not None:
-            outer, self.main_only = self.main_only, self.main_only or _asks_for_main(node.test)
+            outer, self.main_only = self.main_only, self.main_only or _tests_main(node.test)
             flow = self.run(node.body if holds else node.orelse)
             self.main_only = outer
             return flow
@@ -352,7 +352,7 @@ class _Walker(Caller):
         marks = over.marks if isinstance(over, Opaque | Const | Items) else Mark.NONE
         guard = self.guard("loop", node, marks)
         left = any(isinstance(item, ast.Break | ast.Return | ast.Raise | ast.Yield) for item in ast.walk(node))
-        self.trace.loops.append(Loop(guard.number, over, guard.place, left, tuple(self.guards)))
+        self.trace.loops.append(Loop(guard.number, over, guard.location, left, tuple(self.guards)))
         if isinstance(over, Items) and over.exact and not over.items:
             return self.run(node.orelse)
         return self._loop(guard, node, lambda: self.assign(node.target, element(over)))
@@ -453,7 +453,7 @@ class _Walker(Caller):
                 flow = _Flow.RETURN
             else:
                 flow = self.run(node.body)
-            asked = union([Opaque(guard.marks & DIFFERS) for guard in self.guards[start:]])
+            marks = union([Opaque(guard.marks & DIFFERS) for guard in self.guards[start:]])
         result = self._returns.pop()
         self._outer_loops.pop()
         self.stack.pop()
@@ -462,7 +462,7 @@ class _Walker(Caller):
             self.exited = True
         if flow is _Flow.NEXT:
             result.append(Const())
-        return join(result, asked) if result else unknown()
+        return join(result, marks) if result else unknown()
 
 
 def _joined(item: dict[str, Value], other: dict[str, Value], marks: Mark) -> dict[str, Value]:
@@ -474,7 +474,7 @@ def _joined(item: dict[str, Value], other: dict[str, Value], marks: Mark) -> dic
     return result
 
 
-def _asks_for_main(node: ast.expr) -> bool:
+def _tests_main(node: ast.expr) -> bool:
     return any(isinstance(item, ast.Name) and item.id == "__name__" for item in ast.walk(node))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.lint.datasets import Chain, chains, iterated
-from train.lint.interpreter.api_names import TFDS, Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import TFDS, Kind, keras_name, kind_of
 from train.lint.interpreter.values import Call, Const, Items, Made, Mark, Value, is_none, options
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import Subject, argument, inner
@@ -40,7 +40,7 @@ def _endless(subject: Subject) -> Iterator[Violation]:
         result = chains(iterated(loop.over) or loop.over)
         if result and all(chain.endless for chain in result) and not loop.left:
             yield Violation(
-                loop.place,
+                loop.location,
                 "this loop iterates over an endlessly repeated data set",
                 reason="no statement leaves the loop: it never ends",
                 fix="count the steps, and draw each with next(): for _ in range(steps): step(next(iterator))",
@@ -73,7 +73,7 @@ def _few_files(subject: Subject) -> Iterator[Violation]:
         fix = f"{_DATA}, and dataset.with_options(options); or at least {subject.workers} files of equal length"
         if subject.adapt and all(chain.policy == "AUTO" for chain in result):
             yield Violation(
-                source.place,
+                source.location,
                 f"the data set is read from {number}, which {subject.workers} workers cannot divide",
                 HINT,
                 "`fleet` divides it by elements unless --no-adapt is given; TensorFlow alone fails",
@@ -97,7 +97,7 @@ def _no_files(subject: Subject) -> Iterator[Violation]:
         mapped = result[0].step("interleave") or result[0].step("flat_map")
         if not mapped and all(item.policy == "FILE" and (item.in_memory or item.generated) for item in result):
             message = f"the policy is FILE, and {source.method} has no files to divide"
-            yield Violation(source.place, message, severity(call, ERROR))
+            yield Violation(source.location, message, severity(call, ERROR))
 
 
 @rule(
@@ -110,7 +110,7 @@ def _no_files(subject: Subject) -> Iterator[Violation]:
 def _undivided(subject: Subject) -> Iterator[Violation]:
     for _, result in _divided(subject):
         if all(chain.policy == "OFF" and chain.finite and not chain.sharded for chain in result):
-            yield Violation(result[0].source.place, "the policy is OFF, and the script does not divide the data")
+            yield Violation(result[0].source.location, "the policy is OFF, and the script does not divide the data")
 
 
 @rule(
@@ -136,8 +136,8 @@ def _distributed(subject: Subject) -> Iterator[Violation]:
 def _runs_out(subject: Subject) -> Iterator[Violation]:
     for call in subject.of(Kind.MODEL, "fit"):
         epochs, steps = argument(call, "epochs"), argument(call, "steps_per_epoch")
-        one_epoch = is_none(epochs) or (isinstance(epochs, Const) and epochs.value == 1)
-        if call.starred or one_epoch or steps is None or is_none(steps):
+        is_single_epoch = is_none(epochs) or (isinstance(epochs, Const) and epochs.value == 1)
+        if call.starred or is_single_epoch or steps is None or is_none(steps):
             continue
         if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # the number may be exact
             continue
@@ -183,7 +183,7 @@ def _rate(subject: Subject) -> Iterator[Violation]:
         for made in subject.made_by(call.argument("optimizer", 0)) if subject.shared(call.receiver) else ():
             rate = made.argument("learning_rate", 0)
             fixed = rate is None or (isinstance(rate, Const) and not rate.marks & Mark.REPLICAS)
-            if fixed and keras_part(made.name).rpartition(".")[2] == "SGD" and not made.starred:
+            if fixed and keras_name(made.name).rpartition(".")[2] == "SGD" and not made.starred:
                 message = "the batch grows with the number of workers, and the learning rate of SGD does not"
                 yield Violation(made, message)
 
@@ -203,7 +203,7 @@ def _shuffled(subject: Subject) -> Iterator[Violation]:
             listed = chain.source if chain.source.method == "list_files" else None
             first = next((item for item in (mixed, listed) if item is not None and _unseeded(item)), None)
             if first is not None:
-                where = first.place.seen_from(call.place)
+                where = first.location.seen_from(call.location)
                 yield Violation(call, f"shard comes after {first.method} ({where}), which has no seed")
 
 

@@ -9,7 +9,7 @@ from train.lint.rule import ERROR, WARNING, Violation, rule
 from train.lint.subject import Subject, shown
 
 _STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
-_ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
+_PROMPTS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
 
 
 @rule(
@@ -18,9 +18,9 @@ _ASKS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_tra
     reason="a task has no terminal: the call fails with an EOFError, or waits forever",
     fix="use an argument (fleet train task.py -- --name value) or a variable (fleet train --env)",
 )
-def _asks(subject: Subject) -> Iterator[Violation]:
+def _reads_terminal(subject: Subject) -> Iterator[Violation]:
     for call in subject.trace.calls:
-        if call.name in _ASKS and not _caught(call, "EOFError"):
+        if call.name in _PROMPTS and not _caught(call, "EOFError"):
             yield Violation(call, f"the script asks the user ({shown(call.name)})")
         elif call.name in _STDIN:
             yield Violation(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.api_names import Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import Kind, keras_name, kind_of
 from train.lint.interpreter.values import DIFFERS, Bound, Call, Const, Items, Made, Mark, Opaque, Value, options, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
-from train.lint.rules.together import GROUPS, only_some, taking_part
+from train.lint.rules.together import GROUPS, collective_calls, only_some
 from train.lint.subject import Subject, argument, inner
 
 _URL = re.compile(r"^[a-z][a-z0-9+]*://")
@@ -38,8 +38,8 @@ def _only_the_chief(subject: Subject) -> Iterator[Violation]:
     for call, guard in only_some(subject):
         if GROUPS.get(call.method) == "save":
             savers = _SAVERS.get(guard.meaning, "only some of the workers save")
-            where = guard.place.seen_from(call.place)
-            yield Violation(call.place, f"{savers} ({call.method} under the condition in {where})")
+            where = guard.location.seen_from(call.location)
+            yield Violation(call.location, f"{savers} ({call.method} under the condition in {where})")
 
 
 @rule(
@@ -49,8 +49,8 @@ def _only_the_chief(subject: Subject) -> Iterator[Violation]:
     fix="save in a different directory on every worker but the chief, and delete it afterwards: "
     'path if is_chief else f"{path}/workertemp_{task_id}"',
 )
-def _one_path(subject: Subject) -> Iterator[Violation]:
-    for call in taking_part(subject):
+def _same_path(subject: Subject) -> Iterator[Violation]:
+    for call in collective_calls(subject):
         chosen = any(guard.marks & Mark.ROLE for guard in call.guards)
         if GROUPS.get(call.method) == "save" and not chosen and call.sure and not call.starred:
             path = _path(subject, call)
@@ -74,7 +74,7 @@ def _path(subject: Subject, call: Call) -> Value | None:
 def _directories(subject: Subject) -> Iterator[tuple[Call, Value]]:
     """Yield the directories from which a restarted script continues."""
     for call in subject.trace.calls if subject.multi or subject.parameter_server else ():
-        parameter = _PARAMETERS.get(keras_part(call.name) or call.name)
+        parameter = _PARAMETERS.get(keras_name(call.name) or call.name)
         value = call.argument(*parameter) if parameter else None
         if value is not None:
             yield call, value
@@ -106,7 +106,7 @@ def _lost_directory(subject: Subject) -> Iterator[Violation]:
     "the workers silently continue from different steps",
     fix=f"use {_DIRECTORY}, or fleet train --checkpoint-dir",
 )
-def _own_directory(subject: Subject) -> Iterator[Violation]:
+def _other_directory(subject: Subject) -> Iterator[Violation]:
     for call, value in _directories(subject) if subject.together else ():
         paths = [text(option) for option in options(value)]
         if all(path is not None and not _URL.match(path) and not _HOME.match(path) for path in paths):
@@ -141,20 +141,20 @@ def _nothing_saved(subject: Subject) -> Iterator[Violation]:
 
 def _restores(call: Call) -> bool:
     """Return whether a call may restore a checkpoint."""
-    is_known = kind_of(call.receiver) is Kind.MODEL or call.name.startswith(("tensorflow.train.", "?"))
-    return call.method in _RESTORES and (is_known or bool(keras_part(call.name)))
+    may_restore = kind_of(call.receiver) is Kind.MODEL or call.name.startswith(("tensorflow.train.", "?"))
+    return call.method in _RESTORES and (may_restore or bool(keras_name(call.name)))
 
 
 def _resumes_nothing(value: Value) -> bool:
     """Return whether a callback of Keras restores nothing by itself."""
     return _keeps_nothing(value) or (
-        isinstance(value, Made) and keras_part(value.call.name) == "callbacks.ModelCheckpoint"
+        isinstance(value, Made) and keras_name(value.call.name) == "callbacks.ModelCheckpoint"
     )
 
 
 def _keeps_nothing(value: Value) -> bool:
     """Return whether a callback of Keras saves nothing."""
-    part = keras_part(value.call.name) if isinstance(value, Made) else ""
+    part = keras_name(value.call.name) if isinstance(value, Made) else ""
     return part.startswith("callbacks.") and part.rpartition(".")[2] not in _SAVING_CALLBACKS
 
 
@@ -192,7 +192,7 @@ def _counted_late(subject: Subject) -> Iterator[Violation]:
         for count in counts:
             late = count.order > save.order and count.loops[-1:] == save.loops[-1:] and count.receiver not in early
             if late and any(count.receiver is value for value in held):
-                where = count.place.seen_from(save.place)
+                where = count.location.seen_from(save.location)
                 message = f"the checkpoint is saved before its counter is updated ({where})"
                 yield Violation(save, message, fix=f"save after {where}")
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from train.lint.interpreter.api_names import Kind, keras_part, kind_of
+from train.lint.interpreter.api_names import Kind, keras_name, kind_of
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Made, Ref, Value, options, text
 from train.lint.rule import ERROR, WARNING, Violation, rule, severity
@@ -28,7 +28,7 @@ def _model(subject: Subject) -> Iterator[Violation]:
         made = subject.made_by(call.receiver)
         early = all(call.order < strategy.order for strategy in subject.multi)
         if made and not early and all(_outside(subject, item) for item in made):
-            where = call.place.seen_from(made[0].place)
+            where = call.location.seen_from(made[0].location)
             message = f"the model that is trained in {where} is created outside of the strategy's scope"
             yield Violation(made[0], message, severity(call, ERROR))
 
@@ -100,11 +100,11 @@ def _reduction(subject: Subject) -> Iterator[Violation]:
         made = subject.made_by(call.receiver) if call.replica else []
         if made and all(map(_reduces_by_mean, made)):
             message = f"{made[0].method} is the mean of one worker's batch, and the workers' gradients are added up"
-            yield Violation(made[0].place, message)
+            yield Violation(made[0].location, message)
 
 
 def _reduces_by_mean(call: Call) -> bool:
-    if call.starred or not keras_part(call.name).startswith("losses."):
+    if call.starred or not keras_name(call.name).startswith("losses."):
         return False
     given = call.keywords.get("reduction")
     return given is None or all(map(_is_mean, options(given)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.api_names import ONE_HOST, Kind, keras_part, kind_of, kind_of_type
+from train.lint.interpreter.api_names import SINGLE_HOST, Kind, keras_name, kind_of, kind_of_type
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Made, Mark, Ref, Value, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
@@ -45,11 +45,11 @@ def _has_state(subject: Subject, call: Call) -> bool:
     made = Made(call=call)
     kind = kind_of(made)
     if kind is Kind.MODEL:
-        return subject.need.legacy and keras_part(call.name) in ("Sequential", "models.Sequential")
+        return subject.need.legacy and keras_name(call.name) in ("Sequential", "models.Sequential")
     if kind in (Kind.OPTIMIZER, Kind.METRIC):
         return call.method[:1].isupper()
     if kind is Kind.STRATEGY:
-        return call.method in ONE_HOST
+        return call.method in SINGLE_HOST
     return kind is Kind.DATASET
 
 
@@ -59,7 +59,7 @@ def _too_late(subject: Subject) -> Iterator[Violation]:
         before = (call for call in subject.trace.calls if call.order < made.order and not apart(call, made))
         first = next((call for call in before if starts_runtime(subject, call) and _certain(call)), None)
         if first is not None:
-            where = first.place.seen_from(made.place)
+            where = first.location.seen_from(made.location)
             yield Violation(
                 made,
                 f"{made.method} is created after {shown(first.name)} ({where}) has started TensorFlow's runtime",
@@ -77,12 +77,12 @@ def _certain(call: Call) -> bool:
     WARNING,
     fix="begin with strategy = tf.distribute.MultiWorkerMirroredStrategy(), and create the model in its scope",
 )
-def _on_one_host(subject: Subject) -> Iterator[Violation]:
+def _single_host(subject: Subject) -> Iterator[Violation]:
     if subject.workers < 2 or subject.multi or subject.parameter_server or not subject.trace.complete:
         return
     if "TF_CONFIG" in subject.trace.reads or not subject.need.tensorflow or _others(subject):
         return
-    strategies = [call for call in subject.calls(*ONE_HOST) if kind_of_type(call.name) is Kind.STRATEGY]
+    strategies = [call for call in subject.calls(*SINGLE_HOST) if kind_of_type(call.name) is Kind.STRATEGY]
     learning = [
         call
         for call in subject.calls(*TRAINING, "apply_gradients", "minimize")
@@ -91,7 +91,7 @@ def _on_one_host(subject: Subject) -> Iterator[Violation]:
     if learning:
         first = [*strategies, *learning][0]
         yield Violation(
-            first.place,
+            first.location,
             f"{first.method} distributes work on one computer only"
             if strategies
             else f"the script trains with {first.method} and has no strategy for several workers",
@@ -189,7 +189,7 @@ def _late_settings(subject: Subject) -> Iterator[Violation]:
     for call in subject.trace.calls:
         gpu = _GPU_SETTINGS.match(call.name)
         if started is not None and (gpu or _THREAD_SETTINGS.match(call.name)) and not apart(started, call):
-            where = started.place.seen_from(call.place)
+            where = started.location.seen_from(call.location)
             if not (gpu and subject.gpus == 0):
                 yield Violation(
                     call,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.lint.interpreter.api_names import Kind, kind_of
-from train.lint.interpreter.trace import Leave
+from train.lint.interpreter.trace import Exit
 from train.lint.interpreter.values import Call, Const, Guard, Instance, Made, Mark, Value
 from train.lint.rule import ERROR, WARNING, Violation, rule
 from train.lint.subject import Subject, inner
@@ -31,18 +31,18 @@ _WORDS = {
 _WORKERS = {"chief": "only the chief", "not_chief": "every worker but the chief"}
 
 
-def taking_part(subject: Subject) -> list[Call]:
+def collective_calls(subject: Subject) -> list[Call]:
     """Return the calls in which all workers must take part."""
     return [call for call in subject.trace.calls if subject.together and _collective(subject, call)]
 
 
 def only_some(subject: Subject) -> list[tuple[Call, Guard]]:
     """Return the collective calls that only some workers reach, with the condition, unless the others do the same."""
-    calls = taking_part(subject)
+    calls = collective_calls(subject)
     result = []
     for call in calls:
-        asks = (guard for guard in call.guards if guard.marks & Mark.ROLE and guard.meaning not in _NO_GANG)
-        result += [(call, guard) for guard in asks if not _elsewhere(call, guard, calls)][:1]
+        conditions = (guard for guard in call.guards if guard.marks & Mark.ROLE and guard.meaning not in _NO_GANG)
+        result += [(call, guard) for guard in conditions if not _elsewhere(call, guard, calls)][:1]
     return result
 
 
@@ -86,19 +86,19 @@ def _some(subject: Subject) -> Iterator[Violation]:
     for call, guard in only_some(subject):
         if GROUPS[call.method] != "save":
             workers = _WORKERS.get(guard.meaning, "not every worker")
-            where = guard.place.seen_from(call.place)
+            where = guard.location.seen_from(call.location)
             yield Violation(
-                call.place,
+                call.location,
                 f"{workers} reaches {call.method} (the condition in {where} depends on the task)",
                 reason="it is a collective operation: the workers that reach it wait forever for the others, or "
                 "fail when they exit",
                 fix="run it on every worker; keep only local operations such as print under the condition",
             )
-    for leave, guard, call in _leaves(subject, Mark.ROLE):
-        if guard.meaning not in _NO_GANG and leave.loops:
-            where = call.place.seen_from(guard.place)
+    for exit_, guard, call in _exits(subject, Mark.ROLE):
+        if guard.meaning not in _NO_GANG and exit_.loops:
+            where = call.location.seen_from(guard.location)
             yield Violation(
-                guard.place,
+                guard.location,
                 f"some workers leave the loop around {call.method} ({where}) before the others",
                 reason="the remaining workers wait for them forever, or fail when they exit",
                 fix="leave the loop at the same step on all workers",
@@ -112,30 +112,30 @@ def _some(subject: Subject) -> Iterator[Violation]:
     fix="use a value that is the same on all workers: the number of steps, or a loss reduced with strategy.reduce",
 )
 def _apart(subject: Subject) -> Iterator[Violation]:
-    reached = ((guard, call) for call in taking_part(subject) for guard in call.guards if guard.marks & _CHANCE)
+    reached = ((guard, call) for call in collective_calls(subject) for guard in call.guards if guard.marks & _CHANCE)
     decisions = [(guard, call, "whether it comes to {} ({})") for guard, call in reached]
-    decisions += [(guard, call, "when the loop around {} ({}) ends") for _, guard, call in _leaves(subject, _CHANCE)]
+    decisions += [(guard, call, "when the loop around {} ({}) ends") for _, guard, call in _exits(subject, _CHANCE)]
     seen: set[int] = set()
     for guard, call, decision in decisions:
         if guard.number not in seen:
             seen.add(guard.number)
-            action = decision.format(call.method, call.place.seen_from(guard.place))
+            action = decision.format(call.method, call.location.seen_from(guard.location))
             causes = [words for mark, words in _WORDS.items() if guard.marks & mark]
-            yield Violation(guard.place, f"{action} depends on {' and '.join(causes)}")
+            yield Violation(guard.location, f"{action} depends on {' and '.join(causes)}")
 
 
-def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]]:
+def _exits(subject: Subject, marks: Mark) -> Iterator[tuple[Exit, Guard, Call]]:
     """Yield the places where a collective loop is left under a condition that depends on `marks`."""
-    calls = taking_part(subject)
-    for leave in subject.trace.leaves:
-        call = next((item for item in calls if set(leave.loops) & set(item.loops)), None)
+    calls = collective_calls(subject)
+    for exit_ in subject.trace.exits:
+        call = next((item for item in calls if set(exit_.loops) & set(item.loops)), None)
         if call is None:
             continue
-        inside = [guard.number for guard in leave.guards]
-        start = inside.index(leave.loops[0]) + 1 if leave.loops[0] in inside else 0
-        for guard in leave.guards[start:]:
+        inside = [guard.number for guard in exit_.guards]
+        start = inside.index(exit_.loops[0]) + 1 if exit_.loops[0] in inside else 0
+        for guard in exit_.guards[start:]:
             if guard.marks & marks and guard.kind != "loop":
-                yield leave, guard, call
+                yield exit_, guard, call
 
 
 @rule(
@@ -146,12 +146,12 @@ def _leaves(subject: Subject, marks: Mark) -> Iterator[tuple[Leave, Guard, Call]
     fix="write threading.Thread(…, daemon=True)",
 )
 def _threads(subject: Subject) -> Iterator[Violation]:
-    last = max((call.order for call in taking_part(subject)), default=0)
+    last = max((call.order for call in collective_calls(subject)), default=0)
     for call in subject.calls("start"):
         for made in subject.made_by(call.receiver):
             is_thread = made.name in ("threading.Thread", "threading.Timer") and not made.starred
             if is_thread and call.order <= last and _daemon(call.receiver, made) is False:
-                yield Violation(made.place, "the script starts a thread that is not a daemon")
+                yield Violation(made.location, "the script starts a thread that is not a daemon")
 
 
 def _daemon(value: Value | None, made: Call) -> bool | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from train.errors import KerasError
 from train.lint.interpreter.api_names import Kind
-from train.lint.interpreter.values import Place, text
+from train.lint.interpreter.values import Location, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.subject import Subject
 from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, Requirement, choose
@@ -17,17 +17,17 @@ _ESTIMATORS = ("tensorflow.estimator", "tensorflow_estimator")
 @rule("MW601", ERROR)
 def _keras_3(subject: Subject) -> Iterator[Violation]:
     need = subject.need
-    place = Place(need.file, need.line, 1)
+    location = Location(need.file, need.line, 1)
     if subject.tensorflow and subject.versions is not None:
         tasks = {f"worker-{index}": subject.versions for index in range(subject.workers)}
         try:
             choose(need, tasks, {}, adapt=subject.adapt)
         except KerasError as error:
-            yield Violation(place, error.message, ERROR, error.cause, error.hint)
+            yield Violation(location, error.message, ERROR, error.cause, error.hint)
     elif need.requirement is Requirement.KERAS_3_FIT and subject.workers > 1:
         if subject.adapt and not need.only_new:
             yield Violation(
-                place,
+                location,
                 f"the script {need.reason}, which works with one worker only",
                 HINT,
                 "`fleet` makes `import keras` import tf-keras unless --no-adapt is given",
@@ -35,7 +35,7 @@ def _keras_3(subject: Subject) -> Iterator[Violation]:
             )
         else:
             yield Violation(
-                place,
+                location,
                 f"the script {need.reason}",
                 WARNING,
                 "with TensorFlow 2.16 and later `import keras` is Keras 3, whose fit, evaluate, and predict work "
@@ -56,7 +56,7 @@ def _variable(subject: Subject) -> Iterator[Violation]:
         if value in ("1", "true", "True") and loaded is not None and loaded.order < item.call.order:
             yield Violation(
                 item.call,
-                f"{VARIABLE} is set after Keras was imported ({loaded.place.seen_from(item.call.place)})",
+                f"{VARIABLE} is set after Keras was imported ({loaded.location.seen_from(item.call.location)})",
                 ERROR,
                 "TensorFlow reads it when it loads Keras: earlier imports use Keras 3, and the two versions are "
                 "incompatible",
@@ -97,7 +97,7 @@ def _estimators(subject: Subject) -> Iterator[Violation]:
 def _tensorflow_1(subject: Subject) -> Iterator[Violation]:
     if subject.tensorflow and subject.tensorflow < (2,):
         return
-    for place, name in subject.tf1[:1]:
+    for location, name in subject.tf1[:1]:
         more = f", and {len(subject.tf1) - 1} more" if len(subject.tf1) > 1 else ""
         message = f"the script is written for TensorFlow 1 ({name}{more})"
-        yield Violation(place, message, ERROR if subject.tensorflow else WARNING)
+        yield Violation(location, message, ERROR if subject.tensorflow else WARNING)

@@ -15,10 +15,10 @@ import pytest
 
 from tests.program import wait_for
 from train.errors import RendezvousError
-from train.rendezvous.address import own_address
+from train.rendezvous.address import address_of_node
 from train.rendezvous.contract import AbandonedError, Participants, Rendezvous
 from train.rendezvous.directory import join_directory
-from train.rendezvous.tcp import join_tcp, parse_place
+from train.rendezvous.tcp import join_tcp, parse_address
 
 Join = Callable[..., Rendezvous]
 T = TypeVar("T")
@@ -158,9 +158,9 @@ def test_abandoning_ends_the_wait_of_all_processes(join: Join, rank: int) -> Non
 
 def test_values_given_to_rank_0_do_not_block(join: Join) -> None:
     with all_joined(join) as members:
-        members[1].give("end", {"log": "x" * 400_000})
+        members[1].send_to_rank_0("end", {"log": "x" * 400_000})
         assert members[0].collect("end", 0.5) == {1: {"log": "x" * 400_000}}
-        members[2].give("end", {})
+        members[2].send_to_rank_0("end", {})
         assert members[0].collect("other", 0.2) == {}
 
 
@@ -318,25 +318,25 @@ def test_the_local_address_is_that_of_the_connection() -> None:
     ],
 )
 def test_an_address_is_parsed(text: str, place: tuple[str, int]) -> None:
-    assert parse_place(text, "first") == place
+    assert parse_address(text, "first") == place
 
 
 @pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])
 def test_malformed_addresses_are_rejected(text: str) -> None:
     with pytest.raises(RendezvousError, match="is not an address"):
-        parse_place(text, "")
+        parse_address(text, "")
 
 
 def test_an_address_without_a_host_needs_a_known_first_node() -> None:
     with pytest.raises(RendezvousError, match="is not an address"):
-        parse_place("tcp://:29400", "")
+        parse_address("tcp://:29400", "")
 
 
 # --- which address --------------------------------------------------------------------------------------------------
 
 
 def test_unknown_names_and_loopback_routes_are_skipped() -> None:
-    assert own_address("n0", ["n0", "no-such-host.invalid", "127.0.0.9"]) == ""
+    assert address_of_node("n0", ["n0", "no-such-host.invalid", "127.0.0.9"]) == ""
 
 
 def test_the_address_is_that_of_the_route_to_another_node() -> None:
@@ -347,4 +347,4 @@ def test_the_address_is_that_of_the_route_to_another_node() -> None:
         except OSError:
             pytest.skip("no way leads out of this computer")
         expected = probe.getsockname()[0]
-    assert own_address("n0", ["n0", "192.0.2.1"]) == expected
+    assert address_of_node("n0", ["n0", "192.0.2.1"]) == expected

@@ -52,7 +52,7 @@ def test_an_error_ends_with_exit_code_2(directory: Path) -> None:
     (directory / "task.py").write_text(LATE)
     (finding,), error = linted("task.py")
     assert isinstance(finding, Finding)
-    assert finding.place == "task.py:4"
+    assert finding.location == "task.py:4"
     assert error is not None
     assert (error.message, error.exit_code) == ("task.py has 1 error", 2)
     assert "# fleet: ignore[MW101]" in error.hint
@@ -81,11 +81,11 @@ def test_modules_are_named_as_the_user_sees_them(directory: Path) -> None:
     (directory / "src" / "task.py").write_text("import lib.ask\n")
     (finding,), _ = linted("src/task.py")
     assert isinstance(finding, Finding)
-    assert finding.place == "src/lib/ask.py:3"
+    assert finding.location == "src/lib/ask.py:3"
     (directory / "src" / "lib" / "task.py").write_text("from src.lib import ask\n")
     (finding,), _ = linted("src/lib/task.py", workdir=".")
     assert isinstance(finding, Finding)
-    assert finding.place == "src/lib/ask.py:3"
+    assert finding.location == "src/lib/ask.py:3"
 
 
 @pytest.mark.parametrize(

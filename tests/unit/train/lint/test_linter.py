@@ -50,7 +50,7 @@ def test_examples_and_tutorials(script: str, expected: list[str], workers: int) 
     path = ROOT / script
     sources = {file.relative_to(path.parent).as_posix(): file.read_text() for file in imports(path, path.parent)}
     result = lint(sources, path.name, workers=workers)
-    assert [f"{item.place} {item.rule} {item.severity.value}" for item in result] == expected
+    assert [f"{item.location} {item.rule} {item.severity.value}" for item in result] == expected
 
 
 # --- findings --------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_examples_and_tutorials(script: str, expected: list[str], workers: int) 
 def test_a_finding_has_a_message_a_reason_and_a_fix() -> None:
     (result,) = check(LATE.format(""))
     assert (result.rule, result.file, result.line, result.column) == ("MW101", "task.py", 4, 12)
-    assert (result.place, result.severity) == ("task.py:4", Severity.ERROR)
+    assert (result.location, result.severity) == ("task.py:4", Severity.ERROR)
     assert result.message == (
         "MultiWorkerMirroredStrategy is created after tf.constant (line 3) has started TensorFlow's runtime"
     )
@@ -80,7 +80,7 @@ def test_the_line_of_a_chain_is_that_of_its_last_name() -> None:
 def test_findings_are_ordered_by_file_and_line() -> None:
     modules = {"a.py": "input()\n", "z.py": "input()\ninput()\n"}
     result = check("import z\nimport a\ninput()\n", modules=modules)
-    assert [item.place for item in result] == ["task.py:3", "a.py:1", "z.py:1", "z.py:2"]
+    assert [item.location for item in result] == ["task.py:3", "a.py:1", "z.py:1", "z.py:2"]
 
 
 # --- silence ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ def places(source: str, modules: dict[str, str], entry: str = "task.py") -> list
     from train.lint.linter import lint
 
     result = lint({entry: source, **modules}, entry, workers=2)
-    return [f"{item.rule} {item.place}" for item in result]
+    return [f"{item.rule} {item.location}" for item in result]
 
 
 @pytest.mark.parametrize(

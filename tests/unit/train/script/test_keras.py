@@ -110,7 +110,7 @@ def test_each_case_has_its_requirement(source: str, requirement: Requirement) ->
 def test_the_place_and_the_reason_are_named() -> None:
     need = need_of(FIT)
     assert need.legacy
-    assert need.place == "task.py:5"
+    assert need.location == "task.py:5"
     assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
     old = need_of(TF + "tf.keras.optimizers.legacy.Adam()")
     assert old.legacy
@@ -126,7 +126,7 @@ def test_strategy_model_and_fit_may_be_in_different_modules() -> None:
             "loop.py": b"def run(model):\n    model.fit(1)\n",
         }
     )
-    assert (need.requirement, need.place) == (Requirement.FIT, "loop.py:2")
+    assert (need.requirement, need.location) == (Requirement.FIT, "loop.py:2")
 
 
 def test_a_module_that_does_not_compile_is_skipped() -> None:

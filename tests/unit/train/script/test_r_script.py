@@ -13,7 +13,7 @@ model %>% fit(x, y)
 
 def test_fit_across_workers_needs_legacy_keras() -> None:
     need = needs_of_r(FIT, "task.R")
-    assert (need.requirement, need.place, need.legacy) == (Requirement.FIT, "task.R:3", True)
+    assert (need.requirement, need.location, need.legacy) == (Requirement.FIT, "task.R:3", True)
     assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
     assert needs_of_r(FIT.replace("model %>% fit(", "model$fit("), "t").requirement is Requirement.FIT
     assert needs_of_r("library(keras3)\n" + FIT, "t").requirement is Requirement.KERAS_3_FIT

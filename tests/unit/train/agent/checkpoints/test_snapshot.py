@@ -32,10 +32,10 @@ from train.agent.checkpoints.snapshot import (
     digest_of,
     encode_manifest,
     identity,
-    known_keys,
     named_checkpoints,
     newer,
     read_snapshot,
+    replicated_keys,
     replication_problem,
     surplus,
 )
@@ -409,9 +409,9 @@ def test_the_digest_depends_on_contents_and_not_on_times() -> None:
 def test_what_a_directory_holds_of_a_snapshot_is_known() -> None:
     items = [Item("a", Kind.FILE, 0o644, 1, OLD, "x"), Item("d", Kind.DIRECTORY, 0o700)]
     same = [*files("a", inode=77), directory("d")]
-    assert known_keys(items, same) == state(*same).keys
+    assert replicated_keys(items, same) == state(*same).keys
     for other in (files("a"), [*same, *files("b")], [*files("a", mtime_ns=OLD + 1), directory("d")], []):
-        assert known_keys(items, other) != state(*other).keys
+        assert replicated_keys(items, other) != state(*other).keys
 
 
 @given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "d", "e"]), unique=True))
