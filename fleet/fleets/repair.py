@@ -26,10 +26,10 @@ from provision.provider import Provider
 FIRST_PROBE_S = 1.0
 """Delay after the loss of a host until its provider is queried."""
 
-_LONGEST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 30.0
 _WORTH_S = 600.0  # a fleet with a shorter remaining lifetime is not repaired
 _CLOSE_S = 2.0
-_STOPPING_S = 180.0  # Compute Engine allows 30 s for a spot instance to stop, 90 s for others
+STOPPING_S = 180.0  # Compute Engine allows 30 s for a spot instance to stop, 90 s for others
 _STOPPING_PAUSE_S = 3.0
 
 
@@ -114,7 +114,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
 
 def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance]:
     """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
-    deadline = time.monotonic() + _STOPPING_S
+    deadline = time.monotonic() + STOPPING_S
     while True:
         existing = provider.list(fleet)
         stopping = [instance.name for instance in existing if instance.state is InstanceState.STOPPING]
@@ -122,7 +122,7 @@ def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance
             return existing
         if time.monotonic() > deadline:
             raise NotReadyError(
-                f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {_STOPPING_S:g} s",
+                f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {STOPPING_S:g} s",
                 next_steps=[Step("up")],
             )
         services.sleep(_STOPPING_PAUSE_S)
@@ -267,7 +267,7 @@ class Repairer:
             if self._closed.wait(pause_s) or not self._still_lost():
                 pause_s, last_message = FIRST_PROBE_S, ""
                 continue
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             last_message = self._try(pause_s, last_message)
 
     def _try(self, pause_s: float, last_message: str) -> str:

@@ -41,7 +41,7 @@ from train.diagnosis import Kind, Verdict
 
 Reported = Record | ConnectionLost | ConnectionRestored | Note
 
-_DIAGNOSE_S = 10.0
+DIAGNOSE_S = 10.0
 """Longest time to wait for the remaining evidence about a failed attempt before its cause is reported, in seconds."""
 
 # An error quotes at most this many rows of the log, so that it fits on a terminal of 80 x 24 with its other parts.
@@ -105,7 +105,8 @@ class Ended:
     verdict: Verdict | None = None
 
 
-def _follower(followed: Followed) -> Follower:
+def open_follower(followed: Followed) -> Follower:
+    """Return a follower of all hosts of the job."""
     from fleet.remote.ssh.transport import open_agent
 
     tail = -1 if followed.lines is None else followed.lines
@@ -166,7 +167,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     """
     reporter = _Reporter(followed, sink)
     try:
-        with _follower(followed) as follower:
+        with open_follower(followed) as follower:
             for item in follower:
                 reporter.add(item)
                 if until(item):
@@ -255,7 +256,7 @@ class _Reporter:
 
     def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
         if record.attempt not in self._ended:
-            self._ended[record.attempt] = _Ends(time.monotonic() + _DIAGNOSE_S)
+            self._ended[record.attempt] = _Ends(time.monotonic() + DIAGNOSE_S)
             if self._followed.whole:
                 self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)

@@ -28,8 +28,8 @@ _LONGEST_RETRY_S = 5.0
 _LAST_RETRY_S = 0.05
 _QUEUE_BYTES = 16 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
-_AFTER_RESULT_S = 10.0
-_AFTER_LONE_RESULT_S = 60.0
+AFTER_RESULT_S = 10.0
+AFTER_LONE_RESULT_S = 60.0
 _NO_NEWS_S = 120.0
 _UNANSWERED_S = 60.0
 _PROBE_AGAIN_S = 5.0
@@ -93,9 +93,9 @@ class Follower:
         check: Callable[[], None] = lambda: None,
         tasks: Collection[str] = (),
     ) -> None:
-        self._queue = _Queue(len(requests))
+        self._queue = Queue(len(requests))
         names = {host.name for host, _ in requests}
-        self._terms = _Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
+        self._terms = Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
         open_clients = clients or {}
         self._lines = [_Line(host, request, open_clients.get(host.name), self._terms) for host, request in requests]
         threading.Thread(target=self._watch, name="follow-watch", daemon=True).start()
@@ -112,11 +112,11 @@ class Follower:
         while any(line.thread.is_alive() for line in self._lines) and not terms.closed.wait(1.0):
             confirmed_s, ended_s = (time.monotonic() - at for at in (terms.confirmed_at, terms.ended_at))
             awaited = [] if terms.over.is_set() else [line for line in self._lines if terms.is_open(line.host.name)]
-            all_silent = ended_s > _AFTER_LONE_RESULT_S and all(line.unanswered_s > _UNANSWERED_S for line in awaited)
+            all_silent = ended_s > AFTER_LONE_RESULT_S and all(line.unanswered_s > _UNANSWERED_S for line in awaited)
             for line in self._lines:
-                late = confirmed_s > _NO_NEWS_S and line.without_news_s > _AFTER_RESULT_S
+                late = confirmed_s > _NO_NEWS_S and line.without_news_s > AFTER_RESULT_S
                 line.given_up = line.given_up or late or (all_silent and line in awaited)
-                if line.given_up or (confirmed_s >= 0 and line.silent_s > _AFTER_RESULT_S):
+                if line.given_up or (confirmed_s >= 0 and line.silent_s > AFTER_RESULT_S):
                     line.sever()
 
     @property
@@ -160,7 +160,7 @@ class Follower:
 
 
 @dataclass
-class _Terms:
+class Terms:
     """Settings and state that the hosts' threads share.
 
     Attributes:
@@ -172,7 +172,7 @@ class _Terms:
 
     awaited: set[str]
     reopen: Callable[[Host], AgentClient]
-    queue: _Queue
+    queue: Queue
     give_up_s: float
     silence_s: float
     replaced: bool
@@ -223,15 +223,15 @@ class _Terms:
 
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
-        after_result = max(lost_at, self.confirmed_at) + _AFTER_RESULT_S
-        after_lone_result = max(lost_at, self.ended_at) + _AFTER_LONE_RESULT_S
+        after_result = max(lost_at, self.confirmed_at) + AFTER_RESULT_S
+        after_lone_result = max(lost_at, self.ended_at) + AFTER_LONE_RESULT_S
         return min(lost_at + self.give_up_s, after_result, after_lone_result)
 
 
 class _Line:
     """The connection to one host: its thread, its position, and its current client."""
 
-    def __init__(self, host: Host, request: Follow, client: AgentClient | None, terms: _Terms) -> None:
+    def __init__(self, host: Host, request: Follow, client: AgentClient | None, terms: Terms) -> None:
         self.host = host
         self.position = Position(request)
         self.failure: FleetError | None = None
@@ -422,7 +422,7 @@ class _Line:
         return taken
 
 
-class _Queue:
+class Queue:
     """A queue of items from several senders, with a limit on their number and bytes.
 
     Args:

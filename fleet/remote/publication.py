@@ -13,7 +13,7 @@ from train.agent.gang.hang import describe
 from train.agent.protocol import records
 from train.agent.protocol.wording import endpoint
 
-_PUBLIC: dict[type, type] = {
+PUBLIC: dict[type, type] = {
     records.AttemptEnded: events.AttemptEnded,
     records.Exit: events.Exit,
     records.GpuUse: events.GpuUse,
@@ -27,7 +27,7 @@ _PUBLIC: dict[type, type] = {
     records.TaskState: events.TaskState,
     records.Usage: events.Usage,
 }
-_DERIVED: dict[tuple[type, str], Callable[[Any], Any]] = {
+DERIVED: dict[tuple[type, str], Callable[[Any], Any]] = {
     (records.HangInspection, "activity"): describe,
     (records.Member, "endpoint"): lambda member: endpoint(member.address, member.port),
 }
@@ -35,7 +35,7 @@ _DERIVED: dict[tuple[type, str], Callable[[Any], Any]] = {
 
 def publish(value: Any) -> Any:
     """Return a record of an agent, or a value in one, as its public type; fields are matched by their names."""
-    kind = _PUBLIC.get(type(value))
+    kind = PUBLIC.get(type(value))
     if isinstance(value, Enum):
         return kind(value.value) if kind else value.value
     if kind is not None:
@@ -46,5 +46,5 @@ def publish(value: Any) -> Any:
 
 
 def _field(record: Any, name: str) -> Any:
-    derive = _DERIVED.get((type(record), name))
+    derive = DERIVED.get((type(record), name))
     return derive(record) if derive else publish(getattr(record, name))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provision.provider import ErrorKind, ProviderError
 
-_SHADOW = Path("/etc/shadow")
+SHADOW = Path("/etc/shadow")
 
 
 def current_user() -> pwd.struct_passwd:
@@ -56,7 +56,7 @@ def check_login() -> str:
 def _locked(name: str) -> bool:
     """Return True if the password entry starts with ``!``: an sshd that can read it refuses even keys."""
     try:
-        lines = _SHADOW.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = SHADOW.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False  # sshd has the same permissions and cannot read it either
     return any(line.startswith(f"{name}:!") for line in lines)

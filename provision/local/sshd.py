@@ -23,7 +23,7 @@ _POLL_S = 0.01
 _ATTEMPTS = 5
 # Tasks use lower ports, on all addresses, from 2222.
 _LOWEST_PORT = 10_000
-_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _SEPARATION_DIRECTORY = Path("/run/sshd")
 
 # Debian's bash reads ~/.bashrc for a command that comes through SSH, unless another shell started it
@@ -46,7 +46,7 @@ def find() -> str | None:
     The usual directories are searched in addition to PATH, because the PATH of an ordinary user often lacks them. The
     path is absolute because sshd refuses to start with a relative one.
     """
-    directories = os.pathsep.join((os.environ.get("PATH", os.defpath), *_DIRECTORIES))
+    directories = os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_DIRECTORIES))
     program = shutil.which("sshd", path=directories)
     return os.path.abspath(program) if program else None  # noqa: PTH100 - resolve() would follow links
 
@@ -139,7 +139,7 @@ def start(
     """
     log = directory / log_name(instance_id)
     for attempt in range(1, _ATTEMPTS + 1):
-        port = _free_port(address, preferred=port)
+        port = free_port(address, preferred=port)
         config = directory / "sshd_config"
         config.write_text(configuration(directory, address, port, user), encoding="utf-8")
         pid = _spawn(program, config, log, instance_id)
@@ -179,7 +179,8 @@ def _quoted(path: Path) -> str:
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _free_port(address: str, *, preferred: int) -> int:
+def free_port(address: str, *, preferred: int) -> int:
+    """Return a free port of an address: `preferred` if it is free, otherwise any that tasks do not use."""
     if preferred:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as sshd does: old connections may remain

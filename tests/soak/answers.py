@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet import events
-from fleet.commands.fleets.status import _job_status as job_status
-from fleet.commands.jobs.pull import _Pull
+from fleet.commands.fleets.status import job_status
+from fleet.commands.jobs.pull import Pull
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.status_table import render_status
@@ -372,7 +372,7 @@ def _pull(mangler: Mangler, directory: Path) -> str:
     (directory / "state").mkdir()
     try:
         with Target(directory / "results", JOB) as target:
-            pull = _Pull(jobs, tasks, clients, target, JsonSink(BytesIO()))
+            pull = Pull(jobs, tasks, clients, target, JsonSink(BytesIO()))
             pull.run(state, whole=True)
     except FleetError as error:
         return error.message

@@ -205,7 +205,7 @@ def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
         FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ISOLATED=alone
     )
     monkeypatch.setattr(transport_module, "pack", script)
-    monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
+    monkeypatch.setattr("fleet.remote.follower.AFTER_RESULT_S", 0.1)
     items: list[Item] = []
     give_up_s = 3.0 if alone else 100.0
     with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=give_up_s) as follower:
@@ -267,7 +267,7 @@ def test_a_lost_host_is_given_up_and_the_others_are_followed(
 def test_the_wait_for_a_lost_host_is_short_after_the_result(
     hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.remote.follower._AFTER_RESULT_S", 0.1)
+    monkeypatch.setattr("fleet.remote.follower.AFTER_RESULT_S", 0.1)
     items: list[Item] = []
     follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "failed")
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
@@ -280,7 +280,7 @@ def test_a_host_with_a_frozen_supervisor_is_given_up_after_an_isolated_result(
 ) -> None:
     """Its sshd and a new agent answer, so that no connection is silent."""
     monkeypatch.setattr(transport_module, "pack", Scripted(SILENT_SUPERVISOR, OUTCOME="failed", ISOLATED=True))
-    monkeypatch.setattr("fleet.remote.follower._AFTER_LONE_RESULT_S", 0.5)
+    monkeypatch.setattr("fleet.remote.follower.AFTER_LONE_RESULT_S", 0.5)
     asks = [(host, Follow("job-1", host.name, attempt=1)) for host in hosts.hosts[:2]]
     with Follower(asks, opener(hosts)) as follower:
         items = list(follower)

@@ -75,7 +75,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             hosts=(_unready_host(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
         )
-    hosts, job, stored = _inspect_hosts(record, directory, Access(record.spec, services))
+    hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
@@ -117,7 +117,7 @@ def _unready_host(reason: str) -> HostStatus:
     return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
 
 
-def _inspect_hosts(
+def inspect_hosts(
     record: FleetRecord, directory: FleetDirectory, access: Access
 ) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
     """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
@@ -127,7 +127,7 @@ def _inspect_hosts(
         errors = {**errors_by_host(opening), **errors_by_host(answers)}
         reports = {answer.host.name: answer.value[0] for answer in answers if answer.value}
         hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
-        job = _job_status(list(reports.values()), record.last_job)
+        job = job_status(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
             able = [client for client in clients if client.host.name in mine]
@@ -182,7 +182,8 @@ def _host_status(
     )
 
 
-def _job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
+def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
+    """Return the state of the newest job according to its agents; None if there is no job."""
     newest = newest_job([report.job for report in reports], last_job)
     if not newest:
         return None

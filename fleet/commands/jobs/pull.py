@@ -75,7 +75,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:
             sink.emit(fleet_opened(record))
-            pull = _Pull(job, tasks, {client.host.name: client for client in clients}, target, sink)
+            pull = Pull(job, tasks, {client.host.name: client for client in clients}, target, sink)
             summary = pull.run(directory, whole=not name and not stored.silent)
     sink.emit(summary)
     if job.is_running:
@@ -117,7 +117,7 @@ def _select_tasks(job: StoredJobs, name: str) -> list[StoredTask]:
 
 
 @dataclass
-class _Pull:
+class Pull:
     """Copy the results of some tasks.
 
     Args:

@@ -24,7 +24,7 @@ from train.agent.protocol.records import Entry, EntryKind
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
 
-_LARGE = 100 * 1024**2  # size in bytes above which an upload is announced
+LARGE_BYTES = 100 * 1024**2  # size in bytes above which an upload is announced
 _SHOWN = 3  # paths in a note
 _KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
@@ -373,7 +373,7 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
     if tree.results:
         results = _first([f"{printable(path)}/" for path in sorted(tree.results)])
         notes.append(f"not uploaded: {results} (results that fleet pull copied; --data uploads them)")
-    if tree.size > _LARGE:
+    if tree.size > LARGE_BYTES:
         shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
         notes.append(
             f"{readable_size(tree.size)} are uploaded to each host that does not have them yet"

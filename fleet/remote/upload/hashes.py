@@ -13,7 +13,7 @@ from train.agent.files.contents import hash_file
 from train.agent.files.disk import write_atomic
 
 _KEPT = 50_000
-_SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
+SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
 
 
 class HashCache:
@@ -41,7 +41,7 @@ class HashCache:
             self._used[path] = cached
             return str(cached[4]), now.st_size
         digest, size = hash_file(path)
-        if size == now.st_size and time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns) > _SETTLED_NS:
+        if size == now.st_size and time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns) > SETTLED_NS:
             self._used[path] = [*stamp, digest]
         return digest, size
 

@@ -61,7 +61,7 @@ def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set PATH to one directory, and search no other directory for sshd."""
     directory = tmp_path / "programs"
     directory.mkdir()
-    monkeypatch.setattr(sshd, "_PLACES", ())
+    monkeypatch.setattr(sshd, "SYSTEM_DIRECTORIES", ())
     monkeypatch.setenv("PATH", str(directory))
     return directory
 
@@ -112,7 +112,7 @@ def test_an_interpreter_that_does_not_exist_is_refused(provider: LocalProvider) 
 def test_sshd_is_found_where_the_path_does_not_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "sshd"
     program.touch(0o755)
-    monkeypatch.setattr(sshd, "_PLACES", (str(tmp_path),))
+    monkeypatch.setattr(sshd, "SYSTEM_DIRECTORIES", (str(tmp_path),))
     monkeypatch.setenv("PATH", "/nowhere")
     assert sshd.find() == str(program)
 
@@ -140,7 +140,7 @@ def test_an_account_that_is_locked_cannot_have_a_fleet(
 ) -> None:
     shadow = tmp_path / "shadow"
     shadow.write_text(f"some:!:1::::::\nalice:{entry}:1::::::\n")
-    monkeypatch.setattr(login, "_SHADOW", shadow)
+    monkeypatch.setattr(login, "SHADOW", shadow)
     monkeypatch.setattr(login, "current_user", lambda: account_with("/bin/sh"))
     if not refused:
         provider.check(SPEC)
@@ -219,12 +219,12 @@ def test_a_failed_start_does_not_stop_the_other_starts(
 def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sshd._free_port
+    real = sshd.free_port
     with socket.create_server((sshd.loopback_address("demo", 0), 0)) as owner:
         taken = owner.getsockname()[1]
         ports = iter([taken])
         monkeypatch.setattr(
-            sshd, "_free_port", lambda address, preferred: next(ports, None) or real(address, preferred=preferred)
+            sshd, "free_port", lambda address, preferred: next(ports, None) or real(address, preferred=preferred)
         )
         provider.create(SPEC, ["worker-0"], quiet)
         [instance] = provider.list("demo")
@@ -233,7 +233,7 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
 
 
 def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> None:
-    assert all(sshd._free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))
+    assert all(sshd.free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))
 
 
 def test_an_sshd_has_a_session_of_its_own_so_that_no_ctrl_c_reaches_it(

@@ -146,7 +146,7 @@ def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
     fleet: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
-    monkeypatch.setattr(status, "_inspect_hosts", lambda *_: (hosts, None, []))
+    monkeypatch.setattr(status, "inspect_hosts", lambda *_: (hosts, None, []))
     [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
     assert fleet_status.delete_at == NOW + 8 * 3600
     reason = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleet.console.view import View, apply
 from fleet.events import (
     AttemptEnded,
     BootstrapProgress,
@@ -218,3 +219,11 @@ def running(count: int, *, rate: float = 12.3) -> list[Event]:
 
 def exited(name: str, *, code: int | None = None, signal: int | None = None, attempt: int = 1) -> TaskState:
     return TaskState(name, name, attempt, Phase.EXITED, START, 12, Exit(code, signal))
+
+
+def after(*events: Event, now: float = START) -> View:
+    """Return the view after these events."""
+    view = View()
+    for event in events:
+        view = apply(view, event, now)
+    return view

@@ -9,10 +9,8 @@ from fleet.console.live_table import render_view
 from fleet.console.messages import describe_event
 from fleet.console.rows import describe_state
 from fleet.console.status_table import render_status
-from fleet.console.view import View, apply
 from fleet.events import (
     ConnectionLost,
-    Event,
     Exit,
     FleetOpened,
     JobResult,
@@ -24,22 +22,16 @@ from fleet.events import (
     TaskState,
 )
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from tests.unit.fleet.console.samples import after
 
-PLACES = ("worker-0", "worker-1", "worker-2", "worker-3")
+SLOTS = ("worker-0", "worker-1", "worker-2", "worker-3")
 TASKS = {"worker-0": "chief-0", "worker-1": "worker-0", "worker-2": "ps-0", "worker-3": ""}
 MEMBERS = tuple(
     Member(slot, task, "127.0.0.2", f"127.0.0.2:{2222 + n}") for n, (slot, task) in enumerate(TASKS.items())
 )
-OPENED = FleetOpened("demo", "local", PLACES, 1.0, 0.0, tasks_per_host=2)
+OPENED = FleetOpened("demo", "local", SLOTS, 1.0, 0.0, tasks_per_host=2)
 STARTED = JobStarted("j", "task.py", 1, MEMBERS, 1.0)
 SUCCEEDED = JobResult("j", 1, Outcome.SUCCEEDED, 2.0, exits={"chief-0": Exit(code=0), "ps-0": Exit(signal=15)})
-
-
-def after(*events: Event) -> View:
-    view = View()
-    for event in events:
-        view = apply(view, event, 1.0)
-    return view
 
 
 def test_a_fleet_counts_its_hosts_and_says_how_many_tasks_each_has() -> None:

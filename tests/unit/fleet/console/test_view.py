@@ -10,7 +10,6 @@ from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
     ConnectionRestored,
-    Event,
     Exit,
     FleetDown,
     GpuUse,
@@ -28,14 +27,7 @@ from fleet.events import (
     TaskState,
     Usage,
 )
-from tests.unit.fleet.console.samples import ENDED, ONE_OF_EACH, START, exited, names, opened, running, started
-
-
-def after(*events: Event, now: float = START) -> View:
-    view = View()
-    for event in events:
-        view = apply(view, event, now)
-    return view
+from tests.unit.fleet.console.samples import ENDED, ONE_OF_EACH, START, after, exited, names, opened, running, started
 
 
 def row(view: View, name: str) -> Row:

@@ -191,7 +191,7 @@ def test_an_instance_that_is_stopping_is_waited_for(world: World, monkeypatch: p
     repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
     world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
-    monkeypatch.setattr(repair, "_STOPPING_S", 0.0)
+    monkeypatch.setattr(repair, "STOPPING_S", 0.0)
     world.services.sleep = lambda _: None
     with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
         repair_fleet(world.fleet, world.story)
@@ -241,7 +241,7 @@ def no_capacity() -> ProviderError:
 
 
 def test_capacity_is_requested_again_and_reported_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repair, "_LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(repair, "LONGEST_PAUSE_S", 0.02)
     world.lose(1)
     world.cloud.against = [no_capacity() for _ in range(3)]
     with Repairer(world.fleet, world.story, 60.0) as repairer:
@@ -341,7 +341,7 @@ def test_following_a_job_reports_which_hosts_are_lost(
         Item("worker-1", ConnectionRestored("worker-1")),
         Item("worker-0", JobResult("j", 2, Outcome.SUCCEEDED, 9.0)),
     ]
-    monkeypatch.setattr(following, "_follower", lambda _: Hosts(items))
+    monkeypatch.setattr(following, "open_follower", lambda _: Hosts(items))
     with repairing(world.fleet, world.story, 60.0) as repairer:
         ended = follow(Followed(world.directory, world.record, "j", (), repairer=repairer, logs=False), world.story)
     assert ended.result is not None

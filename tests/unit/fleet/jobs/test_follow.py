@@ -83,7 +83,7 @@ def followed(**more: Any) -> Followed:
 
 def run(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
     hosts = Hosts(items)
-    monkeypatch.setattr(verb, "_follower", lambda _: hosts)
+    monkeypatch.setattr(verb, "open_follower", lambda _: hosts)
     monkeypatch.setattr(verb, "first_cause", lambda *_: READ)
     return hosts, follow(followed(**more), hosts)
 
@@ -157,7 +157,7 @@ def test_an_unreachable_host_is_reported_once_and_when_it_is_given_up(monkeypatc
 
 
 def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verb, "_JUDGE_S", 0.0)
+    monkeypatch.setattr(verb, "DIAGNOSE_S", 0.0)
     hosts, _ = run(monkeypatch, [*first_attempt()[:3], *first_attempt()[3:], Item("worker-0", WON)])
     assert hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("LogChunk", 2)
 
@@ -184,7 +184,7 @@ def test_records_of_all_hosts_are_reported_once_and_those_of_each_host_all(monke
 def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item(host, TaskState(host, host, 1, Phase.RUNNING, 1.0)) for host in ("worker-0", "worker-1")]
     hosts = Hosts([*items, Item("worker-0", FELL)])
-    monkeypatch.setattr(verb, "_follower", lambda _: hosts)
+    monkeypatch.setattr(verb, "open_follower", lambda _: hosts)
     assert until_running(followed(members=SPARED, logs=False), hosts) == Ended(None)
     assert hosts.taken == 2
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from fleet import events
-from fleet.remote.publication import _DERIVED, _PUBLIC, publish
+from fleet.remote.publication import DERIVED, PUBLIC, publish
 from fleet.status import TaskStatus
 from train.agent.protocol import records
 from train.agent.protocol.records import Phase, ReasonKind
@@ -52,7 +52,7 @@ def test_a_report_is_the_status_of_its_task() -> None:
     )
 
 
-@pytest.mark.parametrize("record", [kind for kind in _PUBLIC if hasattr(kind, "_fields")])
+@pytest.mark.parametrize("record", [kind for kind in PUBLIC if hasattr(kind, "_fields")])
 def test_every_public_field_exists_in_the_record(record: type) -> None:
-    public = {item.name for item in fields(_PUBLIC[record])}
-    assert public <= {*get_type_hints(record)} | {name for kind, name in _DERIVED if kind is record}
+    public = {item.name for item in fields(PUBLIC[record])}
+    assert public <= {*get_type_hints(record)} | {name for kind, name in DERIVED if kind is record}

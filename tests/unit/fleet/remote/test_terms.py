@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.remote.follower import GIVE_UP_S, _Queue, _Terms
+from fleet.remote.follower import GIVE_UP_S, Queue, Terms
 from train.agent.protocol.records import JobResult, Outcome
 
 
 def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> None:
-    terms = _Terms({"a", "b", "c"}, lambda _: None, _Queue(3), GIVE_UP_S, 1.0, False, lambda: None)  # type: ignore[arg-type,return-value]
+    terms = Terms({"a", "b", "c"}, lambda _: None, Queue(3), GIVE_UP_S, 1.0, False, lambda: None)  # type: ignore[arg-type,return-value]
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     for _ in range(2):
         terms.add_result("a", result)

@@ -196,7 +196,7 @@ def test_virtual_environments_of_any_name_are_left_out(root: Path, mark: str) ->
 def test_a_large_upload_is_announced_with_its_largest_directories(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle_module, "_LARGE", 100)
+    monkeypatch.setattr(bundle_module, "LARGE_BYTES", 100)
     put(root / "task.py", b"x" * 20)
     for name, size in (("a", 10), ("b", 30), ("c", 20), ("d", 15)):
         put(root / name / "file", bytes([ord(name)]) * size)
@@ -338,7 +338,7 @@ def test_invalid_data_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_unchanged_files_are_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashes, "_SETTLED_NS", -1)
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
     put(root / "a", b"one")
     first = scanned(root)
     reads: list[str] = []
@@ -363,7 +363,7 @@ def test_a_file_that_was_just_changed_is_not_remembered(root: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"x": 3}', b"\xff\xfe"])
 def test_a_broken_cache_is_an_empty_one(root: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashes, "_SETTLED_NS", -1)
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
     cache = root.parent / "hashes.json"
     cache.write_bytes(content)
     put(root / "a")
