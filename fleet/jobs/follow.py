@@ -185,7 +185,7 @@ class _Ends:
     """The ends of one attempt that its hosts report: hosts that lost each other report different ends.
 
     Attributes:
-        judge_at: Latest time at which the cause is reported.
+        diagnose_at: Latest time at which the cause is reported.
     """
 
     diagnose_at: float

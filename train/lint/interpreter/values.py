@@ -115,7 +115,7 @@ class Call(Arguments):
         location: Its location.
         receiver: The object of a method.
         scopes: Strategies whose scope contains it.
-        scope_known: False if it may be in an unknown scope.
+        has_known_scope: False if it may be in an unknown scope.
         guards: Conditions, outermost first.
         replica: True if it is in a function that a strategy runs on every replica.
         main_only: True if it runs only if the script is run, not if it is imported.

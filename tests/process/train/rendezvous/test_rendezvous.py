@@ -36,7 +36,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the extra waiting times."""
     for module in ("directory", "tcp"):
         monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
-    monkeypatch.setattr("train.rendezvous.directory.LEAVE_S", 0.5)
+    monkeypatch.setattr("train.rendezvous.directory.DEPARTURE_S", 0.5)
 
 
 @pytest.fixture(params=["directory", "tcp"])
@@ -310,15 +310,15 @@ def test_the_local_address_is_that_of_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "expected"),
     [
         ("tcp://node1:29400", ("node1", 29400)),
         ("tcp://:29400", ("first", 29400)),
         ("tcp://[fd00::1]:80", ("fd00::1", 80)),
     ],
 )
-def test_an_address_is_parsed(text: str, place: tuple[str, int]) -> None:
-    assert parse_address(text, "first") == place
+def test_an_address_is_parsed(text: str, expected: tuple[str, int]) -> None:
+    assert parse_address(text, "first") == expected
 
 
 @pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])

@@ -137,7 +137,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(repair, "reach", reach)
     monkeypatch.setattr(repair, "rejoin", rejoin)
-    monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(repair, "FIRST_PROBE_S", 0.01)
     base = Services(store, lambda _: True, clock=lambda: 1000.0)
     services = SimpleNamespace(
         store=store, clock=base.clock, sleep=base.sleep, provider=lambda *_, **__: wrap_provider(cloud)
@@ -268,7 +268,7 @@ def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:
 def test_a_host_that_is_back_before_the_first_probe_costs_no_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repair, "FIRST_LOOK_S", 0.2)
+    monkeypatch.setattr(repair, "FIRST_PROBE_S", 0.2)
     with Repairer(world.fleet, world.story, 60.0) as repairer:
         repairer.lost("worker-1")
         repairer.back("worker-1")
