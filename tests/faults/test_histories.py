@@ -10,7 +10,7 @@ from tests.faults.simulation import BrokenPropertyError, Host, World
 from train.agent.gang.election import StopRequested
 from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
 
-HISTORIES = 600
+HISTORIES = 300
 GROUP = 50
 
 
