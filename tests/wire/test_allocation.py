@@ -58,6 +58,8 @@ class Pair:
         self.program = program
         self.temporary = temporary
         program.env["TMPDIR"] = str(temporary)
+        # As in an activated virtual environment: its interpreter is the first, so that no other one is probed.
+        program.env["PATH"] = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
         program.script("task.py", TASK)
 
     def start(
@@ -114,16 +116,6 @@ def test_two_processes_find_each_other_and_run_in_their_directory(pair: Pair) ->
     assert pair.leftovers() == []
 
 
-def test_only_the_files_that_tasks_write_remain_afterwards(pair: Pair) -> None:
-    first, _ = pair.run("save")
-    [task] = reports(first.text)
-    assert Path(str(task["FLEET_CHECKPOINT_DIR"]), "ckpt").read_text() == "saved"
-    assert [str(path) for path in Path(str(task["FLEET_CHECKPOINT_DIR"])).iterdir()] == [
-        str(Path(str(task["FLEET_CHECKPOINT_DIR"])) / "ckpt")
-    ]
-    assert len(pair.leftovers()) == 1
-
-
 def test_the_first_process_reports_the_failure_and_all_exit_with_the_same_code(pair: Pair) -> None:
     first, second = pair.run("fail-1-1", code=100)
     assert "job 20" in first.err
@@ -135,11 +127,10 @@ def test_the_first_process_reports_the_failure_and_all_exit_with_the_same_code(p
     assert pair.leftovers() == []
 
 
-@pytest.mark.parametrize("mode", ["alone", "together"])
-def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: Path, mode: str) -> None:
+def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: Path) -> None:
     pair.program.script("task.py", test_isolated_tasks.TASK)
     continue_file = tmp_path / "go-on"
-    processes = [pair.start(rank, mode, str(continue_file)) for rank in (0, 1)]
+    processes = [pair.start(rank, "alone", str(continue_file)) for rank in (0, 1)]
 
     def measured() -> bool:
         sockets = [str(path) for path in pair.temporary.rglob("control")]
@@ -151,14 +142,31 @@ def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: 
     finally:
         continue_file.touch()
         first, second = [pair.program.finish(process) for process in processes]
-    assert (test_isolated_tasks.MESSAGE in " ".join(first.err.split())) == (mode == "alone")
+    assert test_isolated_tasks.MESSAGE in " ".join(first.err.split())
     assert "trained alone" not in second.err
 
 
-def test_a_failed_task_is_restarted_with_restarts(pair: Pair) -> None:
-    first, second = pair.run("fail-1-1", options=("--restarts", "1"))
-    assert reports(first.text)[-1]["attempt"] == 2
-    assert [report["attempt"] for report in reports(second.text)] == [1, 2]
+def test_a_restarted_job_copies_checkpoints_and_leaves_only_the_files_of_its_tasks(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """The processes share no directory: they meet at an address, and their hosts copy the checkpoints."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "task.py").write_text(TASK)
+    options = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}", "--restarts", "1")
+    env = {"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"}
+    started = [
+        pair.start(0, "save", "fail-1-1", options=options, env=env),
+        pair.start(1, "save", "fail-1-1", options=(*options, "--workdir", str(other)), env=env),
+    ]
+    first, second = (reports(pair.program.finish(process).text) for process in started)
+    assert first[-1]["attempt"] == 2
+    assert [task["attempt"] for task in second] == [1, 2]
+    assert {task["secret"] for task in first + second} == {None}
+    directories = [Path(str(tasks[-1]["FLEET_CHECKPOINT_DIR"])) for tasks in (first, second)]
+    assert directories[0] != directories[1]
+    assert {path.name: path.read_text() for path in directories[0].iterdir()} == {"ckpt": "saved"}
+    assert len(pair.leftovers()) == 1
 
 
 @pytest.mark.parametrize("rank_to_stop", [0, 1])
@@ -214,21 +222,6 @@ def test_a_missing_interpreter_is_reported_by_its_host_and_no_task_starts(pair: 
     assert first.out == second.out == b""
 
 
-def test_checkpoints_are_copied_between_directories_that_are_not_shared(pair: Pair, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "task.py").write_text(TASK)
-    rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
-    started = [
-        pair.start(0, "save", "fail-1-1", options=(*rendezvous, "--restarts", "1")),
-        pair.start(1, "save", "fail-1-1", options=(*rendezvous, "--restarts", "1", "--workdir", str(other))),
-    ]
-    first, second = (pair.program.finish(process) for process in started)
-    original, copy = reports(first.text)[-1]["FLEET_CHECKPOINT_DIR"], reports(second.text)[-1]["FLEET_CHECKPOINT_DIR"]
-    assert original != copy
-    assert Path(str(original), "ckpt").read_text() == "saved"
-
-
 def test_a_checkpoint_directory_that_only_some_hosts_share_is_refused(pair: Pair, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -246,23 +239,12 @@ def test_a_checkpoint_directory_that_only_some_hosts_share_is_refused(pair: Pair
 
 
 def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
+    env = {"SLURM_JOB_ID": "77", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     for words in (("save",), ()):
-        started = []
-        for rank in (0, 1):
-            env = {"SLURM_JOB_ID": "77", "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"}
-            started.append(pair.program.start("agent", "task.py", "--", *words, env=env))
-        for process in started:
-            [task] = reports(pair.program.finish(process).text)
-            assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.directory / "fleet-77" / "checkpoints")
+        [task] = reports(pair.program.run("agent", "task.py", "--", *words, env=env).text)
+        assert task["FLEET_CHECKPOINT_DIR"] == str(pair.program.directory / "fleet-77" / "checkpoints")
         assert (pair.program.directory / "fleet-77" / "checkpoints" / "ckpt").read_text() == "saved"
     assert pair.leftovers() == ["fleet-77"]
-
-
-def test_a_rendezvous_at_an_address_hides_its_secret_from_the_tasks(pair: Pair) -> None:
-    rendezvous = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}")
-    first, second = pair.run("x", options=rendezvous, FLEET_RENDEZVOUS_SECRET="0123456789abcdef")
-    assert [report["secret"] for report in reports(first.text) + reports(second.text)] == [None, None]
-    assert pair.leftovers() == []
 
 
 def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> None:
@@ -290,14 +272,22 @@ def test_invalid_arguments_are_refused(pair: Pair, arguments: tuple[str, ...], r
     assert pair.leftovers() == []
 
 
+def test_up_outside_of_an_allocation_reports_how_to_get_one(pair: Pair) -> None:
+    for provider, name, command in (("slurm", "Slurm", "salloc -N 2"), ("pbs", "PBS", "qsub -I")):
+        ran = pair.program.run("up", "--provider", provider, code=2)
+        assert f"not inside a {name} allocation" in ran.err
+        assert command in ran.err
+        ran = pair.program.run("doctor", "--provider", provider, code=None)
+        assert f"not inside a {name} allocation" in ran.text + ran.err
+
+
 # --- a stand-in for PBS ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nodes", ["n0\nn1\n", "n0\nn0\nn1\nn1\n"], ids=["a slot each", "two slots each"])
-def test_a_job_script_for_the_pbs_stand_in_trains(pair: Pair, tmp_path: Path, nodes: str) -> None:
-    stand_in = StandIn.make(tmp_path / "pbs", nodes)
+def test_a_job_script_for_the_pbs_stand_in_trains_with_a_task_per_node(pair: Pair, tmp_path: Path) -> None:
+    stand_in = StandIn.make(tmp_path / "pbs", "n0\nn0\nn1\n")
     script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- '{PROGRAM}' agent task.py -- a\n")
-    env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{os.environ['PATH']}"})
+    env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{pair.program.env['PATH']}"})
     done = subprocess.run(
         ["qsub", str(script)],
         cwd=pair.program.directory,
@@ -424,7 +414,6 @@ fleet up --provider slurm
 fleet train task.py -- over ssh
 fleet up --provider slurm
 fleet status
-fleet down --yes
 """
 
 
@@ -434,7 +423,7 @@ def reachable(cluster: Slurm) -> Slurm:
     return cluster
 
 
-def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh(reachable: Slurm) -> None:
+def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh_until_it_ends(reachable: Slurm) -> None:
     script = reachable.script("job.sh", OVER_SSH)
     ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", f". {script}", timeout=90)
     tasks = reports(ran.text)
@@ -444,27 +433,14 @@ def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh(reachable: Slurm) -> N
         assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
     assert "was already up; every host answers" in ran.err
     assert "node0" in ran.text
+
+    ran = reachable.run("salloc", "-Q", "-N2", "fleet", "up", "--provider", "slurm", code=2)
+    assert "hosts of slurm:" in ran.err  # those of another allocation
+    assert "next:  fleet down\n" in ran.err
+    reachable.run("fleet", "down", "--yes")
     # Both nodes share one login directory, from which the fleet's files are deleted.
     assert [path for path in (reachable.directory / "home").rglob("*") if path.is_file()] == []
     assert not list((reachable.directory / "fleet" / "static").rglob("*.json"))
-
-
-def test_a_fleet_of_another_allocation_is_refused(reachable: Slurm) -> None:
-    up = "fleet up --provider slurm"
-    reachable.run("salloc", "-Q", "-N2", "sh", "-c", up)
-    ran = reachable.run("salloc", "-Q", "-N2", "sh", "-c", up, code=2)
-    assert "hosts of slurm:" in ran.err
-    assert "next:  fleet down\n" in ran.err
-    reachable.run("fleet", "down", "--yes")
-
-
-def test_up_outside_of_an_allocation_reports_how_to_get_one(reachable: Slurm) -> None:
-    for provider, name, program in (("slurm", "Slurm", "salloc -N 2"), ("pbs", "PBS", "qsub -I")):
-        ran = reachable.run("fleet", "up", "--provider", provider, code=2)
-        assert f"not inside a {name} allocation" in ran.err
-        assert program in ran.err
-        ran = reachable.run("fleet", "doctor", "--provider", provider, code=None)
-        assert f"not inside a {name} allocation" in ran.text + ran.err
 
 
 def test_more_workers_than_nodes_are_refused(reachable: Slurm) -> None:

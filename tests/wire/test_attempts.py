@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 
 import psutil
 import pytest
 
-from tests.program import Program, lines_of, wait_for
+from tests.program import CommandResult, Program, lines_of, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -19,6 +21,22 @@ if os.environ["FLEET_ATTEMPT"] == "1" and os.environ["FLEET_RANK"] == "1":
 if os.environ["FLEET_ATTEMPT"] == "1":
     import time
     time.sleep(60)
+"""
+
+# Counts to a number; the chief stores the count in the checkpoint directory.
+COUNT = """
+import json, os, sys, time
+path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
+count = json.load(open(path)) if os.path.exists(path) else 0
+print("begin", count, os.environ["FLEET_ATTEMPT"], flush=True)
+while count < int(sys.argv[1]):
+    time.sleep(0.1)
+    count += 1
+    if os.environ["FLEET_RANK"] == "0" and count % 5 == 0:
+        with open(path + ".tmp", "w") as file:
+            json.dump(count, file)
+        os.replace(path + ".tmp", path)
+    print("step", count, flush=True)
 """
 
 # Prints its epochs; the chief saves after each one, and no attempt reads the checkpoints.
@@ -77,6 +95,9 @@ def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(pair:
     )
     (result,) = [event for event in ran.events if event["event"] == "job_result"]
     assert (result["outcome"], result["attempt"]) == ("succeeded", 2)
+    notes = [str(event["text"]) for event in ran.events if event["event"] == "note"]
+    (note,) = [text for text in notes if "checkpoint" in text]
+    assert note.startswith("attempt 2 starts without a checkpoint of this job: none was saved")
     logs = pair.run("logs")
     assert [line for line in lines_of(logs, "worker-1") if line.startswith("attempt")] == [
         "attempt 1 of 1", "attempt 2 of 1",
@@ -109,7 +130,8 @@ def test_a_spare_takes_over_and_the_job_is_readable_without_the_lost_host(progra
     options = ("--spares", "1", "--restarts", "2", "--link-timeout", "2", "--host-timeout", "1", "--grace", "1")
     program.run("train", "task.py", "--detach", *options)
     end_host(program, "worker-1")
-    wait_for("the second attempt", lambda: "attempt 2 as 1" in program.run("logs", code=101).text)
+    logs_of_spare = "local/*-worker-2/fleet/jobs/*/*/attempt-2/log"
+    wait_for("the second attempt", lambda: any(log.read_text() for log in program.state.glob(logs_of_spare)))
     logs = program.run("logs", code=101)
     assert lines_of(logs, "worker-1") == ["attempt 2 as 1"]
     assert "worker-1" in logs.err
@@ -141,7 +163,32 @@ def test_each_later_attempt_reports_the_checkpoint_that_it_starts_from(pair: Pro
     assert f"attempt 2 starts from checkpoint {states}" in pair.run("logs").err
 
 
-def test_an_attempt_without_a_checkpoint_is_reported(pair: Program) -> None:
-    pair.script("task.py", FAIL_ONCE)
-    ran = pair.run("train", "task.py", "--restarts", "1")
-    assert ran.err.count("attempt 2 starts without a checkpoint of this job: none was saved") == 1
+def begins(ran: CommandResult, name: str) -> list[list[str]]:
+    return [line.split()[1:] for line in lines_of(ran, name) if line.startswith("begin")]
+
+
+def newest_log(program: Program) -> bytes:
+    """Return what worker-0 has written in the first attempt of the newest job."""
+    logs = sorted((program.state / "local").glob("*-worker-0/fleet/jobs/*/worker-0/attempt-1/log"))
+    return logs[-1].read_bytes() if logs else b""
+
+
+def test_a_killed_worker_starts_a_second_attempt_and_both_logs_are_kept(pair: Program) -> None:
+    pair.script("task.py", COUNT)
+    client = pair.start("train", "task.py", "--restarts", "2", "--backoff", "0.1", "-o", "json", "--", "40")
+    wait_for("eleven steps", lambda: b"step 11\n" in newest_log(pair))
+    task = next(process for process in pair.tasks() if process.environ()["FLEET_RANK"] == "1")
+    os.kill(task.pid, signal.SIGKILL)
+    ran = pair.finish(client, code=0, timeout=60)
+    kinds = [event["event"] for event in ran.events]
+    assert kinds.count("attempt_ended") == 1
+    assert kinds[-2:] == ["job_result", "results_found"]
+    assert kinds.count("job_result") == 1
+    assert ran.events[-2]["attempt"] == 2
+    logs = pair.run("logs")
+    for name in ("worker-0", "worker-1"):
+        first, second = begins(logs, name)
+        assert first == ["0", "1"]
+        assert second[1] == "2"
+        assert int(second[0]) >= 5
+    assert begins(logs, "worker-0")[1] == begins(logs, "worker-1")[1]

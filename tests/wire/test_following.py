@@ -87,10 +87,10 @@ def test_frozen_connections_at_the_end_are_replaced_or_reported(program: Program
 
 
 def test_a_client_ends_when_its_fleet_is_deleted(program: Program, tmp_path: Path) -> None:
-    program.run("up", "--workers", "2")
+    program.run("up", "--workers", "1")
     program.script("task.py", TASK)
     client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
-    wait_for("the first line", lambda: runs(program, "worker-1", 1), 60)
+    wait_for("the first line", lambda: runs(program, "worker-0", 1), 60)
     program.run("down", "--yes")
     ran = program.finish(client, code=102, timeout=60)
     assert "fleet 'default' was deleted while job" in ran.err

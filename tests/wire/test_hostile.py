@@ -60,7 +60,7 @@ def test_a_false_result_of_one_host_hides_no_other_result(program: Program, tmp_
     program.run("up", "--workers", "2")
     program.script("task.py", "print('it runs', flush=True)\nraise SystemExit(3)\n")
     failed = program.run("train", "task.py", code=100)
-    job = next(event["job"] for event in program.run("status", "-o", "json").events if "job" in event)["id"]
+    job = program.host_file("*-worker-0/fleet/jobs/*").name
     worker_1 = HostileHost(program, tmp_path)
     worker_1.set_answer(hostile.FALSE_RESULT.format(job=job))
     logs = program.run("logs", code=100)
