@@ -37,6 +37,7 @@ _KEX = ("curve25519-sha256@libssh.org",)
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _CHECK_S = 1.0
 _CLOSE_S = 2.0
+_MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, whose error names the deadline
 
 # Without a handler, Python prints paramiko's own reports of broken connections on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -188,9 +189,7 @@ def _fabric_connection(
         connect_kwargs={
             **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
             "look_for_keys": False,
-            "banner_timeout": timeout_s,
-            "auth_timeout": timeout_s,
-            "channel_timeout": timeout_s,
+            **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
             "transport_factory": _transport,
             "sock": proxy.socket if proxy is not None else None,
         },
