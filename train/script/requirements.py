@@ -188,7 +188,8 @@ def _unquoted(text: str) -> str:
 def _included(file: Path, value: str, location: str) -> Path:
     path = file.parent / value
     if not value or not path.is_file():
-        raise ScriptError(f"{location}: there is no file {value or 'named behind it'}", hint="correct the line")
+        problem = f"file {value!r} does not exist" if value else "the option requires a file name"
+        raise ScriptError(f"{location}: {problem}", hint="correct the line")
     return path
 
 

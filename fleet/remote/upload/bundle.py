@@ -310,7 +310,7 @@ class _Tree:
         """Add the script, even if it is ignored; its content if it is a link."""
         source = self._root / path
         if not source.is_file():
-            raise UsageError(f"there is no file {printable(str(source))}")
+            raise UsageError(f"{printable(str(source))} is not a file")
         self._links.pop(path, None)
         self.entries_by_path[path] = _Entry(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
 

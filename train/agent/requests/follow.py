@@ -128,7 +128,7 @@ def follow(channel: Channel, host: HostPaths, request: Follow) -> None:
 
     Raises:
         ClientGoneError: the client disconnected.
-        RefusedError: there is no such task here.
+        RefusedError: the task does not exist here.
     """
     Follower(channel, host, request).run()
 

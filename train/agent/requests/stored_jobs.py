@@ -76,7 +76,7 @@ def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) ->
     """Answer ListFiles.
 
     Raises:
-        RefusedError: there is no such task.
+        RefusedError: the task does not exist.
         ClientGoneError: the client disconnected.
     """
     results = Results(_task(host, request), host.root, _Heartbeat(channel))
@@ -92,7 +92,7 @@ def read_files(channel: Channel, host: HostPaths, request: records.ReadFiles) ->
     """Answer ReadFiles.
 
     Raises:
-        RefusedError: there is no such task.
+        RefusedError: the task does not exist.
         ClientGoneError: the client disconnected.
     """
     results = Results(_task(host, request), host.root)
