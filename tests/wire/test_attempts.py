@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.program import CommandResult, Program, lines_of, wait_for
+from tests.wire.scripts import COUNT
 
 pytestmark = pytest.mark.wire
 
@@ -21,22 +22,6 @@ if os.environ["FLEET_ATTEMPT"] == "1" and os.environ["FLEET_RANK"] == "1":
 if os.environ["FLEET_ATTEMPT"] == "1":
     import time
     time.sleep(60)
-"""
-
-# Counts to a number; the chief stores the count in the checkpoint directory.
-COUNT = """
-import json, os, sys, time
-path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
-count = json.load(open(path)) if os.path.exists(path) else 0
-print("begin", count, os.environ["FLEET_ATTEMPT"], flush=True)
-while count < int(sys.argv[1]):
-    time.sleep(0.1)
-    count += 1
-    if os.environ["FLEET_RANK"] == "0" and count % 5 == 0:
-        with open(path + ".tmp", "w") as file:
-            json.dump(count, file)
-        os.replace(path + ".tmp", path)
-    print("step", count, flush=True)
 """
 
 # Prints its epochs; the chief saves after each one, and no attempt reads the checkpoints.

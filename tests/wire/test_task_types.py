@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from tests.program import CommandResult, Program, lines_of, wait_for
+from tests.wire.scripts import COUNT
 from train.agent.protocol.cluster import TASK_TYPES
 
 pytestmark = pytest.mark.wire
@@ -37,17 +39,7 @@ if kind == "evaluator":
 elif kind == "ps" or (kind == "worker" and "ps" in cluster):
     time.sleep(3600)
 else:
-    count = json.load(open(path)) if os.path.exists(path) else 0
-    print("begin", count, os.environ["FLEET_ATTEMPT"], flush=True)
-    while count < int(sys.argv[1]):
-        time.sleep(0.1)
-        count += 1
-        if os.environ["FLEET_RANK"] == "0" and count % 5 == 0:
-            with open(path + ".tmp", "w") as file:
-                json.dump(count, file)
-            os.replace(path + ".tmp", path)
-        print("step", count, flush=True)
-"""
+""" + textwrap.indent(COUNT, "    ")
 
 
 @pytest.fixture(scope="module")

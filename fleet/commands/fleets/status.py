@@ -183,7 +183,7 @@ def _host_status(
 
 
 def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
-    """Return the state of the newest job according to its agents; None if there is no job."""
+    """Return the state of the newest job according to its agents; None without a job."""
     newest = newest_job([report.job for report in reports], last_job)
     if not newest:
         return None
