@@ -159,18 +159,21 @@ def start(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _agents_directory() -> Path | None:
+def agents_directory() -> Path | None:
     """Return the directory that all local hosts share for agents, because compiling one takes 0.4 s of CPU time.
 
     Returns:
-        ``FLEET_AGENTS``, else a directory in the user's cache; None if it cannot be used.
+        ``FLEET_AGENTS``, else a directory in the user's cache; None if it cannot be used, or if another user owns it
+        or can write to it, who could then replace the agent.
     """
     from platformdirs import user_cache_path
 
     directory = Path(os.environ.get(AGENTS_VARIABLE) or user_cache_path("fleet") / "agents").absolute()
     with contextlib.suppress(OSError):
         make_directory(directory)
-        if os.access(directory, os.W_OK) and not re.search(r"[\"\\\x00-\x1f]", str(directory)):
+        status = directory.stat()
+        is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        if is_private and os.access(directory, os.W_OK) and not re.search(r"[\"\\\x00-\x1f]", str(directory)):
             return directory
     return None
 
@@ -197,7 +200,7 @@ def free_port(address: str, *, preferred: int) -> int:
 def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
     """Start sshd in a new session; its standard error is its log, which later identifies its sessions."""
     variables = f"{MARK}={instance_id} {_NO_BASHRC}"
-    if (agents := _agents_directory()) is not None:
+    if (agents := agents_directory()) is not None:
         variables += f' "{AGENTS_VARIABLE}={agents}"'
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
