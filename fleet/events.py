@@ -166,6 +166,7 @@ class JobStarted:
     attached: bool = False  # it was started before
     attempts: int = 1  # largest number of attempts; 0: no limit
     ended: bool = False  # no longer running
+    name: str | None = None  # that the user gave it; None: none
 
 
 @dataclass(frozen=True)
@@ -440,6 +441,7 @@ class StoredResults:
     directory: str  # the directory on this computer to which it was pulled
     paths: tuple[str, ...]  # HOST:PATH of the job's directories
     results: tuple[ResultLocation, ...]
+    name: str | None = None  # that the user gave it; None: none, or unknown
 
 
 @dataclass(frozen=True)

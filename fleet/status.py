@@ -94,6 +94,7 @@ class JobStatus:
         verdict: The first cause, if it failed and its hosts could be asked.
         warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
             contradicts the other hosts; empty: neither.
+        name: The name that the user gave it; None: none.
     """
 
     id: str
@@ -106,6 +107,7 @@ class JobStatus:
     waits: bool = False
     verdict: Verdict | None = None
     warning: str = ""
+    name: str | None = None
 
 
 @dataclass(frozen=True)

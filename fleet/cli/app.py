@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from fleet.cli import demo
-from fleet.cli.application import Grouped, app, root_command
+from fleet.cli.application import Grouped, WithJobs, app, root_command
 from fleet.cli.failures import (
     explain_usage_error,
     is_json_requested,
@@ -41,11 +41,11 @@ _COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
     (train.train, WithProgram),
     (check.check, WithTrial),
     (logs.logs, None),
-    (pull.pull, None),
-    (jobs.jobs, None),
+    (pull.pull, WithJobs),
+    (jobs.jobs, WithJobs),
     (status.status, None),
     (inventory.inventory, None),
-    (stop.stop, None),
+    (stop.stop, WithJobs),
     (down.down, None),
     (extend.extend, None),
     (gc.gc, WithScopes),

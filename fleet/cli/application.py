@@ -8,6 +8,8 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from fleet.cli.command_line import Option, separate_jobs
+
 app = typer.Typer(
     name="fleet",
     help="Run a TensorFlow training script as a multi-worker job over plain SSH.",
@@ -24,6 +26,26 @@ app = typer.Typer(
 def root_command() -> TyperGroup:
     """Return the command whose subcommands are those of `app`, all of which must be registered."""
     return cast("TyperGroup", typer.main.get_command(app))
+
+
+def list_options(command: Any) -> list[Option]:
+    """Return the options that a command takes."""
+    return [
+        Option(
+            (*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts),
+            not getattr(param, "is_flag", False),
+        )
+        for param in command.params
+        if param.param_type_name == "option"
+    ]
+
+
+class WithJobs(TyperCommand):
+    """A command whose arguments are jobs: ``-1`` is one of them, not an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move arguments such as ``-1`` behind the options."""
+        return super().parse_args(ctx, separate_jobs(args, list_options(self)))
 
 
 class Grouped(TyperCommand):

@@ -10,6 +10,7 @@ from fleet.steps import Change, Step
 
 SCRIPT = "SCRIPT"  # the first operand, in a Change
 _ENV = "--env"
+_NUMBER = re.compile(r"-[0-9]+")
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 
@@ -107,6 +108,25 @@ def parse(command: str, arguments: Sequence[str], options: Iterable[Option]) -> 
         words.append(Word((given, *value), option.names[0]))
     names = frozenset(option.names[0] for option in by_name.values())
     return CommandLine(command, tuple(words), tuple(arguments[end + 1 :]), names)
+
+
+def separate_jobs(arguments: Sequence[str], options: Iterable[Option]) -> list[str]:
+    """Return the arguments of a command with all operands behind ``--`` if one of them is a number such as ``-1``.
+
+    Args:
+        arguments: The arguments after the subcommand.
+        options: Options that the command takes.
+    """
+    typed = parse("", arguments, options)
+    if not any(map(_is_number, typed.words)):
+        return list(arguments)
+    operands = [word for word in typed.words if word.is_operand or _is_number(word)]
+    others = [part for word in typed.words if word not in operands for part in word.text]
+    return [*others, "--", *(word.text[0] for word in operands), *typed.program]
+
+
+def _is_number(word: Word) -> bool:
+    return not word.option and bool(_NUMBER.fullmatch(word.text[0]))
 
 
 def make_words(change: Change) -> tuple[Word, ...]:

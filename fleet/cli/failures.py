@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from typer.exceptions import TyperException
 
-from fleet.cli.application import root_command
-from fleet.cli.command_line import CommandLine, Option, make_words, parse
+from fleet.cli.application import list_options, root_command
+from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
 from fleet.events import Sink
@@ -24,15 +24,7 @@ def find_typed_command(arguments: list[str]) -> CommandLine | None:
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
     if at == len(arguments) or arguments[at] not in commands:
         return None
-    options = [
-        Option(
-            (*sorted(param.opts, key=lambda name: name[:2] != "--"), *param.secondary_opts),
-            not getattr(param, "is_flag", False),
-        )
-        for param in commands[arguments[at]].params
-        if param.param_type_name == "option"
-    ]
-    return parse(arguments[at], arguments[at + 1 :], options)
+    return parse(arguments[at], arguments[at + 1 :], list_options(commands[arguments[at]]))
 
 
 def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:

@@ -107,6 +107,9 @@ OutputOption = Annotated[
 ]
 Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
 Worker = Annotated[str, option("--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", default="all")]
+JOB_HELP = "Job: its ID or the first characters of it, its name, or -1 for the latest, -2 for the one before."
+JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]")]
+JobOption = Annotated[str, option("--job", JOB_HELP, "JOB", default="the latest job")]
 Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
 Restarts = Annotated[
     int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)

@@ -158,8 +158,9 @@ def _gpus(names: tuple[str, ...]) -> str:
 def _job_started(event: events.JobStarted) -> str:
     tasks = fold(member.task for member in event.members if member.task)
     names = fold(member.slot for member in event.members if not member.task)
-    attached = f"attached to job {event.job}" if event.attached else f"job {event.job} started"
-    head = f"job {event.job} has ended" if event.ended else attached
+    job = f"job {event.job} ({event.name})" if event.name else f"job {event.job}"
+    attached = f"attached to {job}" if event.attached else f"{job} started"
+    head = f"{job} has ended" if event.ended else attached
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
     spares = f", spare: {names}" if names else ""
     return f"{head}: {event.script} on {tasks}{spares}{attempt}"

@@ -182,6 +182,7 @@ def _jobs_listed(event: events.JobsListed) -> str:
 def _job_columns(jobs: tuple[events.StoredResults, ...]) -> list[Column]:
     return [
         Column.of("JOB", jobs, lambda job: job.job),
+        Column.of("NAME", jobs, lambda job: job.name or "", rank=1, limit=20),
         Column.of("SCRIPT", jobs, lambda job: job.script, rank=2, limit=20),
         Column.of("STATE", jobs, lambda job: job.state or "unknown"),
         Column.of("AGE", jobs, lambda job: _age(job.started_at), rank=1, right=True),

@@ -126,7 +126,8 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     word, style = _job_word(job)
     attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
-    left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {clean(job.script)}"))
+    title = clean(f"{job.name}: {job.script}" if job.name else job.script)
+    left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {title}"))
     elapsed = (job.result.at if job.result else now) - job.started_at
     return justify(left, (Span(format_clock(elapsed) if job.started_at > 0 else ""),), width)
 

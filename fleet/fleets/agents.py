@@ -20,6 +20,8 @@ from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
 
 T = TypeVar("T")
 
+_MOST_JOBS = 1000  # of a host
+
 
 def fleet_opened(record: FleetRecord) -> FleetOpened:
     """Return the event that names the fleet on which a command works."""
@@ -133,26 +135,30 @@ class Reports:
     others: tuple[str, ...]
 
 
-def newest_reports(clients: Sequence[AgentClient], job: str = "", started: str = "") -> Reports:
-    """Return the reports of the hosts about `job`, or about the newest job.
+def newest_reports(
+    clients: Sequence[AgentClient],
+    select: Callable[[Sequence[tuple[str, JobReport]]], str] | None = None,
+    started: str = "",
+) -> Reports:
+    """Return the reports of the hosts about one job, by default the newest.
 
     Args:
         clients: Connections to the agents on the hosts.
-        job: The job; empty: the newest job, as in `newest_job`.
+        select: Returns the job, given each host with each of its reports; None: the newest job, as in `newest_job`.
         started: The newest job that was started from this computer.
 
     Raises:
         FleetError: no host gives a valid answer.
     """
-    limit = 1000 if job else 1
+    limit = _MOST_JOBS if select else 1
     answers = call_each(clients, lambda client: client.inspect(Inspect(limit)))
     failed: list[Outcome[AgentClient]]
     failed = [Outcome(answer.host, error=answer.error) for answer in answers if answer.error is not None]
     if failed and len(failed) == len(answers):
         raise_failures(failed, "ask for jobs")
     reports = [(answer.host.name, report) for answer in answers for report in answer.value or ()]
-    newest = job or newest_job([report.job for _, report in reports], started)
-    others = [] if job else newer_jobs({host: report.job for host, report in reports}, newest)
+    newest = select(reports) if select else newest_job([report.job for _, report in reports], started)
+    others = [] if select else newer_jobs({host: report.job for host, report in reports}, newest)
     return Reports({host: report for host, report in reports if report.job == newest}, tuple(failed), tuple(others))
 
 

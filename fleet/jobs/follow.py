@@ -358,7 +358,7 @@ def _unread(followed: Followed) -> Ended:
     """
     result = None
     with contextlib.suppress(FleetError), open_some(followed.record.slots, followed.directory.key) as (clients, _):
-        reports = newest_reports(clients, followed.job).by_host
+        reports = newest_reports(clients, lambda _: followed.job).by_host
         results = {host: report.result for host, report in reports.items() if report.result is not None}
         result = agree(results, size=len(followed.members), attempts=followed.attempts).result
     if result is None:

@@ -12,6 +12,7 @@ from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResu
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
+from fleet.jobs.selection import is_id, name_jobs, select_job
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome as HostOutcome
 from fleet.remote.fanout import errors_by_host, values_of
@@ -75,6 +76,11 @@ class StoredJobs:
         return statistics.median_low(times) if times else 0.0
 
     @property
+    def name(self) -> str | None:
+        """Return the name that the user gave it; None: it has none, or it is unknown."""
+        return (description(self.reports).job_name or None) if self.reports else None
+
+    @property
     def is_running(self) -> bool:
         """Return whether a supervisor runs the job."""
         return any(report.alive and report.result is None for report in self.reports)
@@ -102,6 +108,7 @@ class StoredJobs:
         return StoredResults(
             job=self.job,
             script=first.name if first else "",
+            name=self.name,
             state=self.state,
             started_at=self.started_at,
             size=sum(task.stored.size for task in self.tasks),
@@ -135,11 +142,19 @@ class Survey:
     silent: Mapping[str, FleetError]
 
     def find(self, job: str) -> StoredJobs | None:
-        """Return the given job; without a name, the newest job that at least half of the hosts store."""
-        hosts = {stored.job: {task.host.name for task in stored.tasks} for stored in self.jobs}
-        everywhere = len(set().union(*hosts.values()))
-        common = (stored for stored in self.jobs if not job and 2 * len(hosts[stored.job]) >= everywhere)
-        return next(common, None) or next((stored for stored in self.jobs if job in ("", stored.job)), None)
+        """Return the job with an identifier; None: the hosts that answered do not store it."""
+        return next((stored for stored in self.jobs if stored.job == job), None)
+
+    def select(self, reference: str, fleet: str) -> StoredJobs:
+        """Return the job that a reference means, as in `select_job`.
+
+        Raises:
+            NotFoundError: there is no such job.
+            UsageError: several jobs are meant.
+        """
+        entries = [(task.host.name, stored.job, stored.name or "") for stored in self.jobs for task in stored.tasks]
+        chosen = select_job(reference, name_jobs(entries), fleet)
+        return next(stored for stored in self.jobs if stored.job == chosen)
 
 
 def task_key(host: str, stored: StoredJob) -> str:
@@ -170,6 +185,27 @@ def survey_agents(
     outcomes = call_each(clients, lambda client: list_jobs(client, jobs))
     stores = [(outcome.host, outcome.value) for outcome in outcomes if outcome.value is not None]
     return survey_of(stores, directory, {**errors_by_host(unreached), **errors_by_host(outcomes)})
+
+
+def survey_job(
+    reference: str,
+    clients: Sequence[AgentClient],
+    directory: FleetDirectory,
+    unreached: Iterable[HostOutcome[AgentClient]] = (),
+) -> Survey:
+    """Ask agents for one job, which `Survey.select` returns.
+
+    Args:
+        reference: As in `select_job`. Only for a complete identifier, the other jobs are not examined.
+        clients: The agents.
+        directory: State directory of the fleet.
+        unreached: As in `survey_agents`.
+    """
+    if is_id(reference):
+        stored = survey_agents(clients, directory, [reference], unreached)
+        if stored.jobs:
+            return stored
+    return survey_agents(clients, directory, unreached=unreached)
 
 
 def survey_of(

@@ -65,7 +65,10 @@ STOP_MARGIN_S = 20.0
 _RELEASE_MARGIN_S = 60.0
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Pattern of the names of jobs and tasks."""
+"""Pattern of the identifiers of jobs and of the names of tasks."""
+
+JOB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+"""Pattern of the names that users give to jobs."""
 
 LATEST = float(1 << 40)
 """Latest valid time in a report of a host, in seconds since the epoch."""
@@ -442,6 +445,7 @@ def is_report(report: JobReport, slot: str) -> bool:
         and all(is_task(member.task) for member in report.members if member.task)
         and min(report.attempt, report.attempts, report.log_size) >= 0
         and 0 <= report.started_at < LATEST
+        and (not report.job_name or bool(JOB_NAME.fullmatch(report.job_name)))
     )
 
 

@@ -9,7 +9,7 @@ from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def jobs(
-    jobs: Annotated[list[str] | None, argument("[JOB]...", "Only these jobs.")] = None,
+    jobs: Annotated[list[str] | None, argument("[JOB]...", "Only these jobs, named as for fleet pull.")] = None,
     prune: Annotated[
         bool,
         option("--prune", "Delete ended jobs on the hosts: those named, else those with nothing left to pull."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fleet.cli.options import Fleet, Output, OutputOption, Worker, option
+from fleet.cli.options import Fleet, JobOption, Output, OutputOption, Worker, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
@@ -12,7 +12,7 @@ def logs(
     follow: Annotated[bool, option("--follow", "Follow until the job ends.", short="-f")] = False,
     lines: Annotated[int | None, option("--lines", "Show only the last N lines.", "N", short="-n", min=0)] = None,
     worker: Worker = "all",
-    job: Annotated[str, option("--job", "Job ID.", "ID", default="the latest job")] = "",
+    job: JobOption = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:

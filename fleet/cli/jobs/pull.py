@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fleet.cli.options import Fleet, Output, OutputOption, Worker, argument, option
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, Worker, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def pull(
-    job: Annotated[str, argument("[JOB]", "Job ID.  [default: the latest job]")] = "",
+    job: JobArgument = "",
     to: Annotated[str, option("--to", "Directory for the results.", "DIR", default="results/JOB")] = "",
     worker: Worker = "all",
     fleet: Fleet = "",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fleet.cli.options import Duration, Fleet, Grace, Output, OutputOption
+from fleet.cli.options import Duration, Fleet, Grace, JobArgument, Output, OutputOption
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from train.agent.protocol.records import GRACE_S
 
 
 def stop(
+    job: JobArgument = "",
     grace: Grace = Duration(GRACE_S),
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
@@ -15,5 +16,5 @@ def stop(
     """Stop the running job; keep the fleet."""
     from fleet.commands.jobs import stop as verb
 
-    request = verb.StopRequest(fleet=resolve_fleet(fleet), grace_s=grace)
+    request = verb.StopRequest(fleet=resolve_fleet(fleet), job=job, grace_s=grace)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

@@ -29,6 +29,10 @@ _DEFAULTS = Policy()
 @add_program_options
 def train(
     ctx: typer.Context,
+    name: Annotated[
+        str,
+        option("--name", "Name of the job, for commands that take a job.", "NAME", default="none"),
+    ] = "",
     detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")

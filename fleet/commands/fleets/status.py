@@ -196,6 +196,7 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     return JobStatus(
         id=newest,
         script=first.name,
+        name=first.job_name or None,
         attempt=latest_attempt(mine, first.attempts),
         started_at=min(report.started_at for report in mine),
         tasks=tasks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.errors import CancelledError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import CancelledError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, open_some
@@ -24,7 +24,7 @@ class JobsRequest:
 
     Attributes:
         fleet: Name of the fleet.
-        jobs: Only these; empty: all, or with `prune` those whose deletion loses no results.
+        jobs: Only these, each as in `select_job`; empty: all, or with `prune` those whose deletion loses no results.
         prune: Delete them on the hosts.
     """
 
@@ -72,10 +72,8 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
 
 
 def _select_jobs(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
-    missing = [name for name in request.jobs if stored.find(name) is None]
-    if missing:
-        raise NotFoundError(f"fleet {request.fleet!r} has no job {missing[0]!r}", next_steps=[Step("jobs")])
-    return [job for job in stored.jobs if not request.jobs or job.job in request.jobs]
+    chosen = {stored.select(reference, request.fleet).job for reference in request.jobs}
+    return [job for job in stored.jobs if not chosen or job.job in chosen]
 
 
 def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:

@@ -16,6 +16,7 @@ from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
+from fleet.jobs.selection import select_reported
 from fleet.jobs.tasks import current_members, worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures
@@ -31,7 +32,7 @@ _MANY = 12  # names in a list
 
 @dataclass(frozen=True)
 class LogsRequest:
-    """Options of `fleet logs`; `lines` None: all; `worker`: ``all``, ``1``, or a task; `job` empty: the newest."""
+    """Options of `fleet logs`; `lines` None: all; `worker`: ``all``, ``1``, or a task; `job` as in `select_job`."""
 
     fleet: str
     follow: bool = False
@@ -73,7 +74,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         clients, unreached = stack.enter_context(
             open_some(record.slots, directory.key, Access(record.spec, services, sink))
         )
-        newest = newest_reports(clients, request.job, record.last_job)
+        newest = newest_reports(clients, select_reported(request.job, request.fleet), record.last_job)
         reports = newest.by_host
         unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
@@ -85,8 +86,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
             raise_failures(silent, "show its log")
         if first is None:
-            missing = f"no job {request.job}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("status")])
+            raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("status")])
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
         _announce(record, first, list(reports.values()), members, sink)
@@ -137,6 +137,7 @@ def _announce(
         JobStarted(
             job=job.job,
             script=job.name,
+            name=job.job_name or None,
             attempt=latest_attempt(reports, job.attempts),
             members=publish(members),
             started_at=job.started_at,

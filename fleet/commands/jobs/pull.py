@@ -14,7 +14,7 @@ from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
 from fleet.folding import fold
-from fleet.jobs.results import StoredJobs, StoredTask, survey_agents
+from fleet.jobs.results import StoredJobs, StoredTask, survey_job
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
@@ -42,7 +42,7 @@ class PullRequest:
 
     Attributes:
         fleet: Name of the fleet.
-        job: Job that wrote the results; empty: the newest.
+        job: Job that wrote the results, as in `select_job`.
         directory: Destination; empty: results/JOB.
         worker: ``all``, ``1`` or a task.
     """
@@ -65,12 +65,12 @@ def run(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
     name = worker_name(request.worker)
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_agents(clients, directory, [request.job] if request.job else [], unreached)
-        job = stored.find(request.job)
-        if job is None:
+        stored = survey_job(request.job, clients, directory, unreached)
+        try:
+            job = stored.select(request.job, request.fleet)
+        except NotFoundError:
             _raise_if_silent(stored.silent)
-            missing = f"no job {request.job!r}" if request.job else "no job yet"
-            raise NotFoundError(f"fleet {request.fleet!r} has {missing}", next_steps=[Step("jobs")])
+            raise
         tasks = _select_tasks(job, name)
         where = Path(request.directory or Path(DIRECTORY) / job.job).expanduser().absolute()
         with Target(where, job.job) as target:

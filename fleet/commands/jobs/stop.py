@@ -8,6 +8,7 @@ from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.steps import Step
@@ -17,22 +18,23 @@ from train.agent.protocol.records import GRACE_S
 
 @dataclass(frozen=True)
 class StopRequest:
-    """Request of the command."""
+    """Request of the command; `job` as in `select_job`."""
 
     fleet: str
+    job: str = ""
     grace_s: float = GRACE_S
 
 
 def run(request: StopRequest, services: Services, sink: Sink) -> None:
-    """Stop the newest job: send TERM, wait for the grace period, send KILL to the remaining processes.
+    """Stop a job, by default the newest: send TERM, wait for the grace period, send KILL to the remaining processes.
 
     Raises:
-        NotFoundError: there is no such fleet, or it never ran a job.
+        NotFoundError: there is no such fleet or job, or the fleet never ran a job.
         FleetError: a host does not answer; the others were stopped.
     """
     directory, record = services.store.need(request.fleet)
     with open_some(record.slots, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        newest = newest_reports(clients, started=record.last_job)
+        newest = newest_reports(clients, select_reported(request.job, request.fleet), record.last_job)
         reports = newest.by_host
         if not reports:
             raise NotFoundError(f"no job has run on fleet {request.fleet!r}", next_steps=[Step("status")])

@@ -32,6 +32,7 @@ from fleet.jobs.program import (
     warnings,
 )
 from fleet.jobs.results import report_results
+from fleet.jobs.selection import check_job_name
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
@@ -48,6 +49,7 @@ from train.script.keras import Choice
 class TrainRequest(ProgramRequest):
     """Request of the command: what to train, and with which options."""
 
+    name: str = ""  # of the job; empty: none
     detach: bool = False
     dry_run: bool = False
     grace_s: float = records.GRACE_S
@@ -91,6 +93,7 @@ def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
 
 def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
     """Do the same as `run`; append the job to `started` as soon as it runs."""
+    check_job_name(request.name)
     located = find(request)
     entry = located.entry
     directory, record = services.store.need(request.fleet)
@@ -225,6 +228,7 @@ def _commits(
             replication=request.replication,
             name=shown(program.entry),
             preemption_notices=notices,
+            job_name=request.name,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
@@ -272,6 +276,7 @@ def _follow(
         JobStarted(
             job=first.job,
             script=first.name,
+            name=first.job_name or None,
             attempt=first.attempt,
             members=publish(first.members),
             started_at=fleet.services.clock(),

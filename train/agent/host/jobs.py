@@ -109,6 +109,7 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         attempts=build(Policy, job.get("policy") or {}).max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
+        job_name=str(job.get("job_name", "")),
     )
 
 

@@ -307,6 +307,7 @@ class Commit(NamedTuple):
     constraints: str = ""  # of these
     name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
     preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
+    job_name: str = ""  # that the user gave the job; empty: none
 
 
 class Follow(NamedTuple):
@@ -558,6 +559,7 @@ class JobReport(NamedTuple):
     attempts: int = 1  # maximum number of attempts; 0: no limit
     listened: Optional[bool] = None  # as in TaskState
     name: str = ""  # as in Commit
+    job_name: str = ""  # as in Commit
 
 
 class StoredJob(NamedTuple):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.command_line import CommandLine, Option, parse
+from fleet.cli.command_line import CommandLine, Option, parse, separate_jobs
 
 OPTIONS = (
     Option(("--workers", "-w"), takes_value=True),
@@ -77,3 +77,19 @@ def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> N
 def test_a_command_takes_its_own_options_alone() -> None:
     assert typed().takes({"--workers": "3"})
     assert not typed().takes({"--chief": True})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "separated"),
+    [
+        (("a", "--gpu", "-1"), ("a", "--gpu", "-1")),
+        (("-1",), ("--", "-1")),
+        (("-1", "-y"), ("-y", "--", "-1")),
+        (("-2", "--gpu", "t4", "base"), ("--gpu", "t4", "--", "-2", "base")),
+        (("base", "-10", "-w2"), ("-w2", "--", "base", "-10")),
+        (("--", "-1"), ("--", "-1")),
+        (("-x", "-1"), ("-x", "--", "-1")),
+    ],
+)
+def test_numbers_of_jobs_are_operands(arguments: tuple[str, ...], separated: tuple[str, ...]) -> None:
+    assert tuple(separate_jobs(arguments, OPTIONS)) == separated

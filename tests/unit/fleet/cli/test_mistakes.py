@@ -36,8 +36,8 @@ def test_options_of_the_script_go_after_a_double_dash(
 
 
 def test_words_of_the_script_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_lines(capsys, "train", "task.py", "--name", "a b; $HOME")[-1] == (
-        "next:  fleet train task.py -- --name 'a b; $HOME'"
+    assert error_lines(capsys, "train", "task.py", "--title", "a b; $HOME")[-1] == (
+        "next:  fleet train task.py -- --title 'a b; $HOME'"
     )
 
 

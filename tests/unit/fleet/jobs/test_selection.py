@@ -1,0 +1,104 @@
+"""References to jobs on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.errors import NotFoundError, UsageError
+from fleet.jobs.selection import NamedJob, check_job_name, is_id, name_jobs, select_job, select_reported
+
+OLD, MIDDLE, NEW = "20261120-080000-aaaa", "20261121-090000-bbbb", "20261121-100000-cccc"
+JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
+
+
+@pytest.mark.parametrize(
+    ("reference", "job"),
+    [
+        ("", NEW),
+        ("-1", NEW),
+        ("-2", MIDDLE),
+        ("-3", OLD),
+        (OLD, OLD),
+        ("20261120", OLD),
+        ("20261121-09", MIDDLE),
+        ("baseline", MIDDLE),
+        ("wide", NEW),
+    ],
+)
+def test_a_reference_means_one_job(reference: str, job: str) -> None:
+    assert select_job(reference, JOBS, "demo") == job
+
+
+@pytest.mark.parametrize(
+    ("reference", "message", "hint"),
+    [
+        ("basline", "fleet 'demo' has no job 'basline'", "did you mean baseline?"),
+        ("20261122", "fleet 'demo' has no job '20261122'", ""),
+        ("20261121-100000-cccd", "fleet 'demo' has no job '20261121-100000-cccd'", f"did you mean {NEW}?"),
+        ("bbbb", "fleet 'demo' has no job 'bbbb'", f"did you mean {MIDDLE}?"),
+        ("-4", "fleet 'demo' has no job -4: it has 3 jobs", ""),
+        ("-0", "fleet 'demo' has no job '-0'", ""),
+    ],
+)
+def test_an_unknown_job_names_the_nearest_one(reference: str, message: str, hint: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        select_job(reference, JOBS, "demo")
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert [step.text() for step in caught.value.next_steps] == ["fleet jobs"]  # type: ignore[union-attr]
+
+
+def test_a_reference_that_means_several_jobs_lists_them() -> None:
+    with pytest.raises(UsageError) as caught:
+        select_job("20261121", JOBS, "demo")
+    assert caught.value.message == "the IDs of 2 jobs begin with '20261121'"
+    assert caught.value.cause == f"they are {NEW}, {MIDDLE}"
+    same = [NamedJob(f"20261121-10000{at}-aaaa", "wide") for at in range(7)]
+    with pytest.raises(UsageError, match="7 jobs have the name 'wide'") as caught:
+        select_job("wide", same, "demo")
+    assert caught.value.cause.endswith("20261121-100004-aaaa, and 2 more")
+    assert select_job("-7", same, "demo") == "20261121-100006-aaaa"
+
+
+def test_a_name_takes_precedence_over_the_start_of_an_id() -> None:
+    assert select_job("2026", (NamedJob(NEW), NamedJob(OLD, "2026")), "demo") == OLD
+    assert select_job(NEW, (NamedJob(OLD, NEW), NamedJob(NEW)), "demo") == NEW
+
+
+def test_a_job_of_a_minority_of_the_hosts_does_not_count_for_numbers() -> None:
+    hosts = [(f"worker-{at}", OLD, "base") for at in range(3)]
+    jobs = name_jobs([("worker-2", "99999999-999999-evil", ""), *hosts])
+    assert jobs == (NamedJob("99999999-999999-evil", "", False), NamedJob(OLD, "base"))
+    assert select_job("-1", jobs, "demo") == OLD
+    assert select_job("9", jobs, "demo") == "99999999-999999-evil"
+
+
+def test_a_fleet_without_jobs() -> None:
+    with pytest.raises(NotFoundError, match="fleet 'demo' has no job yet"):
+        select_job("-1", (), "demo")
+
+
+def test_the_newest_job_is_not_selected_among_reports() -> None:
+    """The newest job is the one that most hosts report as newest, as if no job were given."""
+    assert select_reported("", "demo") is None
+    assert select_reported("-1", "demo") is None
+    assert select_reported("-2", "demo") is not None
+
+
+def test_complete_identifiers() -> None:
+    assert is_id(NEW)
+    assert not is_id("20261121")
+    assert not is_id("baseline")
+
+
+@pytest.mark.parametrize("name", ["a", "resnet-50", "0", "x" * 40])
+def test_names(name: str) -> None:
+    check_job_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("My Run", "my-run"), ("-a", "a"), ("x" * 41, "x" * 40), ("a_b", "a-b"), ("é", "")]
+)
+def test_an_invalid_name_is_rejected_with_a_valid_one(name: str, meant: str) -> None:
+    with pytest.raises(UsageError, match="is not a name of a job") as caught:
+        check_job_name(name)
+    assert [step.change for step in caught.value.next_steps] == ([{"--name": meant}] if meant else [])  # type: ignore[union-attr]
