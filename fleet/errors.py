@@ -62,7 +62,7 @@ class InternalError(FleetError):
 
         Args:
             error: The exception.
-            prefix: Place of the error, for example a host, followed by a colon and a space.
+            prefix: Source of the error, for example a host, followed by a colon and a space.
         """
         made = cls(f"{prefix}internal error: {type(error).__name__}: {error}")
         made.__cause__ = error

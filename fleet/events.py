@@ -392,7 +392,7 @@ class HostFacts:
     memory: int = 0  # bytes
     machine: str = ""  # x86_64, aarch64
     missing: tuple[str, ...] = ()  # modules that the script imports and the interpreter does not find
-    problem: str = ""  # why the host alone is unsuitable
+    problem: str = ""  # why the host itself is unsuitable
 
 
 @dataclass(frozen=True)

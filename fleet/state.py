@@ -5,7 +5,7 @@
         fleets/NAME.lock          held while a command changes the fleet; names the holder
         fleets/NAME/fleet.json    what was requested, and how SSH reaches the hosts
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
-        fleets/NAME/id_ed25519    the fleet's own key, for its owner alone
+        fleets/NAME/id_ed25519    the fleet's own key, readable only by its owner
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         fleets/NAME/results/JOB   which results of a job are on this computer
         local/, static/, ...      the files of each provider

@@ -1,4 +1,4 @@
-"""Next steps of errors: commands as objects, which are rendered in one place with the name of the fleet."""
+"""Next steps of errors: commands as objects, which this module renders with the name of the fleet."""
 
 from __future__ import annotations
 

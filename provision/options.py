@@ -93,7 +93,7 @@ class Option:
         fixed: It cannot change after the fleet is created.
         negated: The command line and fleet.toml give the opposite of the field: ``--iap`` is the opposite of
             `external`.
-        selects: It belongs to this provider alone, so that ``--provider`` is not needed.
+        selects: It belongs only to this provider, so that ``--provider`` is not needed.
         overrides: If it is given on the command line, fleet.toml is ignored for this provider.
         scope: It selects the account. ``fleet gc`` and ``fleet doctor`` have it as well.
         check_file: Function that raises ValueError for a value that only the command line or environment may give.

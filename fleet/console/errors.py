@@ -1,4 +1,4 @@
-"""The one place that prints errors."""
+"""Print errors; no other module does."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class JsonSink:
     """Write one JSON object per event and line, the version of the schema first, and nothing else, to `out`.
 
     A character whose bytes are in two chunks of the log is moved into the second, so that a task which writes UTF-8
-    appears as text alone. When emit returns, the line is flushed to the reader. If the reader goes away, emit
+    appears only as text. When emit returns, the line is flushed to the reader. If the reader goes away, emit
     raises BrokenPipeError once, and writes and raises nothing from then on.
     """
 

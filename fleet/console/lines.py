@@ -33,7 +33,7 @@ def _is_reported_as_error(event: Event) -> bool:
 class LinesSink:
     r"""Write each line of the log as ``worker-0 | text``, and events as sentences.
 
-    After the prefix a line is what the task wrote, byte for byte: it is not decoded, and ends at ``\n`` alone. A
+    After the prefix a line is what the task wrote, byte for byte: it is not decoded, and ends only at ``\n``. A
     line is written when it is complete, or in pieces of 64 KiB, or when its task ends. If another task's output
     comes between two such pieces, the second starts a new line with its own prefix. Without prefixes, the bytes are
     passed on as they come, and nothing is added.

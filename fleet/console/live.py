@@ -113,7 +113,7 @@ class LiveSink:
         self._dirty = False
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
-        # Of the drawing thread alone:
+        # Used only by the drawing thread:
         self._allowance = float(_LINES_PER_S)
         self._drawn_at = time.monotonic()
         self._flood = 0  # lines left out since the last that was shown

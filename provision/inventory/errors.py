@@ -1,4 +1,4 @@
-"""Places in inventory files, and the error for content that cannot be read or is not supported."""
+"""Locations in inventory files, and the error for content that cannot be read or is not supported."""
 
 from __future__ import annotations
 

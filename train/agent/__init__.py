@@ -1,1 +1,1 @@
-"""The part that is pushed to every host: standard library alone, Python 3.9 and later."""
+"""The part that is pushed to every host: standard library only, Python 3.9 and later."""

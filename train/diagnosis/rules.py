@@ -62,7 +62,7 @@ _COLLATERAL_TEXT = re.compile(
     r"|RecvAsync is cancelled|remote process exited or there was a network error|Failed to pick subchannel"
     r"|Horovod has been shut down|cluster registration failed|Unexpected task registered"
 )
-# Texts of the coordination service alone, with or without the prefix of TensorFlow's log.
+# Texts that only the coordination service writes, with or without the prefix of TensorFlow's log.
 _COORDINATION_TEXT = re.compile(
     r"Barrier timed out\. |stopped sending heartbeats|CoordinationService/\w|cluster registration failed"
 )

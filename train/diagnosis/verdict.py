@@ -83,7 +83,7 @@ class Verdict:
         kind: Class of the cause.
         message: Task and cause in one sentence, without a full stop.
         lines: The log lines that decided, at most MOST_LINES, without control characters.
-        traceback: Place in the user's code that raised it: ``task.py:12 in main``; empty: no exception.
+        traceback: Line of the user's code that raised it: ``task.py:12 in main``; empty: no exception.
         consequences: Tasks whose errors are consequences of it.
         hint: What to change, one sentence; empty if unknown.
     """

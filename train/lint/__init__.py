@@ -1,1 +1,1 @@
-"""Find distributed-training bugs in a script from its syntax tree alone."""
+"""Find distributed-training bugs in a script from its syntax tree."""

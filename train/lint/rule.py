@@ -17,7 +17,7 @@ class Violation:
     """A violation of a rule.
 
     Attributes:
-        at: The call or place; the severity is that of a warning if the call is under an unknown condition.
+        at: The call or location; the severity is that of a warning if the call is under an unknown condition.
         message: What the script does.
         severity: Replaces the severity of the rule; None: the rule's.
         reason: Replaces the reason of the rule; empty: the rule's.

@@ -106,7 +106,7 @@ class Requirement(Enum):
 
 @dataclass(frozen=True)
 class Need:
-    """The requirement of a script on Keras, with its place in the source.
+    """The requirement of a script on Keras, with its location in the source.
 
     Attributes:
         requirement: The requirement.

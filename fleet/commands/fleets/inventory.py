@@ -25,7 +25,7 @@ def run(request: InventoryRequest, services: Services) -> str:
 
     Raises:
         NotFoundError: there is no such fleet.
-        UsageError: a path of it has no place in such a file.
+        UsageError: one of its paths cannot be written in such a file.
     """
     from provision.inventory.export import export
 

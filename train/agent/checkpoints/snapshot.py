@@ -345,7 +345,7 @@ def complete_state(listing: Listing, baseline: Keys) -> Optional[State]:
                 return None
             declared_complete.update(names, [path])
             managed_directories.add(os.path.dirname(path))
-    # An index alone may be one of something else than a checkpoint.
+    # An index without data may belong to something other than a checkpoint.
     incomplete_prefixes = {
         at
         for at, entry in checkpoints.items()

@@ -374,7 +374,7 @@ class StoredSnapshot:
         self.directory = directory
         self.manifest = manifest
         self.readers = 0
-        self.cut = False  # readers have to stop: its place is wanted
+        self.cut = False  # readers have to stop: its space is needed
 
     def path(self, number: int) -> str:
         """Return the path of the file with index `number` in the manifest."""

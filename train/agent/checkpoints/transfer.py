@@ -206,7 +206,7 @@ class SnapshotServer:
                 wire.send(piece)
                 size -= len(piece)
         if size:
-            raise ConnectionError("something newer takes the place of this snapshot")
+            raise ConnectionError("a newer snapshot replaces this one")
 
 
 # --- receiver ------------------------------------------------------------------------------------------------

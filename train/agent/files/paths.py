@@ -1,6 +1,6 @@
 """Every path on a host, in one place.
 
-ROOT/                       one fleet's files on this host, readable by their owner alone
+ROOT/                       one fleet's files on this host, readable only by their owner
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules; in $FLEET_AGENTS/ if that is set
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it

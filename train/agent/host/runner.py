@@ -13,7 +13,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal
 
 BEAT_S = 5.0  # the client hears of us at least so often
-_SPACING_S = 0.2  # between two steps that differ in numbers alone
+_SPACING_S = 0.2  # between two steps that differ only in numbers
 _TICK_S = 0.2
 _AT_ONCE = 1 << 16
 _LONGEST = 1 << 16  # bytes of a line; what follows is another one

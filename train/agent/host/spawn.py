@@ -126,7 +126,7 @@ def _default_signals() -> None:
 
 
 def _high_descriptor(index: int) -> int:
-    """Return the highest usable descriptor minus `place`, within reason: the kernel's table grows with it."""
+    """Return the highest usable descriptor minus `index`, within reason: the kernel's table grows with it."""
     most = os.sysconf("SC_OPEN_MAX")
     return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - index
 

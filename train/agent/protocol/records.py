@@ -14,7 +14,7 @@ One exec of the agent on a host is one conversation:
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
                                          JobResult | Beat …, then End
-    client  → GetJoinInfo        agent → JoinInfo        (what another host needs to take a lost one's place)
+    client  → GetJoinInfo        agent → JoinInfo        (what another host needs to replace a lost one)
     client  → FetchContents      agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
@@ -303,7 +303,7 @@ class Commit(NamedTuple):
     policy: Policy = Policy()
     replication: Replication = Replication()
     join: bool = False  # the job runs already; the task begins with its next attempt
-    requirements: str = ""  # that were installed for it, for a host that takes a lost one's place
+    requirements: str = ""  # that were installed for it, for a host that replaces a lost one
     constraints: str = ""  # of these
     name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
     preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed

@@ -40,7 +40,7 @@ class Supervisor:
 
     Args:
         start: What was prepared and committed.
-        watchdog: Who starts another in our place if we are killed.
+        watchdog: The watchdog, which starts another supervisor if this one is killed.
         last: Last desired state of the supervisor before; None: we are the first.
         reason: Why that supervisor is gone.
     """

@@ -59,7 +59,7 @@ class State:
         return self._numbers
 
     def location(self, node: ast.AST) -> Location:
-        """Return the place of `node`."""
+        """Return the location of `node`."""
         return location_of(node, self.frame.module, self.texts.get(self.frame.module, []))
 
     def call_seen(self, name: str, node: ast.AST, given: Arguments, receiver: Value | None = None) -> Call:

@@ -23,7 +23,7 @@ class Mark(Flag):
     HOST = auto()  # the computer or the process
     LOCAL = auto()  # what one worker computed from its own share of the data
     TEMPORARY = auto()  # a directory that is gone when the process ends
-    TASK_PATH = auto()  # a directory that fleet gives to this task alone
+    TASK_PATH = auto()  # a directory that fleet gives only to this task
 
 
 DIFFERS = Mark.ROLE | Mark.TIME | Mark.RANDOM | Mark.HOST | Mark.LOCAL
@@ -39,7 +39,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Location:
-    """A place in a source; line and column from 1."""
+    """A location in a source; line and column from 1."""
 
     file: str
     line: int

@@ -26,7 +26,7 @@ _WORDS = {
     Mark.TIME: "the clock",
     Mark.RANDOM: "chance",
     Mark.HOST: "the host or the process",
-    Mark.LOCAL: "a result of one worker alone",
+    Mark.LOCAL: "a result of only one worker",
 }
 _WORKERS = {"chief": "only the chief", "not_chief": "every worker but the chief"}
 
