@@ -289,6 +289,7 @@ class LogChunk:
     attempt: int
     offset: int
     data: bytes
+    at: float = -1.0  # time of its first byte by the host's clock, seconds since the epoch; -1: unknown
 
 
 @dataclass(frozen=True)

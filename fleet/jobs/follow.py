@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
@@ -16,8 +16,9 @@ from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
 from fleet.remote.cursor import Position
-from fleet.remote.follower import GIVE_UP_S, Follower, Item
-from fleet.remote.publication import publish
+from fleet.remote.follower import GIVE_UP_S, Follower
+from fleet.remote.merge import Item
+from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision.model import Host
@@ -267,7 +268,7 @@ class _Reporter:
         if isinstance(record, TaskState):
             self._tasks[host] = record.task
         if isinstance(record, Log):
-            self._sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
+            self._sink.emit(log_chunk(record, payload))
         elif isinstance(record, (TaskState, HangInspection, Progress, Usage)):
             self._sink.emit(publish(record))
         elif isinstance(record, Note):

@@ -9,11 +9,12 @@ from types import FrameType
 from typing import Any
 
 from fleet.errors import FleetError, NotReadyError
-from fleet.events import Level, LogChunk, Note, Sink
+from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
-from fleet.remote.publication import publish
+from fleet.remote.merge import split
+from fleet.remote.publication import log_chunk, publish
 from train.agent.protocol.records import (
     AttemptEnded,
     Commit,
@@ -124,7 +125,8 @@ class LocalTask:
         for note in self._restarts.add(record) if leads else []:
             sink.emit(note)
         if isinstance(record, Log):
-            sink.emit(LogChunk(record.slot, record.task, record.attempt, record.offset, payload))
+            for piece, data in split(record, payload):
+                sink.emit(log_chunk(piece, data))
         elif isinstance(record, HangInspection) or (leads and isinstance(record, AttemptEnded)):
             sink.emit(publish(record))
         elif leads and isinstance(record, Notice):

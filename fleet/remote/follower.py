@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError, WrongHostError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote.client import ANSWER_S, AgentClient, RefusedError
 from fleet.remote.cursor import MOST_BYTES, MOST_RECORDS, Position, TooManyRecordsError
 from fleet.remote.fanout import Outcome, raise_failures, where
+from fleet.remote.merge import Item, Merge, split
 from fleet.remote.quoting import one_line
 from fleet.steps import Step
 from provision.model import Host
 from train.agent.files.disk import readable_size
-from train.agent.protocol.records import Beat, Follow, JobResult, Progress, Record, Usage
+from train.agent.protocol.records import Beat, Follow, JobResult, Log, Progress, Record, Usage
 from train.agent.protocol.records import Outcome as JobOutcome
 
 GIVE_UP_S = 300.0
@@ -40,19 +40,8 @@ class ForeignReportError(NotReadyError):
     """A host reported something invalid: about another task, or more than a job can cause."""
 
 
-class Item(NamedTuple):
-    """An event of the task of a host, or of the connection to the host.
-
-    A connection that is lost permanently is reported with ``retry_s`` 0.
-    """
-
-    host: str
-    record: Record | ConnectionLost | ConnectionRestored | Note
-    payload: bytes = b""
-
-
 class Follower:
-    """Delivers the reports of the agents of several hosts, without loss or duplicates.
+    """Delivers the reports of the agents of several hosts in the order of their times, without loss or duplicates.
 
     Iterate over it for the items; the iteration ends when every host has reported everything, or after close(). A
     connection that breaks, or that is silent for `silence_s`, is opened again and continues at the byte at which the
@@ -93,8 +82,8 @@ class Follower:
         check: Callable[[], None] = lambda: None,
         tasks: Collection[str] = (),
     ) -> None:
-        self._queue = Queue(len(requests))
         names = {host.name for host, _ in requests}
+        self._queue = Queue(host.name for host, _ in requests)
         self._terms = Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
         open_clients = clients or {}
         self._lines = [_Line(host, request, open_clients.get(host.name), self._terms) for host, request in requests]
@@ -282,7 +271,7 @@ class _Line:
         finally:
             self._terms.settle(self.host.name)
             self._hang_up()
-            self._terms.queue.remove_sender()
+            self._terms.queue.remove_sender(self.host.name)
 
     def _converse(self) -> None:
         """Follow the task until the agent has sent everything, and no further records can come."""
@@ -312,16 +301,16 @@ class _Line:
                 self._lost_at = None
                 self._retry_s = _FIRST_RETRY_S
                 if self._supervised:
-                    self._put(ConnectionRestored(self.host.name))
+                    self._report(ConnectionRestored(self.host.name))
             new = self._new(record, payload)
             is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
-            if new is not None and not isinstance(record, (Progress, Usage)):
+            if new and not isinstance(record, (Progress, Usage, Beat)):
                 self._news_at = self._received_at
                 if not self._supervised and not is_loss:
                     self._supervised = True
                     self._terms.expect(self.host.name)
-                    self._put(ConnectionRestored(self.host.name))
-            if new is not None and not self._put(*new, size=size):
+                    self._report(ConnectionRestored(self.host.name))
+            if new and not self._put(*new, size=size):
                 return result
             if isinstance(record, JobResult):
                 result = record
@@ -329,9 +318,14 @@ class _Line:
                     self._terms.add_result(self.host.name, record)
         return result
 
-    def _new(self, record: Record, payload: bytes) -> tuple[Record, bytes] | None:
+    def _new(self, record: Record, payload: bytes) -> list[Item]:
+        """Return the new parts of a record, each with its time."""
         try:
-            return self.position.passed(record, payload)
+            pieces = split(record, payload) if isinstance(record, Log) else [(record, payload)]
+            passed = [self.position.passed(*piece) for piece in pieces]
+            if isinstance(record, Beat) and record.complete:
+                passed.append((record, b""))
+            return [Item(self.host.name, *new) for new in passed if new is not None]
         except TooManyRecordsError:
             raise ForeignReportError(
                 f"{where(self.host)} reports more than a job can cause: over {MOST_RECORDS:,} changes, or "
@@ -362,14 +356,14 @@ class _Line:
                 f"{where(self.host)} answers, but the agent that supervises {self.position.request().slot} has not "
                 f"answered for {self.unanswered_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
             )
-            self._put(Note(text, Level.WARNING))
+            self._report(Note(text, Level.WARNING))
 
     def _unsupervised(self, result: JobResult) -> None:
         """Wait after the host has lost its supervisor: it may join the job again, or the job may end."""
         self._terms.check()
         if self._supervised:
             self._supervised = False
-            self._put(ConnectionLost(self.host.name, result.reason, _PROBE_AGAIN_S))
+            self._report(ConnectionLost(self.host.name, result.reason, _PROBE_AGAIN_S))
         self._terms.settle(self.host.name)
         self._waiting = True
         self._terms.over.wait(_PROBE_AGAIN_S)
@@ -397,11 +391,11 @@ class _Line:
             )
         if self.failure is not None:
             if not gone:
-                self._put(ConnectionLost(self.host.name, error.message, 0.0))
+                self._report(ConnectionLost(self.host.name, error.message, 0.0))
             return False
         retry_s = min(self._retry_s, max(_LAST_RETRY_S, give_up_at - now))
         self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
-        self._put(ConnectionLost(self.host.name, error.message, retry_s))
+        self._report(ConnectionLost(self.host.name, error.message, retry_s))
         return not self._terms.closed.wait(retry_s)
 
     def _hang_up(self) -> None:
@@ -409,12 +403,13 @@ class _Line:
         if client is not None:
             client.close()
 
-    def _put(
-        self, record: Record | ConnectionLost | ConnectionRestored | Note, payload: bytes = b"", *, size: int = 0
-    ) -> bool:
-        """Deliver an item of `size` bytes; do not count the time of a slow reader as silence of the host."""
+    def _report(self, event: ConnectionLost | ConnectionRestored | Note) -> None:
+        self._put(Item(self.host.name, event))
+
+    def _put(self, *items: Item, size: int = 0) -> bool:
+        """Deliver items of `size` bytes; do not count the time of a slow reader as silence of the host."""
         began, self._waiting = time.monotonic(), True
-        taken = self._terms.queue.put(Item(self.host.name, record, payload), size)
+        taken = self._terms.queue.put(self.host.name, items, size)
         waited_s = time.monotonic() - began
         self._received_at += waited_s
         self._news_at += waited_s
@@ -423,56 +418,70 @@ class _Line:
 
 
 class Queue:
-    """A queue of items from several senders, with a limit on their number and bytes.
+    """The items of several hosts in the order of their times, with a limit on their number and bytes.
 
     Args:
-        senders: Number of threads that put items and then leave.
+        hosts: Names of the hosts; each has a thread that puts its items and then leaves.
     """
 
-    def __init__(self, senders: int) -> None:
-        self._items: deque[tuple[Item, int]] = deque()
-        self._bytes = 0
-        self._senders = senders
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._senders = set(hosts)
+        self._merge = Merge(sorted(self._senders, key=lambda host: (len(host), host)))
+        self._sizes: dict[str, deque[int]] = {host: deque() for host in self._senders}  # of the items of each host
+        self._bytes: Counter[str] = Counter()
+        self._share = max(1, len(self._senders))
         self._closed = False
         lock = threading.Lock()
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
 
-    def put(self, item: Item, size: int) -> bool:
-        """Add an item of `size` bytes when there is room; return False if the queue was closed."""
+    def put(self, host: str, items: Sequence[Item], size: int) -> bool:
+        """Add items of `size` bytes when the host has room; return False if the queue was closed."""
         with self._emptied:
-            self._emptied.wait_for(self._has_room)
+            self._emptied.wait_for(lambda: self._has_room(host))
             if self._closed:
                 return False
-            self._items.append((item, size))
-            self._bytes += size
+            self._merge.add(items, time.monotonic())
+            self._sizes[host].extend([size // len(items)] * len(items))
+            self._bytes[host] += size // len(items) * len(items)
             self._filled.notify()
             return True
 
-    def _has_room(self) -> bool:
-        return self._closed or (self._bytes < _QUEUE_BYTES and len(self._items) < _QUEUE_ITEMS)
+    def _has_room(self, host: str) -> bool:
+        """Return whether a host has not used its share of the queue; others may have to wait for its items."""
+        return self._closed or (
+            self._bytes[host] < _QUEUE_BYTES // self._share and len(self._sizes[host]) < _QUEUE_ITEMS // self._share
+        )
 
     def get(self) -> Item | None:
         """Return the next item when there is one; None if there will be no more."""
         with self._filled:
-            self._filled.wait_for(lambda: self._items or self._closed or not self._senders)
-            if self._closed or not self._items:
-                return None
-            item, size = self._items.popleft()
-            self._bytes -= size
-            self._emptied.notify()
-            return item
+            while not self._closed:
+                item, wait_s = self._merge.next(time.monotonic())
+                if item is not None:
+                    self._take(item.host)
+                    return item
+                if not self._senders and wait_s == math.inf:
+                    return None
+                self._filled.wait(None if wait_s == math.inf else wait_s)
+            return None
 
-    def remove_sender(self) -> None:
-        """Record that a sender has put its last item."""
+    def _take(self, host: str) -> None:
+        had_room = self._has_room(host)
+        self._bytes[host] -= self._sizes[host].popleft()
+        if not had_room and self._has_room(host):
+            self._emptied.notify_all()
+
+    def remove_sender(self, host: str) -> None:
+        """Record that a host has put its last item."""
         with self._filled:
-            self._senders -= 1
+            self._senders.discard(host)
+            self._merge.remove(host)
             self._filled.notify_all()
 
     def close(self) -> None:
         """Drop all items, and wake all waiting threads."""
         with self._filled:
             self._closed = True
-            self._items.clear()
             self._filled.notify_all()
             self._emptied.notify_all()

@@ -45,6 +45,11 @@ def publish(value: Any) -> Any:
     return tuple(map(publish, value)) if isinstance(value, (list, tuple)) else value
 
 
+def log_chunk(record: records.Log, data: bytes) -> events.LogChunk:
+    """Return the event of a piece of output."""
+    return events.LogChunk(record.slot, record.task, record.attempt, record.offset, data, record.at or -1.0)
+
+
 def _field(record: Any, name: str) -> Any:
     derive = DERIVED.get((type(record), name))
     return derive(record) if derive else publish(getattr(record, name))

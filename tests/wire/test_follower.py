@@ -14,7 +14,8 @@ import pytest
 from fleet.errors import FleetError, UnreachableError, WrongHostError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
 from fleet.remote.client import AgentClient, RefusedError
-from fleet.remote.follower import Follower, Item
+from fleet.remote.follower import Follower
+from fleet.remote.merge import Item
 from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import SSHTransport, open_agent
 from fleet.remote.upload.bundle import scan

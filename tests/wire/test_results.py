@@ -69,7 +69,7 @@ def test_down_after_pull_asks_no_question(program: Program) -> None:
     program.script("task.py", WRITES)
     failed = program.run("train", "task.py", "--", "3", code=100)
     job = newest(program)
-    assert "results: 11 files" in failed.err
+    assert "results: 13 files" in failed.err
     assert f"next:    fleet pull {job}\n" in failed.err
     assert f":{next((program.state / 'local').glob('*-worker-0'))}/fleet/jobs/{job}/worker-0/model\n" in failed.err
 
@@ -80,8 +80,10 @@ def test_down_after_pull_asks_no_question(program: Program) -> None:
 
     pulled = program.run("pull")
     target = program.directory / "results" / job
-    assert f"9 files, 52 B, in {target}" in pulled.err
-    assert files(target) == {
+    assert f"11 files, 84 B, in {target}" in pulled.err
+    contents = files(target)
+    assert [len(contents.pop(f"logs/worker-{rank}/attempt-1.times")) for rank in (0, 1)] == [16, 16]
+    assert contents == {
         "model/result": b"MODEL",
         "checkpoints/result": b"CHECKPOINT",
         "others/worker-1/model/shard": b"only here",

@@ -58,7 +58,7 @@ class Job:
         journal.write_record(TaskState(*place, Phase.RUNNING, 10.0))
         for step in range(200):
             journal.write_record(Progress(*place, 10.0 + step, 1, 5, step))
-        journal.write_log(log)
+        journal.write_log(log, 1.0)
         if ours:
             journal.write_record(TaskState(*place, Phase.STOPPING, 80.0))
         journal.write_record(TaskState(*place, Phase.EXITED, 80.0 + ours, exit=ended))

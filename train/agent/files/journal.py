@@ -1,4 +1,4 @@
-"""The files of an attempt: the task's output byte for byte, and its records, one JSON line each.
+"""The files of an attempt: the task's output byte for byte, its times, and its records, one JSON line each.
 
 The field ``log_at`` of a record is the number of output bytes that were written before it, so that a reader can put
 both into one order.
@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
+from train.agent.files.times import TimesWriter
 from train.agent.protocol.records import JobResult, Record, TaskState, decode, encode
 
 LOG_AT = b'"log_at":'
@@ -30,17 +31,19 @@ class Journal:
     def __init__(self, paths: TaskPaths, attempt: int) -> None:
         make_directory(paths.attempt(attempt))
         self._log = _append(paths.log(attempt))
+        self._times = TimesWriter(paths.times(attempt))
         self._records = _append(paths.records(attempt))
         self.log_size = os.fstat(self._log).st_size
         self._spare = paths.spare(attempt)
         write_atomic(self._spare, bytes(SPARE))
 
-    def write_log(self, data: bytes) -> None:
-        """Append to the log.
+    def write_log(self, data: bytes, at: float) -> None:
+        """Append to the log what was read at the time `at`, in seconds since the epoch.
 
         Raises:
             OSError: the disk is full.
         """
+        self._times.add(self.log_size, at)  # first: who sees the output sees its time
         view = memoryview(data)
         while view:
             written = os.write(self._log, view)
@@ -61,8 +64,9 @@ class Journal:
         remove_file(self._spare)
 
     def close(self) -> None:
-        """Close both files."""
+        """Close all files."""
         remove_file(self._spare)
+        self._times.close()
         os.close(self._log)
         os.close(self._records)
 

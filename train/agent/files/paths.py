@@ -22,6 +22,7 @@ ROOT/                       one fleet's files on this host, readable only by the
         replica/            newest complete snapshot of the checkpoints
         bin/                the interpreter under the names python and python3
         attempt-1/log       output of the task
+        attempt-1/times     when each piece of it was read
         attempt-1/records   its records, one JSON line each
         attempt-1/spare     reserved space for these on a full disk
         agent.log           output of the supervisor
@@ -139,6 +140,10 @@ class TaskPaths(_Directory):
     def log(self, attempt: int) -> str:
         """The task's output in one attempt."""
         return os.path.join(self.attempt(attempt), "log")
+
+    def times(self, attempt: int) -> str:
+        """The times of the task's output in one attempt."""
+        return os.path.join(self.attempt(attempt), "times")
 
     def records(self, attempt: int) -> str:
         """Records of the task in one attempt."""

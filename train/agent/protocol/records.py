@@ -711,6 +711,9 @@ class Log(NamedTuple):
     attempt: int
     offset: int
     payload: int
+    at: float = 0.0  # time of the first byte by the host's clock, seconds since the epoch; 0: unknown
+    # Times of further bytes, two numbers each: bytes after the previous time, and microseconds after it.
+    marks: List[int] = []  # noqa: RUF012 - never changed
 
 
 class JobResult(NamedTuple):
@@ -737,6 +740,7 @@ class Beat(NamedTuple):
         log_offset: Bytes of log sent so far, of `attempt`.
         attempt: Attempt that both offsets belong to; 0: none yet.
         unanswered_s: Seconds since the supervisor of the task last answered.
+        complete: Everything that was written before `at` has been sent.
     """
 
     at: float
@@ -744,6 +748,7 @@ class Beat(NamedTuple):
     log_offset: int = 0
     attempt: int = 0
     unanswered_s: float = 0.0
+    complete: bool = False
 
 
 class End(NamedTuple):

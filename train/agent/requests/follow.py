@@ -12,6 +12,7 @@ from typing import List, Optional, Tuple
 from train.agent.files.disk import size_of
 from train.agent.files.journal import attempts, log_at, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.files.times import piece_times
 from train.agent.host import control
 from train.agent.host.jobs import find_task, lost_result
 from train.agent.protocol import records
@@ -66,6 +67,7 @@ class _Stream:
         self._task = ""
         self._logs = request.logs
         self._log = paths.log(attempt)
+        self._times = paths.times(attempt)
         self._records = paths.records(attempt)
         self._omitted = _omitted_range(size_of(self._log), request)
         self._brief = request.head_bytes >= 0
@@ -115,10 +117,10 @@ class _Stream:
                 data = os.pread(fd, min(SLICE, min(limit, until) - self.log_offset), self.log_offset)
                 if not data:
                     return
-                self._channel.send(
-                    records.Log(self._slot, self._task, self.attempt, self.log_offset, len(data)), data
-                )
-                self.log_offset += len(data)
+                size, at, marks = piece_times(self._times, self.log_offset, len(data))
+                log = records.Log(self._slot, self._task, self.attempt, self.log_offset, size, at, marks)
+                self._channel.send(log, data[:size])
+                self.log_offset += size
         finally:
             os.close(fd)
 
@@ -233,7 +235,9 @@ class Follower:
         return result
 
     def _follow_to_result(self) -> JobResult:
+        is_complete = False
         while True:
+            began = time.time()
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
             result = read_result(self._paths)
@@ -246,7 +250,13 @@ class Follower:
             elif not alive:
                 return result or lost_result(self._paths, self._request.job, self._current_attempt)
             else:
+                if not is_complete:
+                    is_complete = True
+                    self._channel.send(self._beat()._replace(at=began, complete=True))
                 self._wait()
+
+    def _beat(self) -> Beat:
+        return self._stream.beat() if self._stream is not None else Beat(time.time())
 
     def _send_new(self) -> None:
         if self._stream is not None:
@@ -261,8 +271,8 @@ class Follower:
         poll.register(self._channel, select.POLLIN)
         ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
         if not ready:
-            beat = self._stream.beat() if self._stream is not None else Beat(time.time())
-            self._channel.send(beat._replace(unanswered_s=round(time.monotonic() - self._received_at, 1)))
+            unanswered_s = round(time.monotonic() - self._received_at, 1)
+            self._channel.send(self._beat()._replace(unanswered_s=unanswered_s, complete=True))
             self._subscribe()
         if self._channel.fileno() in ready:
             self._take_request()

@@ -15,6 +15,7 @@ from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEn
 _PIECE = 1 << 20
 _MOST_NOTES = 20
 _REGENERABLE = "__pycache__"
+_LOG_FILES = {"log": TaskPaths.log, "times": TaskPaths.times}  # by their names among the results
 
 
 class Root(NamedTuple):
@@ -104,13 +105,14 @@ class Results:
 
     def _logs(self) -> Iterator[ResultFile]:
         for number in attempts(self._paths):
-            try:
-                status = os.lstat(self._paths.log(number))
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode) and status.st_size:
-                path = f"attempt-{number}.log"
-                yield ResultFile(Area.LOGS, path, self._paths.log(number), EntryKind.FILE, status)
+            for path in (f"attempt-{number}.{kind}" for kind in _LOG_FILES):
+                full = self.path_of(Area.LOGS, path)
+                try:
+                    status = os.lstat(full)
+                except OSError:
+                    continue
+                if stat.S_ISREG(status.st_mode) and status.st_size:
+                    yield ResultFile(Area.LOGS, path, full, EntryKind.FILE, status)
 
     def _walk(self, root: Root, left_out: Collection[str], *, empty: bool) -> Iterator[ResultFile]:
         root_path = os.path.realpath(root.path)
@@ -171,8 +173,8 @@ class Results:
     def path_of(self, area: Area, path: str) -> str:
         """Return the path of a file that was listed; empty if there is no such directory."""
         if area is Area.LOGS:
-            number = path[len("attempt-") : -len(".log")]
-            return self._paths.log(int(number)) if number.isdigit() else ""
+            number, _, kind = path[len("attempt-") :].partition(".")
+            return _LOG_FILES[kind](self._paths, int(number)) if number.isdigit() and kind in _LOG_FILES else ""
         parts = path.split("/")
         if any(part in ("", ".", "..") for part in parts) or "\0" in path:
             return ""

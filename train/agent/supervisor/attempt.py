@@ -269,7 +269,7 @@ class Attempt:
     # --- events of the task ---------------------------------------------------------------------------------------
 
     def _output(self, data: bytes) -> None:
-        if self._failure or not self._store("log", lambda: self.journal.write_log(data)):
+        if self._failure or not self._store("log", lambda: self.journal.write_log(data, time.time())):
             return
         self._output_at = time.monotonic()
         if not self._loop.waits_for("wake"):

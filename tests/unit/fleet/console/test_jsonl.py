@@ -73,12 +73,14 @@ def test_numbers_that_json_lacks() -> None:
 
 
 def test_text_and_base64() -> None:
-    assert to_json(LogChunk("worker-0", "worker-0", 1, 7, "é\r\n".encode())) == {
+    assert to_json(LogChunk("worker-0", "worker-0", 1, 7, "é\r\n".encode(), 8.5)) == {
         "event": "log_chunk", "slot": "worker-0", "task": "worker-0", "attempt": 1, "offset": 7, "text": "é\r\n",
+        "at": 8.5,
     }  # fmt: skip
     fields = to_json(LogChunk("worker-0", "worker-0", 1, 7, b"\xff\x00"))
     assert base64.b64decode(fields["base64"]) == b"\xff\x00"
     assert "text" not in fields
+    assert fields["at"] is None
 
 
 def test_a_character_in_two_chunks_stays_text() -> None:

@@ -17,7 +17,7 @@ from fleet.fleets import repair
 from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_instances, repairing
 from fleet.jobs import follow as following
 from fleet.jobs.follow import Followed, follow
-from fleet.remote.follower import Item
+from fleet.remote.merge import Item
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, Store
 from fleet.translation import wrap_provider

@@ -15,7 +15,7 @@ from fleet.fleets.agreement import agree
 from fleet.jobs import follow as verb
 from fleet.jobs.follow import Ended, Followed, follow, until_running
 from fleet.remote.cursor import Position
-from fleet.remote.follower import Item
+from fleet.remote.merge import Item
 from fleet.state import FleetDirectory, FleetRecord
 from provision.model import FleetSpec
 from train.agent.protocol.records import (

@@ -7,7 +7,7 @@ from train.agent.protocol.records import JobResult, Outcome
 
 
 def test_the_report_of_one_host_does_not_end_the_patience_with_the_others() -> None:
-    terms = Terms({"a", "b", "c"}, lambda _: None, Queue(3), GIVE_UP_S, 1.0, False, lambda: None)  # type: ignore[arg-type,return-value]
+    terms = Terms({"a", "b", "c"}, lambda _: None, Queue("abc"), GIVE_UP_S, 1.0, False, lambda: None)  # type: ignore[arg-type,return-value]
     result = JobResult("j", 1, Outcome.SUCCEEDED, 1.0)
     for _ in range(2):
         terms.add_result("a", result)

@@ -77,9 +77,9 @@ class Host:
         """Write an attempt that printed `text`, half of it before a record."""
         journal = self.attempt(number)
         journal.write_record(TaskState("worker-0", "worker-1", number, Phase.RUNNING, number * 10.0))
-        journal.write_log(text[: len(text) // 2])
+        journal.write_log(text[: len(text) // 2], number * 10.0 + 0.5)
         journal.write_record(Progress("worker-0", "worker-1", number, number * 10.0 + 1, 1))
-        journal.write_log(text[len(text) // 2 :])
+        journal.write_log(text[len(text) // 2 :], number * 10.0 + 1.5)
         if ended:
             journal.write_record(
                 TaskState("worker-0", "worker-1", number, Phase.EXITED, number * 10.0 + 2, exit=Exit(1))
@@ -218,13 +218,13 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     host.supervise()
     first = host.attempt(1)
     first.write_record(TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 10.0))
-    first.write_log(b"one ")
+    first.write_log(b"one ", 10.0)
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
     Path(host.task.attempt(2)).mkdir()  # the next attempt is created before the end of this one is written
     host.wake()
-    first.write_log(b"two")
+    first.write_log(b"two", 11.0)
     host.wake()
     first.write_record(TaskState("worker-0", "worker-0", 1, Phase.EXITED, 11.0))
     first.write_record(AttemptEnded("worker-0", 1, 12.0, "worker-1", "", {}, 0.1))

@@ -89,6 +89,7 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
         ("files", "new"),
         ("files", "same-size"),
         ("logs", "attempt-1.log"),
+        ("logs", "attempt-1.times"),
         ("model", "weights"),
     ]
     assert entries[Area.MODEL, "weights"].sha256 == sha256(b"w" * 1000).hexdigest()

@@ -1,0 +1,150 @@
+"""Merge what several hosts report into one order by time; pure.
+
+The order of each host is kept. Between hosts, the earliest item comes first, and among equals that of the first host.
+An item that has no time has that of the item before it. Clocks are those of the hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fleet.events import ConnectionLost, ConnectionRestored, Note
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Beat,
+    HangInspection,
+    JobResult,
+    Log,
+    Notice,
+    Record,
+    TaskState,
+)
+
+HOLD_S = 0.1
+"""Longest time for which an item of a running job waits for earlier items of other hosts, in seconds."""
+
+LOST_S = 10.0
+"""Longest time for which the other hosts wait for a lost host that was sending stored items, in seconds."""
+
+_TIMED = (TaskState, AttemptEnded, HangInspection, Notice)
+_AT_ONCE = -math.inf
+_LATEST_S = 1 << 36  # later times are not valid
+
+
+class Item(NamedTuple):
+    """An event of the task of a host, or of the connection to the host.
+
+    A connection that is lost permanently is reported with ``retry_s`` 0.
+    """
+
+    host: str
+    record: Record | ConnectionLost | ConnectionRestored | Note
+    payload: bytes = b""
+
+
+class _Held(NamedTuple):
+    key: float  # time; -inf: at once
+    added_at: float
+    item: Item
+
+
+@dataclass
+class _Stream:
+    """The items of one host.
+
+    Attributes:
+        held: Items that have not been returned yet.
+        reached: All items up to this time have been added, seconds since the epoch.
+        await_until: The other hosts wait for its next item until this time: inf while it sends stored items, -inf
+            if it has sent all of them.
+    """
+
+    held: deque[_Held] = field(default_factory=deque)
+    reached: float = 0.0
+    await_until: float = math.inf
+    has_sent: bool = False
+    at: float = 0.0  # of the last item
+
+
+class Merge:
+    """Items of several hosts in the order of their times.
+
+    While hosts send stored items, the order is exact: an item is returned once every other host has sent its next
+    one, or has none. For new items of a running job the wait is bounded by HOLD_S.
+
+    Args:
+        hosts: Names of the hosts.
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._streams = {host: _Stream() for host in hosts}
+
+    def add(self, items: Sequence[Item], now: float) -> None:
+        """Add the next items of a host.
+
+        Args:
+            items: The items, all of one host.
+            now: The current time, by a monotonic clock.
+        """
+        for item in items:
+            stream, record = self._streams[item.host], item.record
+            if isinstance(record, ConnectionLost):
+                if stream.await_until == math.inf:
+                    stream.await_until = now + LOST_S if stream.has_sent else -math.inf
+            elif isinstance(record, ConnectionRestored):
+                stream.await_until = math.inf
+            elif isinstance(record, (JobResult, Beat)):
+                stream.await_until = -math.inf
+            else:
+                stream.has_sent = True
+            if isinstance(record, Beat):
+                stream.reached = max(stream.reached, record.at)
+            key = _AT_ONCE
+            if isinstance(record, (Log, *_TIMED)):
+                key = stream.at = record.at or stream.at
+                stream.reached = max(stream.reached, key)
+            stream.held.append(_Held(key, now, item))
+
+    def remove(self, host: str) -> None:
+        """Record that a host sends no more items."""
+        self._streams[host].await_until = -math.inf
+        self._streams[host].reached = math.inf
+
+    def next(self, now: float) -> tuple[Item | None, float]:
+        """Return the next item, or None and the time to wait for it unless items are added; inf: until then."""
+        filled = [stream for stream in self._streams.values() if stream.held]
+        if not filled:
+            return None, math.inf
+        first = min(filled, key=lambda stream: stream.held[0].key)
+        key, added_at, item = first.held[0]
+        if key != _AT_ONCE:
+            empty = [stream for stream in self._streams.values() if not stream.held]
+            until = max((stream.await_until for stream in empty), default=-math.inf)
+            if any(stream.reached < key for stream in empty):
+                until = max(until, added_at + HOLD_S)
+            if until > now:
+                return None, until - now
+        first.held.popleft()
+        return item, 0.0
+
+
+def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:
+    """Return the pieces of a record of output, each with its time."""
+    pieces: list[tuple[Log, bytes]] = []
+    begin, at_us = 0, round(record.at * 1e6) if 0 <= record.at < _LATEST_S else 0
+    base = record._replace(marks=[])
+    for length, elapsed_us in zip(record.marks[::2], record.marks[1::2], strict=False):
+        if not 0 < length < len(payload) - begin:  # not from our agent
+            break
+        pieces.append(_piece(base, payload, begin, begin + length, at_us))
+        begin, at_us = begin + length, at_us + elapsed_us
+    return [*pieces, _piece(base, payload, begin, len(payload), at_us)]
+
+
+def _piece(base: Log, payload: bytes, begin: int, end: int, at_us: int) -> tuple[Log, bytes]:
+    at = at_us / 1e6 if 0 <= at_us < _LATEST_S * 1_000_000 else 0.0
+    return base._replace(offset=base.offset + begin, payload=end - begin, at=at), payload[begin:end]
