@@ -271,8 +271,8 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
 def damaged_by_nothing(lines: list[records.Record | tuple[records.Record, bytes]]) -> Iterator[bytes]:
     """Yield the bytes of an answer without a change."""
     for line in lines:
-        record, payload = cast("tuple[records.Record, bytes]", line) if type(line) is tuple else (line, b"")
-        yield encode(cast("records.Record", record)) + payload
+        record, payload = line if type(line) is tuple else (cast("records.Record", line), b"")
+        yield encode(record) + payload
 
 
 class Sinks:

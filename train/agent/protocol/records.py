@@ -43,6 +43,7 @@ from typing import (
     List,
     NamedTuple,
     Optional,
+    Protocol,
     Type,
     Union,
     get_args,
@@ -755,18 +756,23 @@ class End(NamedTuple):
     """The answer is complete."""
 
 
-Record = Union[
+_RECORDS = (
     Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest,
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
     Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
-]  # fmt: skip
+)  # fmt: skip
 
-_NAMES: Dict[str, Type[Any]] = {
-    re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(Record)
-}
+
+class Record(Protocol):
+    """One of the records above. Not a union of them: narrowing that takes mypy 0.1 to 1 s in each place."""
+
+    def _asdict(self) -> Dict[str, Any]: ...
+
+
+_NAMES: Dict[str, Type[Any]] = {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in _RECORDS}
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 

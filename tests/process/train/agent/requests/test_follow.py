@@ -186,7 +186,9 @@ def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
 
 
 def test_a_slot_without_any_attempt_has_no_records(host: Host) -> None:
-    assert followed_logs(host, ALL._replace(follow=False))[1][-1].outcome is Outcome.LOST  # type: ignore[union-attr]
+    result = followed_logs(host, ALL._replace(follow=False))[1][-1]
+    assert isinstance(result, JobResult)
+    assert result.outcome is Outcome.LOST
     write_result(host.task, RESULT)
     assert followed_logs(host, ALL) == ({}, [RESULT])
     report = report_task(host.task)
