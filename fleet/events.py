@@ -443,6 +443,10 @@ class StoredResults:
     paths: tuple[str, ...]  # HOST:PATH of the job's directories
     results: tuple[ResultLocation, ...]
     name: str | None = None  # that the user gave it; None: none, or unknown
+    arguments: tuple[str, ...] | None = None  # of the script; None: unknown
+    duration_s: float | None = None  # until its end; None: it is running, or unknown
+    metrics: Mapping[str, float] | None = None  # last values of its first task that reports any; None: unknown
+    steps_per_s: float | None = None  # of the same task; None: unknown
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
@@ -78,7 +79,7 @@ class LinesSink:
             return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
-        report = format_report(event)
+        report = format_report(event, shutil.get_terminal_size().columns if self._terminal else 80)
         if isinstance(event, (ResultsFound, ResultsAtRisk)):
             print(report, end="", file=self._err, flush=True)
             return

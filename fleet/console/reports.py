@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 import time
 from collections.abc import Callable
 from typing import Any
 
 from fleet import events
-from fleet.console.columns import Column, Span, arrange_table, choose, render
-from fleet.console.formatting import format_money, format_short_size, format_size, format_span
+from fleet.console.columns import GAP, Column, Span, arrange_table, choose, fit, measure_table, render
+from fleet.console.formatting import (
+    format_clock,
+    format_metric,
+    format_money,
+    format_short_size,
+    format_size,
+    format_span,
+)
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
 from fleet.folding import fold
@@ -18,6 +26,7 @@ from train.lint.finding import Finding
 
 _INDENT = "  "
 _WIDTH = 80
+_WIDE = 120  # from this width on, a job takes one line
 _OFFERS = 5  # shown
 _ORPHANS = 40  # shown
 _JOBS = 4  # shown, of those that a deletion would lose
@@ -25,8 +34,15 @@ _PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
 
 
-def format_report(event: events.Event) -> str:
-    """Return the lines of a report, at most 80 columns each, with a final newline; empty for other events."""
+def format_report(event: events.Event, width: int = _WIDTH) -> str:
+    """Return the lines of a report with a final newline; empty for other events.
+
+    Args:
+        event: The event.
+        width: Columns of the terminal. Only the list of jobs uses more than 80.
+    """
+    if isinstance(event, events.JobsListed):
+        return _jobs_listed(event, width)
     words = _REPORTS.get(type(event))
     return words(event) if words else ""
 
@@ -166,10 +182,10 @@ def _render_table(columns: list[Column]) -> str:
     return render(((Span(_INDENT), *line) for line in lines), color=False)
 
 
-def _jobs_listed(event: events.JobsListed) -> str:
+def _jobs_listed(event: events.JobsListed, width: int) -> str:
     text = _wrap(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
     if event.jobs:
-        text += _render_table(_job_columns(event.jobs))
+        text += _jobs_table(event.jobs, width)
     shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
     for disk in shown:
         room = f"{format_size(disk.free)} of {format_size(disk.total)} free on the disk of {disk.host}"
@@ -179,16 +195,57 @@ def _jobs_listed(event: events.JobsListed) -> str:
     return text + _silent(event.silent)
 
 
-def _job_columns(jobs: tuple[events.StoredResults, ...]) -> list[Column]:
-    return [
+def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
+    """Return a row for each job; in a narrow terminal, a second line has what the columns do not show."""
+    room = width - len(_INDENT)
+    columns = [
         Column.of("JOB", jobs, lambda job: job.job),
-        Column.of("NAME", jobs, lambda job: job.name or "", rank=1, limit=20),
-        Column.of("SCRIPT", jobs, lambda job: job.script, rank=2, limit=20),
+        Column.of("NAME", jobs, lambda job: job.name or "", rank=1, limit=40 if width >= _WIDE else 12),
         Column.of("STATE", jobs, lambda job: job.state or "unknown"),
-        Column.of("AGE", jobs, lambda job: _age(job.started_at), rank=1, right=True),
-        Column.of("SIZE", jobs, lambda job: format_size(job.size), right=True),
-        Column.of("PULLED", jobs, lambda job: job.pulled or "nothing to pull", rank=1),
+        Column.of("TIME", jobs, _job_time, right=True),
     ]
+    free = 36 if width >= _WIDE else max(16, room - measure_table(columns) - GAP)
+    columns.append(Column.of("METRICS", jobs, _metrics, rank=2, limit=free))
+    if width < _WIDE:
+        header, *rows = arrange_table(choose(columns, room), room)
+        lines = [header]
+        for row, job in zip(rows, jobs, strict=True):
+            lines += [row, (Span(fit(f"{_INDENT}{_program(job)}; {_location(job)}", room), "dim"),)]
+    else:
+        columns += [
+            Column.of("PROGRAM", jobs, _program, rank=1, limit=max(20, width - 130)),
+            Column.of("RESULTS", jobs, lambda job: _location(job, paths=True), limit=width),
+        ]
+        lines = arrange_table(choose(columns, room), room)
+    return render(((Span(_INDENT), *line) for line in lines), color=False)
+
+
+def _job_time(job: events.StoredResults) -> str:
+    if job.state == "running" and job.started_at:
+        return format_clock(time.time() - job.started_at)
+    return format_clock(job.duration_s) if job.duration_s is not None else ""
+
+
+def _metrics(job: events.StoredResults) -> str:
+    """Return ``loss 0.3412, accuracy 0.9``: the values for validation first."""
+    values = sorted((job.metrics or {}).items(), key=lambda item: not item[0].startswith("val_"))
+    return ", ".join(f"{name} {format_metric(value)}" for name, value in values)
+
+
+def _program(job: events.StoredResults) -> str:
+    return " ".join([job.script or "unknown", *map(shlex.quote, job.arguments or ())])
+
+
+def _location(job: events.StoredResults, *, paths: bool = False) -> str:
+    """Return where the results are: on this computer, else on the hosts, with the first path there if `paths`."""
+    if job.pulled == "yes" and job.directory:
+        return job.directory
+    if not job.pulled:
+        return "no results"
+    size = format_size(sum(result.size for result in job.results))
+    if job.pulled == "partly":
+        return f"{size}, partly in {job.directory}"
+    return f"{size} in {job.paths[0]}" if paths and job.paths else f"{size}, not pulled"
 
 
 def _silent(hosts: tuple[str, ...]) -> str:
@@ -249,7 +306,6 @@ _REPORTS: dict[type, Callable[[Any], str]] = {
     events.HostsChecked: _hosts_checked,
     events.SmokeTested: _smoke_tested,
     Finding: _finding,
-    events.JobsListed: _jobs_listed,
     events.ResultsAtRisk: _results_at_risk,
     events.ResultsFound: _results_found,
 }

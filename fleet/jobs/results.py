@@ -23,7 +23,7 @@ from fleet.steps import Step
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank
-from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, StoredJob
+from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, Progress, StoredJob
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,15 @@ class StoredJobs:
             rented: Include results outside the fleet's directory, because they are deleted with the host.
         """
         first = description(self.reports) if self.reports else None
+        progress = self.progress
         return StoredResults(
             job=self.job,
             script=first.name if first else "",
             name=self.name,
+            arguments=tuple(first.arguments) if first else None,
+            duration_s=self._duration_s(),
+            metrics=progress.metrics if progress and progress.metrics else None,
+            steps_per_s=progress.steps_per_s if progress and progress.steps_per_s >= 0 else None,
             state=self.state,
             started_at=self.started_at,
             size=sum(task.stored.size for task in self.tasks),
@@ -117,6 +122,16 @@ class StoredJobs:
             paths=tuple(f"{task.host.name}:{task.stored.path}" for task in self.tasks),
             results=tuple(location for task in self.tasks for location in result_locations(task, rented=rented)),
         )
+
+    @property
+    def progress(self) -> Progress | None:
+        """Return the last progress of the first task that reports metrics; None: no task does."""
+        known = [task.stored.report.progress for task in self.tasks if task.stored.report is not None]
+        return next((progress for progress in known if progress is not None and progress.metrics), None)
+
+    def _duration_s(self) -> float | None:
+        result = None if self.is_running else result_of(self.reports)
+        return max(0.0, result.at - self.started_at) if result and result.at and self.started_at else None
 
     def _pulled(self) -> str:
         holding = [task for task in self.tasks if task.stored.fingerprint]

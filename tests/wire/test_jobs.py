@@ -8,7 +8,11 @@ from tests.program import Program
 
 pytestmark = pytest.mark.wire
 
-SAYS = "import sys\nprint('arguments', *sys.argv[1:])\n"
+SAYS = """
+import sys
+print("arguments", *sys.argv[1:])
+print("epoch 1/1 loss: 0.25", flush=True)
+"""
 
 
 def job_of(events: list[dict[str, object]]) -> str:
@@ -39,6 +43,8 @@ def test_a_job_is_found_by_its_name_its_number_and_the_start_of_its_id(two: Prog
 
     (listed,) = (event["jobs"] for event in two.run("jobs", "-o", "json").events if event["event"] == "jobs_listed")
     assert [(job["job"], job["name"]) for job in listed] == [(other, None), (base, "base")]
+    assert (listed[1]["arguments"], listed[1]["metrics"], listed[1]["state"]) == (["a"], {"loss": 0.25}, "succeeded")
+    assert listed[1]["duration_s"] >= 0
     (only,) = (event["jobs"] for event in two.run("jobs", "-2", "-o", "json").events if "jobs" in event)
     assert [job["job"] for job in only] == [base]
     named = job_of(two.run("train", "--name", "base", "task.py", "-o", "json").events)

@@ -229,6 +229,7 @@ def _commits(
             name=shown(program.entry),
             preemption_notices=notices,
             job_name=request.name,
+            arguments=list(request.arguments),
         )
         for item, share in zip(prepared, shares, strict=True)
     ]

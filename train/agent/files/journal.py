@@ -10,10 +10,11 @@ from typing import Any, Dict, List, Optional
 from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
 from train.agent.files.times import TimesWriter
-from train.agent.protocol.records import JobResult, Record, TaskState, decode, encode
+from train.agent.protocol.records import JobResult, Progress, Record, TaskState, decode, encode
 
 LOG_AT = b'"log_at":'
 SPARE = 1 << 18  # bytes
+_TAIL = 1 << 16  # bytes
 
 
 def _append(path: str) -> int:
@@ -125,6 +126,24 @@ def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
         if isinstance(record, TaskState):
             states.append(record)
     return states
+
+
+def last_progress(paths: TaskPaths, attempt: int) -> Optional[Progress]:
+    """Return the last progress of an attempt that was recorded; None: none, or not near the end of the records."""
+    try:
+        with open(paths.records(attempt), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if line.startswith(b'{"record":"progress"'):
+            try:
+                record = decode(line)
+            except ValueError:
+                continue
+            return record if isinstance(record, Progress) else None
+    return None
 
 
 def attempts(paths: TaskPaths) -> List[int]:

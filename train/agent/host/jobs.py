@@ -5,7 +5,7 @@ import os
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from train.agent.files.disk import list_names, read_text, size_of
-from train.agent.files.journal import last_attempt, read_job, read_result, states
+from train.agent.files.journal import last_attempt, last_progress, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol import records
@@ -104,12 +104,13 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         log_size=size_of(paths.log(attempt)),
         exit=history[-1].exit if history else None,
         result=result,
-        progress=_newest(records.Progress, live or []),
+        progress=_newest(records.Progress, live) if live is not None else last_progress(paths, attempt),
         usage=_newest(records.Usage, live or []),
         attempts=build(Policy, job.get("policy") or {}).max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
         job_name=str(job.get("job_name", "")),
+        arguments=[str(word) for word in job.get("arguments", [])],
     )
 
 

@@ -309,6 +309,7 @@ class Commit(NamedTuple):
     name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
     preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
     job_name: str = ""  # that the user gave the job; empty: none
+    arguments: List[str] = []  # noqa: RUF012 - never changed; of the program, for people; also part of `command`
 
 
 class Follow(NamedTuple):
@@ -561,6 +562,7 @@ class JobReport(NamedTuple):
     listened: Optional[bool] = None  # as in TaskState
     name: str = ""  # as in Commit
     job_name: str = ""  # as in Commit
+    arguments: List[str] = []  # noqa: RUF012 - never changed; as in Commit
 
 
 class StoredJob(NamedTuple):

@@ -4,8 +4,8 @@ import time
 from dataclasses import replace
 
 from fleet.console.reports import format_report
-from fleet.events import Checked, Note, OrphansFound, SmokeTested
-from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED
+from fleet.events import Checked, JobsListed, Note, OrphansFound, SmokeTested
+from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED, STORED
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
@@ -99,3 +99,26 @@ def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> 
     nasty = replace(ORPHAN, name="\x1b[2Jx")
     assert "\x1b" not in format_report(OrphansFound((nasty,)))
     assert format_report(Note("x")) == ""
+
+
+def jobs_listed(width: int) -> list[str]:
+    run = replace(
+        STORED, name="baseline", arguments=("--epochs", "5"), duration_s=75.0, metrics={"loss": 0.34, "val_loss": 0.5}
+    )
+    pulled = replace(STORED, job="20260101-101112-ab3d", pulled="yes", directory="/home/ann/results/x", state="")
+    return format_report(JobsListed("demo", (run, pulled), ()), width).splitlines()
+
+
+def test_a_job_takes_two_lines_at_80_columns_and_one_at_160() -> None:
+    assert jobs_listed(80) == [
+        "fleet demo: 2 jobs",
+        "  JOB                   NAME      STATE      TIME  METRICS",
+        "  20260102-101112-ab3d  baseline  succeeded  1:15  val_loss 0.5000, loss 0.3400",
+        "    task.py --epochs 5; 1.2 MiB, not pulled",
+        "  20260101-101112-ab3d            unknown",
+        "    task.py; /home/ann/results/x",
+    ]
+    wide = jobs_listed(160)
+    assert wide[-1].split() == ["20260101-101112-ab3d", "unknown", "task.py", "/home/ann/results/x"]
+    assert "val_loss 0.5000, loss 0.3400  task.py --epochs 5  1.2 MiB in worker-0:/home/ann/" in wide[2]
+    assert max(map(len, wide)) <= 160
