@@ -213,8 +213,8 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
             lines += [row, (Span(fit(f"{_INDENT}{_program(job)}; {_location(job)}", room), "dim"),)]
     else:
         columns += [
-            Column.of("PROGRAM", jobs, _program, rank=1, limit=max(20, width - 130)),
-            Column.of("RESULTS", jobs, lambda job: _location(job, paths=True), limit=width),
+            Column.of("PROGRAM", jobs, _program, rank=1, limit=max(20, width - 120)),
+            Column.of("RESULTS", jobs, _location, limit=width // 3),
         ]
         lines = arrange_table(choose(columns, room), room)
     return render(((Span(_INDENT), *line) for line in lines), color=False)
@@ -236,16 +236,15 @@ def _program(job: events.StoredResults) -> str:
     return " ".join([job.script or "unknown", *map(shlex.quote, job.arguments or ())])
 
 
-def _location(job: events.StoredResults, *, paths: bool = False) -> str:
-    """Return where the results are: on this computer, else on the hosts, with the first path there if `paths`."""
+def _location(job: events.StoredResults) -> str:
+    """Return where the results are: the directory on this computer, or the hosts."""
     if job.pulled == "yes" and job.directory:
         return job.directory
     if not job.pulled:
         return "no results"
-    size = format_size(sum(result.size for result in job.results))
-    if job.pulled == "partly":
-        return f"{size}, partly in {job.directory}"
-    return f"{size} in {job.paths[0]}" if paths and job.paths else f"{size}, not pulled"
+    hosts = fold(dict.fromkeys(result.host for result in job.results))
+    partly = f", partly in {job.directory}" if job.pulled == "partly" else ""
+    return f"{format_size(sum(result.size for result in job.results))} on {hosts}{partly}"
 
 
 def _silent(hosts: tuple[str, ...]) -> str:

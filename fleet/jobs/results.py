@@ -126,8 +126,8 @@ class StoredJobs:
     @property
     def progress(self) -> Progress | None:
         """Return the last progress of the first task that reports metrics; None: no task does."""
-        known = [task.stored.report.progress for task in self.tasks if task.stored.report is not None]
-        return next((progress for progress in known if progress is not None and progress.metrics), None)
+        latest = (report.progress for report in self.reports)
+        return next((progress for progress in latest if progress is not None and progress.metrics), None)
 
     def _duration_s(self) -> float | None:
         result = None if self.is_running else result_of(self.reports)

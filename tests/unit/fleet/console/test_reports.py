@@ -114,11 +114,11 @@ def test_a_job_takes_two_lines_at_80_columns_and_one_at_160() -> None:
         "fleet demo: 2 jobs",
         "  JOB                   NAME      STATE      TIME  METRICS",
         "  20260102-101112-ab3d  baseline  succeeded  1:15  val_loss 0.5000, loss 0.3400",
-        "    task.py --epochs 5; 1.2 MiB, not pulled",
+        "    task.py --epochs 5; 1.2 MiB on worker-0",
         "  20260101-101112-ab3d            unknown",
         "    task.py; /home/ann/results/x",
     ]
     wide = jobs_listed(160)
     assert wide[-1].split() == ["20260101-101112-ab3d", "unknown", "task.py", "/home/ann/results/x"]
-    assert "val_loss 0.5000, loss 0.3400  task.py --epochs 5  1.2 MiB in worker-0:/home/ann/" in wide[2]
+    assert "val_loss 0.5000, loss 0.3400  task.py --epochs 5  1.2 MiB on worker-0" in wide[2]
     assert max(map(len, wide)) <= 160
