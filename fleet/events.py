@@ -526,6 +526,17 @@ class ResultsPulled:
     complete: bool  # all results of all tasks are on this computer
 
 
+@dataclass(frozen=True)
+class SshConfigChanged:
+    """`fleet ssh-config` added the Include line to the user's OpenSSH configuration, or removed it."""
+
+    file: str
+    line: str
+    installed: bool  # the file has the line now
+    changed: bool  # this command changed the file
+    hosts: tuple[str, ...] = ()  # names for ssh, if it was added
+
+
 Event = (
     Note
     | FleetOpened
@@ -554,6 +565,7 @@ Event = (
     | ResultsFound
     | PullProgress
     | ResultsPulled
+    | SshConfigChanged
     | Finding
     | TaskState
     | AttemptEnded

@@ -7,6 +7,7 @@
         fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
         fleets/NAME/id_ed25519    the fleet's own key, readable only by its owner
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
+        fleets/NAME/ssh_config    the hosts NAME-worker-0, …, as OpenSSH reads them
         fleets/NAME/results/JOB   which results of a job are on this computer
         local/, static/, ...      the files of each provider
 
@@ -42,6 +43,8 @@ from train.agent.files.disk import write_atomic
 from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
+SSH_CONFIG = "ssh_config"
+"""Name of the SSH configuration in the directory of a fleet."""
 _LOCK_POLL_S = 0.05
 _OWNER_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _OWNER_LENGTH = 8
@@ -172,6 +175,16 @@ class FleetDirectory:
         """Return the path of the fleet's private key."""
         return self.path / "id_ed25519"
 
+    @property
+    def known_hosts(self) -> Path:
+        """Return the path of the pinned host keys."""
+        return self.path / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        """Return the path of the hosts as an SSH configuration."""
+        return self.path / SSH_CONFIG
+
     def exists(self) -> bool:
         """Return True if the fleet has a directory."""
         return self.path.is_dir()
@@ -201,10 +214,24 @@ class FleetDirectory:
             ) from error
 
     def write(self, record: FleetRecord) -> None:
-        """Replace the fleet's record and the known_hosts that goes with it."""
+        """Replace the fleet's record, and the known_hosts and the SSH configuration that go with it."""
         lines = "".join(f"{host.key_alias} {host.host_key}\n" for host in record.hosts)
-        _replace(self.path / "known_hosts", lines.encode())
+        _replace(self.known_hosts, lines.encode())
+        with contextlib.suppress(ValueError):  # `export_ssh_config` reports it
+            self.export_ssh_config(record)
         _replace(self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode())
+
+    def export_ssh_config(self, record: FleetRecord) -> Path:
+        """Write the hosts as an SSH configuration, and return its path.
+
+        Raises:
+            ValueError: a path cannot be written into a configuration.
+        """
+        from provision.inventory.export import export
+
+        text = export(self.path.name, record.hosts, self.key, self.known_hosts, "ssh-config")
+        _replace(self.ssh_config, text.encode())
+        return self.ssh_config
 
     def intend(self, intent: str, **details: Any) -> None:
         """Write an intent to the journal; on disk when this returns."""
@@ -390,6 +417,11 @@ class Store:
     def hashes(self) -> Path:
         """Return the file of the hashes of contents that were pushed before."""
         return self.root / "hashes.json"
+
+    @property
+    def ssh_configs(self) -> Path:
+        """Return the pattern of the SSH configurations of all fleets."""
+        return self.root / "fleets" / "*" / SSH_CONFIG
 
     def fleet(self, name: str) -> FleetDirectory:
         """Return the files of fleet `name`, which need not exist."""

@@ -18,6 +18,7 @@ import io
 import json
 import shlex
 import zipfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -70,9 +71,28 @@ def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> 
         digest: Hash of the agent, from `build_agent`.
         shared: Directory of the host if `root` is one of its slots; empty: the host has one slot.
     """
+    return _command(python, [root, digest, *([shared] if shared else [])])
+
+
+def enter_command(
+    python: str, root: str, digest: str, shared: str, task: tuple[str, str], program: Sequence[str]
+) -> str:
+    """Return the shell command that runs a program in the directory and the environment of a task.
+
+    Args:
+        python: As for `bootstrap_command`, like the following arguments; the host has the agent.
+        root: Directory of fleet's files on the host.
+        digest: Hash of the agent.
+        shared: Directory of the host if `root` is one of its slots.
+        task: The job and the slot.
+        program: The program and its arguments; empty: a shell.
+    """
+    return _command(python, [root, digest, shared, *task, *program])
+
+
+def _command(python: str, arguments: Sequence[str]) -> str:
     text = Path(__file__).with_name("start_agent.py").read_text(encoding="ascii")
-    source = f"exec({json.dumps(text)})"
-    words = ["-I", "-S", "-c", source, root, digest, *([shared] if shared else [])]
+    words = ["-I", "-S", "-c", f"exec({json.dumps(text)})", *arguments]
     return " ".join(["exec", _program(python), *map(shlex.quote, words)])
 
 

@@ -18,12 +18,13 @@ from fleet.cli.failures import (
     render_next_steps,
     report_failure,
 )
-from fleet.cli.fleets import doctor, down, extend, gc, inventory, status, up
+from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
 from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
+    CommandEnded,
     CommandFailed,
     open_sink,
 )
@@ -44,6 +45,8 @@ _COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
     (pull.pull, WithJobs),
     (jobs.jobs, WithJobs),
     (status.status, None),
+    (ssh.ssh, ssh.WithJob),
+    (ssh_config.ssh_config, None),
     (inventory.inventory, None),
     (stop.stop, WithJobs),
     (down.down, None),
@@ -93,6 +96,8 @@ def run(arguments: list[str]) -> int:
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")
+    except CommandEnded as ended:
+        return ended.code
     except CommandFailed as failed:
         failure, sink, fleet = failed.error, failed.sink, failed.fleet
     except FleetError as error:

@@ -188,6 +188,14 @@ class CommandFailed(Exception):  # noqa: N818 - carries an error to where the ty
         self.fleet = fleet
 
 
+class CommandEnded(Exception):  # noqa: N818 - not an error
+    """Ends a command with the exit code of a program that it ran."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(str(code))
+        self.code = code
+
+
 def discard_output() -> int:
     """Discard all further output, at exit too: its reader has gone."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

@@ -46,6 +46,7 @@ _PRINTED = (
     events.OrphansDeleted,
     events.JobsDeleted,
     events.ResultsPulled,
+    events.SshConfigChanged,
 )
 
 

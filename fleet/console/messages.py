@@ -223,6 +223,17 @@ def _results_pulled(event: events.ResultsPulled) -> str:
     return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
 
 
+def _ssh_config_changed(event: events.SshConfigChanged) -> str:
+    if not event.installed:
+        return f"{event.file}: the line was removed" if event.changed else f"{event.file} does not have the line"
+    done = f"added to {event.file}" if event.changed else f"{event.file} already has the line"
+    return f"{done}: {event.line}\n" + (
+        f"ssh and editors reach {fold(event.hosts)}"
+        if event.hosts
+        else "ssh and editors reach the hosts of new fleets"
+    )
+
+
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
     events.FleetOpened: _fleet_opened,
@@ -240,6 +251,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,
+    events.SshConfigChanged: _ssh_config_changed,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,

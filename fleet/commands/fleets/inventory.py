@@ -31,6 +31,6 @@ def run(request: InventoryRequest, services: Services) -> str:
 
     directory, record = services.store.need(request.fleet)
     try:
-        return export(request.fleet, record.hosts, directory.key, directory.path / "known_hosts", request.form)
+        return export(request.fleet, record.hosts, directory.key, directory.known_hosts, request.form)
     except ValueError as error:
         raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error

@@ -89,7 +89,7 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
     if result is None and live is None:
         result = lost_result(paths, str(job.get("job", "")), attempt)
     history = states(paths, attempt)
-    slot, members = str(job.get("slot", "")), _members(job)
+    slot, members = str(job.get("slot", "")), members_of(job)
     return JobReport(
         job=str(job.get("job", "")),
         fleet=str(job.get("fleet", "")),
@@ -114,7 +114,8 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
     )
 
 
-def _members(job: Dict[str, Any]) -> List[records.Member]:
+def members_of(job: Dict[str, Any]) -> List[records.Member]:
+    """Return the members of a stored commit."""
     given = job.get("members", [])
     return [records.Member(*(member.get(field) for field in records.Member._fields)) for member in given]
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from train.agent.requests.prepare import Reservation
 
 IDLE_S = 3600.0  # for the next request
+_LAST_OF_HOST = 4  # arguments before those of `enter`
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Module of the agent and function that answer a request: ``answer(channel, host, request)`` returns the answer,
 # or None if it has sent everything itself.
@@ -151,16 +152,23 @@ def _absolute(path: str) -> str:
 
 
 def main() -> None:
-    """Hold one conversation on stdin and stdout.
+    """Hold one conversation on stdin and stdout, or run a program in the environment of a task.
 
-    The arguments are the root directory, the hash of the agent, and, for a slot, the directory of its host.
+    The arguments are the root directory, the hash of the agent, and, for a slot, the directory of its host. If a job
+    and a slot follow, the remaining arguments are a program to run.
     """
     root, digest, *shared = sys.argv[1:4]
+    host = HostPaths(_absolute(root), *map(_absolute, filter(None, shared)))
     umask = os.umask(0o077)
+    if len(sys.argv) > _LAST_OF_HOST:
+        from train.agent.requests.enter import enter
+
+        job, slot, *words = sys.argv[_LAST_OF_HOST:]
+        enter(host, job, slot, words, umask)
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     try:
         channel.send(records.Hello(digest, version, os.getpid(), host_address(os.environ.get("SSH_CONNECTION", ""))))
     except ClientGoneError:
         return
-    Conversation(channel, HostPaths(_absolute(root), *map(_absolute, shared)), umask).run()
+    Conversation(channel, host, umask).run()

@@ -25,7 +25,12 @@ from train.agent.protocol import records
 from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
 from train.agent.protocol.session import Credentials
-from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
+from train.agent.supervisor.environment import (
+    HostEnvironment,
+    TaskIdentity,
+    checkpoint_directory,
+    task_environment,
+)
 from train.agent.supervisor.listening import TIMER, PortWatch
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
@@ -56,10 +61,7 @@ class Start(NamedTuple):
     @property
     def checkpoints(self) -> str:
         """Return the directory or URL where the script keeps checkpoints."""
-        directory = self.commit.replication.directory
-        if "://" in directory:
-            return directory
-        return os.path.join(self.paths.source, os.path.expanduser(directory)) if directory else self.paths.checkpoints
+        return checkpoint_directory(self.paths, self.commit.replication.directory)
 
 
 class Attempt:

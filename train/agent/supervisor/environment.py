@@ -61,6 +61,18 @@ def _nccl(host_environment: "HostEnvironment") -> Dict[str, str]:
     return variables
 
 
+def checkpoint_directory(paths: TaskPaths, directory: str) -> str:
+    """Return the directory or URL where the script keeps checkpoints.
+
+    Args:
+        paths: The task's paths on its host.
+        directory: As given: relative to the working directory; empty: the default directory.
+    """
+    if "://" in directory:
+        return directory
+    return os.path.join(paths.source, os.path.expanduser(directory)) if directory else paths.checkpoints
+
+
 class TaskIdentity(NamedTuple):
     """The task and attempt that the environment is for."""
 
