@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +17,10 @@ from fleet.remote.client import RefusedError
 from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import open_agent
 from fleet.state import slots
-from provision.gce.options import GceOptions
-from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from tests.emulator import python as bare_python
-from tests.emulator.guests import GuestSpec, SshGuests, obstacle
 from tests.interpreter import shared_interpreter
 from tests.process.train.agent.wheels import wheel
-from tests.program import wait_for
 from tests.wire.hosts import Hosts
 from tests.wire.scripted import Scripted
 from train.agent.protocol.records import Bootstrap, BootstrapStep, Prepare
@@ -68,22 +63,29 @@ def wheels(tmp_path: Path) -> tuple[str, str]:
     return "--no-index", f"--find-links {tmp_path / 'wheels'}"
 
 
-def test_packages_are_installed_once_on_each_host(hosts: Hosts, places: list[Host], wheels: tuple[str, str]) -> None:
+def test_packages_are_installed_once_on_each_host_for_all_its_slots(
+    hosts: Hosts, places: list[Host], wheels: tuple[str, str]
+) -> None:
     sink = StoringSink()
     fleet_spec = spec(*wheels, "tensorflow==2.21.0")
-    made = ready(fleet_spec, places, hosts.key, sink)
-    for before, host in zip(places, made, strict=True):
-        assert host.python.startswith(f"{host.root}/venvs/")
+    expected = [*slots(places[:1], 2), dataclasses.replace(places[1], name="worker-2")]
+    made = ready(fleet_spec, expected, hosts.key, sink)
+    for before, host in zip(expected, made, strict=True):
+        assert host.python.startswith(f"{host.shared or host.root}/venvs/")
         assert (host.name, host.address, host.host_key) == (before.name, before.address, before.host_key)
+    assert made[0].python == made[1].python
+    assert not list(Path(places[0].root).glob("slot-*/venvs"))
+    for host in made[1:]:
         subprocess.run([host.python, "-c", "import tensorflow"], check=True)
-        assert sink.steps(host.name)[0] == "making the environment"
-        assert "installing packages" in sink.steps(host.name)
+    creators = [host.name for host in made if "making the environment" in sink.steps(host.name)]
+    assert (len(creators), creators[1]) == (2, "worker-2")
+    assert all("installing packages" in sink.steps(name) for name in creators)
     ends = [event for event in sink.events if isinstance(event, BootstrapProgress) and event.done]
-    assert sorted(event.host for event in ends) == ["worker-0", "worker-1"]
+    assert sorted(event.host for event in ends) == ["worker-0", "worker-1", "worker-2"]
     assert ends[0].detail == f"Python {'.'.join(map(str, sys.version_info[:3]))}, tensorflow 2.21.0"
 
     again = StoringSink()
-    assert ready(fleet_spec, places, hosts.key, again) == made
+    assert ready(fleet_spec, expected, hosts.key, again) == made
     assert again.steps("worker-0") == ["looking at Python", "ready"]
     # From now on the agent runs in the environment, and a task is prepared for it.
     with open_agent(made[0], hosts.key) as client:
@@ -94,29 +96,15 @@ def test_packages_are_installed_once_on_each_host(hosts: Hosts, places: list[Hos
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 
-def test_packages_are_installed_once_for_all_slots_of_a_host(
-    hosts: Hosts, places: list[Host], wheels: tuple[str, str]
-) -> None:
-    host = places[0]
-    sink = StoringSink()
-    made = ready(spec(*wheels, "tensorflow==2.21.0"), slots([host], 2), hosts.key, sink)
-    assert [place.name for place in made] == ["worker-0", "worker-1"]
-    assert len({place.python for place in made}) == 1
-    assert made[0].python.startswith(f"{host.root}/venvs/")
-    assert not list(Path(host.root).glob("slot-*/venvs"))
-    waited = [name for name in ("worker-0", "worker-1") if "making the environment" not in sink.steps(name)]
-    assert len(waited) == 1
-
-
-def test_packages_are_installed_on_hosts_without_ensurepip_and_pip(
+def test_packages_are_installed_on_a_host_without_ensurepip_and_pip(
     hosts: Hosts, wheels: tuple[str, str], tmp_path: Path
 ) -> None:
     bare = str(bare_python.build(tmp_path / "bare"))
-    before = [dataclasses.replace(host, python=bare) for host in hosts.hosts[:2]]
     sink = StoringSink()
-    for host in ready(spec(*wheels, "tensorflow==2.21.0"), before, hosts.key, sink):
-        subprocess.run([host.python, "-c", "import tensorflow, pip"], check=True)
-        assert "receiving pip" in sink.steps(host.name)
+    before = [dataclasses.replace(hosts.hosts[0], python=bare)]
+    (host,) = ready(spec(*wheels, "tensorflow==2.21.0"), before, hosts.key, sink)
+    subprocess.run([host.python, "-c", "import tensorflow, pip"], check=True)
+    assert "receiving pip" in sink.steps(host.name)
 
 
 def test_a_python_that_pip_does_not_support_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +125,18 @@ def test_installed_packages_need_no_connection(hosts: Hosts) -> None:
     assert sink.events == []
 
 
-def test_hosts_with_the_same_failure_are_reported_together(
-    hosts: Hosts, places: list[Host], wheels: tuple[str, str]
-) -> None:
+def test_hosts_with_the_same_failure_are_reported_together(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {
+        "kind": "packages",
+        "reason": "pip finds no tensorflow==9",
+        "hint": "request a version that exists",
+        "cause": "there are 2.21.0",
+    }
+    monkeypatch.setattr(
+        transport_module, "pack", Scripted(f"hello()\nreceive()\nsend('refused', **{fields})\nreceive()")
+    )
     with pytest.raises(NotReadyError) as raised:
-        ready(spec(*wheels, "tensorflow==9"), places, hosts.key, StoringSink())
+        ready(spec("tensorflow==9"), hosts.hosts[:2], hosts.key, StoringSink())
     assert raised.value.message == "cannot make the hosts ready: worker-[0-1]: pip finds no tensorflow==9"
     assert raised.value.cause == "there are 2.21.0"
     assert raised.value.hint == "worker-0 suggests: request a version that exists"
@@ -182,42 +177,3 @@ def test_a_host_that_stops_answering_is_reported_with_its_step(
         pytest.raises(UnreachableError, match=f"did not answer within 0.3 s while {doing}$"),
     ):
         client.bootstrap(Bootstrap("six"), lambda _: None)
-
-
-@pytest.mark.e2e
-def test_a_guest_with_gpus_gets_a_tensorflow_that_detects_them(tmp_path: Path) -> None:
-    if reason := obstacle():
-        pytest.skip(reason)
-    pair = generate_ed25519("tests")
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_text(pair.private)
-    published: dict[str, str] = {}
-    address = f"127.77.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 1}"
-    metadata = {"ssh-keys": f"fleet:{pair.public}", "enable-guest-attributes": "TRUE"}
-    guest = SshGuests(tmp_path / "guests")(
-        GuestSpec("g", "us-central1-a", "p", "1", address, 22, 2, "nvidia-tesla-t4", metadata, tmp_path / "guest"),
-        lambda namespace, name, value: published.update({f"{namespace}/{name}": value}),
-    )
-    fleet_spec = FleetSpec(
-        "tests", "gce", 1, packages=("tensorflow[and-cuda]", "tf-keras"), options=GceOptions(gpus=2)
-    )
-    try:
-        guest.boot()
-        wait_for("sshd of the guest", lambda: "Server listening" in guest.serial())
-        host_key = f"ssh-ed25519 {published['hostkeys/ssh-ed25519']}"
-        host = Host("worker-0", address, 22, "fleet", host_key, "g", address)
-        sink = StoringSink()
-        (made,) = ready(fleet_spec, [host], key, sink)
-        assert made.python.startswith("/home/fleet/.fleet/venvs/")
-        assert sink.steps("worker-0")[-3:] == ["looking at the GPUs", "asking TensorFlow for its GPUs", "ready"]
-        assert isinstance(sink.events[-1], BootstrapProgress)
-        assert sink.events[-1].detail.endswith(", 2 of Tesla T4")
-        again = StoringSink()
-        assert ready(fleet_spec, [host], key, again) == [made]
-        assert again.steps("worker-0") == ["looking at Python", "looking at the GPUs", "ready"]
-        more = dataclasses.replace(fleet_spec, options=GceOptions(gpus=4))
-        with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
-            ready(more, [host], key, StoringSink())
-    finally:
-        guest.remove()

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.interpreter import shared_interpreter
 from tests.process.train.agent.wheels import wheel
 from tests.program import CommandResult, Program, lines_of, task_config, wait_for
 
 pytestmark = pytest.mark.wire
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Start a fleet of two hosts, whose interpreter has a package and a pip with its bytecode."""
+    environment = tmp_path_factory.mktemp("environment")
+    python = environment / "bin" / "python"
+    subprocess.run([shared_interpreter(tmp_path_factory), "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "existing.py").touch()
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
+    try:
+        program.run("up", "--workers", "2", "--python", str(python))
+        yield program
+    finally:
+        program.close()
+
 
 SHOW = """
 import json, os, sys
@@ -150,7 +169,7 @@ NO_PROXY = {"no_proxy": "*", "PIP_CONFIG_FILE": os.devnull}
 def test_requirements_are_installed_once_in_addition_to_the_existing_packages(pair: Program, index: str) -> None:
     pair.script("job/requirements.txt", f"{index}-r base.txt\n")
     pair.script("job/base.txt", "adds  # no more than this\n")
-    pair.script("job/task.py", "import sys, adds, more, pytest\nprint('VALUE', adds.VALUE, sys.prefix)\n")
+    pair.script("job/task.py", "import sys, adds, more, existing\nprint('VALUE', adds.VALUE, sys.prefix)\n")
     plan = pair.run("train", "job/task.py", "--dry-run")
     assert "packages are not installed in a dry run" in plan.err
     first = pair.run("train", "job/task.py", env=NO_PROXY)
@@ -176,5 +195,5 @@ def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> Non
     pair.script(
         "task.py", "import os, json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1', 'b:1']}})\n"
     )
-    ran = pair.run("train", "task.py")
+    ran = pair.run("train", "task.py", "--dry-run")
     assert "warning: task.py:2: the script sets TF_CONFIG itself" in ran.err

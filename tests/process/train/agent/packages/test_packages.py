@@ -46,7 +46,7 @@ from train.agent.protocol.records import (
     Refusal,
     Refused,
 )
-from train.bundled_pip import read_pip_wheel
+from train.bundled_pip import Wheel, read_pip_wheel
 
 BASE = Base("/usr/bin/python3", ".".join(map(str, sys.version_info[:3])))
 T4 = "0, Tesla T4, 15360, 580.82.07\n"
@@ -69,6 +69,13 @@ def wheels(tmp_path: Path) -> Path:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return an interpreter without ensurepip and pip, as on the images of Ubuntu."""
     return str(bare_python.build(tmp_path_factory.mktemp("bare")))
+
+
+def bundled_pip(python: str) -> Wheel:
+    """Return the pip that ensurepip of an interpreter has."""
+    (path,) = Path(python).parents[1].glob("lib/python*/ensurepip/_bundled/pip-*.whl")
+    data = path.read_bytes()
+    return Wheel(data, hashlib.sha256(data).hexdigest())
 
 
 def without(directory: Path, module: str) -> str:
@@ -120,6 +127,13 @@ def refused(agent: Agent, **fields: object) -> Refused:
 
 def venvs(agent: Agent) -> set[str]:
     return {path.name for path in (agent.root / "venvs").iterdir() if path.is_dir()}
+
+
+def too_large() -> str:
+    """Return requirements that need more space than the disk has."""
+    free = os.statvfs("/").f_bavail * os.statvfs("/").f_frsize
+    enough = -(-free // estimate_size("torch"))
+    return "\n".join(f"torch=={n}" for n in range(enough + 1))
 
 
 def complete(agent: Agent, name: str, used_at: float) -> Path:
@@ -198,50 +212,47 @@ def test_an_unreachable_index_is_reported(connect: Connect) -> None:
     assert "Cloud NAT" in answer.hint
 
 
-def test_a_host_without_ensurepip_gets_pip_from_the_client_once(connect: Connect, wheels: Path, bare: str) -> None:
+def test_a_host_without_ensurepip_gets_pip_from_the_client_once(
+    connect: Connect, wheels: Path, bare: str, interpreter: str
+) -> None:
     wheel(wheels, "adds", "1.0")
-    wheel(wheels, "more", "1.0")
     # Settings of pip that do not apply to the installation of pip itself.
     agent = connect(env={**pip_environment(wheels), "PIP_REQUIRE_VIRTUALENV": "1", "PIP_USER": "1"})
-    expected = read_pip_wheel(".".join(BASE.version.split(".")[:2]))
+    version = ".".join(BASE.version.split(".")[:2])
+    pip = bundled_pip(interpreter)
     agent.send(Bootstrap("adds", bare))
-    steps, ensure = until(agent)
+    steps, request = until(agent)
     assert [step.step for step in steps] == ["making the environment", "receiving pip"]
-    assert ensure == NeedPip(".".join(BASE.version.split(".")[:2]), [])
-    agent.send(PipWheel(expected.digest, len(expected.data)), expected.data)
+    assert request == NeedPip(version, [])
+    agent.send(PipWheel(pip.digest, len(pip.data)), pip.data)
     _, answer = until(agent)
     assert isinstance(answer, Bootstrapped), answer
-    pip = Path(answer.python).with_name("pip")
-    listed = subprocess.run([pip, "list", "--format=freeze"], capture_output=True, text=True, check=True).stdout
-    assert sorted(line.split("==")[0] for line in listed.split()) == ["adds", "pip"]
+    (site,) = Path(answer.python).parents[1].glob("lib/python*/site-packages")
+    assert sorted(path.name.partition("-")[0] for path in site.glob("*.dist-info")) == ["adds", "pip"]
+    command = [str(Path(answer.python).with_name("pip")), "--version"]
+    assert str(site) in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     agent.send(Bootstrap("more", bare))
-    assert until(agent)[1] == NeedPip(ensure.python, [expected.digest])
-    agent.send(PipWheel(expected.digest))
-    _, answer = until(agent)
-    assert isinstance(answer, Bootstrapped), answer
-    subprocess.run([answer.python, "-c", "import more, pip"], check=True)
+    assert until(agent)[1] == NeedPip(version, [pip.digest])
+    agent.send(PipWheel(pip.digest))
+    assert agent.expect(BootstrapStep).step == "resolving packages"  # pip runs
 
 
-@pytest.mark.parametrize(
-    ("sent", "digest", "kind", "reason"),
-    [
-        (b"x", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
-        (b"", "0" * 64, Refusal.BUNDLE, "pip arrived damaged"),
-        (b"x", hashlib.sha256(b"x").hexdigest(), Refusal.BUNDLE, "the file that came as pip is not a wheel of pip"),
-    ],
-)
-def test_pip_that_arrives_damaged_is_refused(
-    connect: Connect, bare: str, sent: bytes, digest: str, kind: Refusal, reason: str
-) -> None:
+def test_pip_that_arrives_damaged_is_refused(connect: Connect, bare: str) -> None:
     agent = connect()
-    agent.send(Bootstrap("six", bare))
-    assert isinstance(until(agent)[1], NeedPip)
-    agent.send(PipWheel(digest, len(sent)), sent)
-    _, answer = until(agent)
-    assert isinstance(answer, Refused)
-    assert (answer.kind, answer.reason) == (kind, reason)
-    assert venvs(agent) == set()
+    damaged, other = "pip arrived damaged", "the file that came as pip is not a wheel of pip"
+    for sent, digest, reason in (
+        (b"x", "0" * 64, damaged),
+        (b"", "0" * 64, damaged),
+        (b"x", hashlib.sha256(b"x").hexdigest(), other),
+    ):
+        agent.send(Bootstrap("six", bare))
+        assert isinstance(until(agent)[1], NeedPip)
+        agent.send(PipWheel(digest, len(sent)), sent)
+        _, answer = until(agent)
+        assert isinstance(answer, Refused)
+        assert (answer.kind, answer.reason) == (Refusal.BUNDLE, reason)
+        assert venvs(agent) == set()
 
 
 def test_a_library_without_venv_is_reported(connect: Connect, tmp_path: Path) -> None:
@@ -251,7 +262,7 @@ def test_a_library_without_venv_is_reported(connect: Connect, tmp_path: Path) ->
     assert "apt" not in answer.next_step
 
 
-def test_incomplete_and_old_environments_are_removed_and_those_in_use_are_kept(
+def test_who_waited_for_the_lock_removes_incomplete_and_old_environments_and_keeps_those_in_use(
     connect: Connect, wheels: Path, interpreter: str
 ) -> None:
     wheel(wheels, "adds", "1.0")
@@ -274,9 +285,15 @@ def test_incomplete_and_old_environments_are_removed_and_those_in_use_are_kept(
     (agent.root / "jobs/ended/worker-0/result.json").write_text(json.dumps(result))
     with subprocess.Popen([str(directories["busy"] / "bin" / "python"), "60"], executable="/bin/sleep") as process:
         try:
-            made = done(agent, requirements="adds")
+            with (agent.root / "venvs" / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                agent.send(Bootstrap("adds"))
+                waiting = agent.expect(BootstrapStep)
+            _, made = until(agent)
         finally:
             process.kill()
+    assert (waiting.step, waiting.detail) == ("waiting", "packages are installed for others on this host")
+    assert isinstance(made, Bootstrapped), made
     assert made.made
     assert Path(made.python).parts[-3] == incomplete.name
     assert (incomplete / "ready.json").exists()
@@ -292,24 +309,8 @@ def test_what_was_not_used_for_a_month_goes() -> None:
     assert select_unused(complete[:1], now=45 * day) == []
 
 
-def test_who_comes_second_waits_for_the_first(connect: Connect, wheels: Path) -> None:
-    wheel(wheels, "adds", "1.0")
-    agent = connect(env=pip_environment(wheels))
-    (agent.root / "venvs").mkdir(parents=True)
-    with (agent.root / "venvs" / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        agent.send(Bootstrap("adds"))
-        waiting = agent.expect(BootstrapStep)
-    assert (waiting.step, waiting.detail) == ("waiting", "packages are installed for others on this host")
-    answer = None
-    while not isinstance(answer, Bootstrapped):
-        answer, _ = agent.receive()
-        assert not isinstance(answer, Refused), answer
-
-
 def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path, interpreter: str) -> None:
     wheel(wheels, "adds", "1.0")
-    wheel(wheels, "more", "1.0")
     host = tmp_path / "host"
     agents = [
         Agent(host / f"slot-{slot}", env=pip_environment(wheels), shared=str(host), python=interpreter)
@@ -331,7 +332,7 @@ def test_slots_of_a_host_share_their_packages(tmp_path: Path, wheels: Path, inte
         task.mkdir(parents=True)
         (task / "job.json").write_text(json.dumps({"job": "job", "command": [first.python]}))
         os.utime(made / "ready.json", (1, 1))
-        assert done(agents[0], requirements="more").made
+        assert refused(agents[0], requirements=too_large()).kind is Refusal.DISK  # after the removal of others
         assert made.is_dir()
 
 
@@ -361,8 +362,8 @@ class Slow(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def index(wheels: Path) -> Iterator[tuple[dict[str, str], threading.Event]]:
-    """Return variables for pip with a slow index of the package ``large``, and the event that releases its rest."""
+def index(wheels: Path) -> Iterator[dict[str, str]]:
+    """Return variables for pip with an index that sends only half of the package ``large``."""
     go = threading.Event()
     path = wheel(wheels, "large", "1.0", f"DATA = '{'x' * 3_000_000}'\n")
     kind = type("_", (Slow,), {"wheel": path, "go": go})
@@ -370,13 +371,10 @@ def index(wheels: Path) -> Iterator[tuple[dict[str, str], threading.Event]]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/simple"
-        yield {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": url, "PIP_FIND_LINKS": "", "no_proxy": "*"}, go
+        yield {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": url, "PIP_FIND_LINKS": "", "no_proxy": "*"}
         go.set()
         server.shutdown()
         thread.join()
-
-
-Index = tuple[dict[str, str], threading.Event]
 
 
 def downloading(agent: Agent) -> BootstrapStep:
@@ -387,25 +385,14 @@ def downloading(agent: Agent) -> BootstrapStep:
             return step
 
 
-def test_a_download_reports_its_bytes(connect: Connect, index: Index) -> None:
-    env, go = index
-    agent = connect(env=env)
+def test_a_download_reports_its_bytes_and_ends_if_the_client_disconnects(
+    connect: Connect, index: dict[str, str]
+) -> None:
+    agent = connect(env=index)
     agent.send(Bootstrap("large"))
     step = downloading(agent)
     assert step.detail == "large-1.0-py3-none-any.whl"
     assert 0 < step.part < step.whole == 3_000_000
-    go.set()
-    answer = None
-    while not isinstance(answer, Bootstrapped):
-        answer, _ = agent.receive()
-        assert not isinstance(answer, Refused), answer
-
-
-def test_a_client_that_goes_ends_pip_and_leaves_nothing(connect: Connect, index: Index) -> None:
-    env, _ = index
-    agent = connect(env=env)
-    agent.send(Bootstrap("large"))
-    downloading(agent)
     mark = str(agent.root / "venvs").encode()
     (pip,) = [
         int(path.parent.name)
@@ -424,9 +411,8 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index) -> None:
-    env, _ = index
-    agent = connect(env=env)
+def test_something_else_in_the_middle_is_refused(connect: Connect, index: dict[str, str]) -> None:
+    agent = connect(env=index)
     agent.send(Bootstrap("large"))
     downloading(agent)
     agent.send(Inspect())
@@ -439,9 +425,7 @@ def test_something_else_in_the_middle_is_refused(connect: Connect, index: Index)
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_comes(connect: Connect) -> None:
     agent = connect()
-    free = os.statvfs("/").f_bavail * os.statvfs("/").f_frsize
-    enough = -(-free // estimate_size("torch"))
-    answer = refused(agent, requirements="\n".join(f"torch=={n}" for n in range(enough + 1)))
+    answer = refused(agent, requirements=too_large())
     assert answer.kind is Refusal.DISK
     assert answer.reason.startswith(f"no space left on this host: {agent.root}/venvs has ")
     assert ", and the packages need about " in answer.reason
