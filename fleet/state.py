@@ -303,6 +303,12 @@ class FleetDirectory:
                 next_steps=[Step("down", fleet=self.path.name)],
             ) from error
 
+    def recorded_jobs(self) -> list[str]:
+        """Return the jobs of which results or logs were on this computer, the newest first."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted((entry.name for entry in (self.path / "results").iterdir()), reverse=True)
+        return []
+
     def on_this_computer(self, job: str) -> OnThisComputer:
         """Return the results of `job` on this computer."""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from fleet.cli import demo
-from fleet.cli.application import Grouped, WithJobs, app, root_command
+from fleet.cli.application import Grouped, WithJobs, app, register, root_command
 from fleet.cli.failures import (
     explain_usage_error,
     is_json_requested,
@@ -24,7 +24,6 @@ from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
-    CommandEnded,
     CommandFailed,
     open_sink,
 )
@@ -37,30 +36,35 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "run"]
 
-_COMMANDS: tuple[tuple[Callable[..., None], type[TyperCommand] | None], ...] = (
-    (up.up, WithProviders),
-    (train.train, WithProgram),
-    (check.check, WithTrial),
-    (logs.logs, None),
-    (pull.pull, WithJobs),
-    (jobs.jobs, WithJobs),
-    (status.status, None),
-    (ssh.ssh, ssh.WithJob),
-    (ssh_config.ssh_config, None),
-    (inventory.inventory, None),
-    (stop.stop, WithJobs),
-    (down.down, None),
-    (extend.extend, None),
-    (gc.gc, WithScopes),
-    (doctor.doctor, WithScopes),
-    (lint.lint, None),
-    (agent.agent, Grouped),
-    (demo.demo, None),
-)
-"""Commands in the order of the help, and the classes of those that are more than Typer's own."""
+_COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] | None]]] = {
+    "Start": ((demo.demo, None), (doctor.doctor, WithScopes)),
+    "Fleets": (
+        (up.up, WithProviders),
+        (status.status, None),
+        (extend.extend, None),
+        (down.down, None),
+        (gc.gc, WithScopes),
+    ),
+    "Hosts": (
+        (ssh.ssh, ssh.WithJob),
+        (ssh_config.ssh_config, None),
+        (inventory.inventory, None),
+    ),
+    "Jobs": (
+        (lint.lint, None),
+        (check.check, WithTrial),
+        (train.train, WithProgram),
+        (logs.logs, None),
+        (stop.stop, WithJobs),
+        (agent.agent, Grouped),
+    ),
+    "Results": ((jobs.jobs, WithJobs), (pull.pull, WithJobs)),
+}
+"""Commands by group in the order of use, and the classes of those that are more than Typer's own."""
 
-for _command, _class in _COMMANDS:
-    app.command(cls=_class)(_command)
+for _panel, _group in _COMMANDS.items():
+    for _command, _class in _group:
+        register(_panel, _command, _class)
 
 
 def _print_version(is_set: bool) -> None:
@@ -74,7 +78,7 @@ def _print_version(is_set: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass
@@ -96,8 +100,6 @@ def run(arguments: list[str]) -> int:
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")
-    except CommandEnded as ended:
-        return ended.code
     except CommandFailed as failed:
         failure, sink, fleet = failed.error, failed.sink, failed.fleet
     except FleetError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import typer
@@ -10,8 +12,29 @@ from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
 
+_EXAMPLES = "\n\nExamples:\n"
+
+
+class CommandGroups(TyperGroup):
+    """The program, whose help lists its commands in groups, each under the panel of the command."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write one section for each panel."""
+        commands = [self.commands[name] for name in self.list_commands(ctx)]
+        width = max(len(command.name or "") for command in commands)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for command in commands:
+            summary = command.get_short_help_str(formatter.width)
+            panel = str(getattr(command, "rich_help_panel", "Commands"))
+            sections.setdefault(panel, []).append(((command.name or "").ljust(width), summary))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 app = typer.Typer(
     name="fleet",
+    cls=CommandGroups,
     help="Run a TensorFlow training script as a multi-worker job over plain SSH.",
     rich_markup_mode=None,
     add_completion=True,
@@ -20,6 +43,18 @@ app = typer.Typer(
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
     "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
 )
+
+
+def register(panel: str, command: Callable[..., None], kind: type[TyperCommand] | None = None) -> None:
+    """Add a command to the program.
+
+    Args:
+        panel: Its group in the help.
+        command: Its docstring is its help; lines after ``Examples:`` are not wrapped.
+        kind: Its class; None: Typer's own.
+    """
+    help_text = inspect.getdoc(command) or ""
+    app.command(cls=kind, help=help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}"), rich_help_panel=panel)(command)
 
 
 @functools.cache

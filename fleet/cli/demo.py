@@ -15,6 +15,10 @@ def demo(
     """Run a complete example on this computer.
 
     Starts two workers, trains a small model on them, pulls its results, and deletes the workers.
+
+    Examples:
+      fleet demo
+      fleet demo --workers 4
     """
     from fleet.commands import demo as verb
 

@@ -11,26 +11,56 @@ from fleet.steps import Step
 
 _WITH_SCRIPT = ("train", "check", "agent")
 _CLOSE = 0.75  # of difflib: trani is train, but exec is not extend
-_HABITS = {  # words of other tools
+_COMMAND_HABITS = {  # words of other tools
+    "apply": "up",
     "attach": "logs -f",
     "cancel": "stop",
+    "cp": "pull",
     "create": "up",
     "delete": "down",
+    "deploy": "up",
+    "describe": "status",
     "destroy": "down",
+    "download": "pull",
+    "fetch": "pull",
+    "get": "pull",
     "help": "--help",
+    "history": "jobs",
+    "info": "status",
     "init": "up",
     "kill": "stop",
     "launch": "up",
     "list": "status",
     "log": "logs",
     "ls": "status",
+    "prune": "jobs --prune",
     "ps": "status",
+    "queue": "jobs",
+    "results": "jobs",
     "rm": "down",
     "run": "train",
     "start": "up",
     "submit": "train",
     "tail": "logs -f",
+    "teardown": "down",
+    "terminate": "down",
+    "top": "status",
     "version": "--version",
+}
+_OPTION_HABITS = {  # options of other tools
+    "--accelerator": "--gpu",
+    "--accelerators": "--gpu",
+    "--background": "--detach",
+    "--count": "--workers",
+    "--dest": "--to",
+    "--force": "--yes",
+    "--num-nodes": "--workers",
+    "--num-workers": "--workers",
+    "--nodes": "--workers",
+    "--replicas": "--workers",
+    "--scale": "--workers",
+    "--tail": "--lines",
+    "-n": "--workers",
 }
 
 
@@ -41,7 +71,7 @@ def explain_unknown_command(name: str, commands: Collection[str]) -> UsageError:
         name: The word that was typed.
         commands: Existing commands.
     """
-    meant = _HABITS.get(name.lower()) or next(iter(get_close_matches(name, commands, n=1, cutoff=_CLOSE)), "")
+    meant = _COMMAND_HABITS.get(name.lower()) or next(iter(get_close_matches(name, commands, n=1, cutoff=_CLOSE)), "")
     hint = f"did you mean fleet {meant}?" if meant else ""
     if meant.startswith("-"):
         step = Step(meant)
@@ -63,7 +93,9 @@ def explain_unknown_option(name: str, typed: CommandLine, takers: Mapping[str, C
     command = typed.command
     hints: list[str] = []
     steps: list[Step] = []
-    close = next(iter(get_close_matches(name, takers.get(command, ()), n=1, cutoff=_CLOSE)), "")
+    options = takers.get(command, ())
+    habit = _OPTION_HABITS.get(name, "")
+    close = habit if habit in options else next(iter(get_close_matches(name, options, n=1, cutoff=_CLOSE)), "")
     if close:
         hints.append(f"did you mean {close}?")
         words = tuple(_rename(word, name, close) for word in typed.words)

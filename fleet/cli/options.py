@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
 from provision.durations import seconds
 from train.agent.protocol.records import RestartPolicy
@@ -96,7 +97,7 @@ def select_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-Fleet = Annotated[str, option("--fleet", "Fleet name.", "NAME", envvar=NAME_VARIABLE)]
+Fleet = Annotated[str, option("--fleet", "Fleet name.", "NAME", envvar=NAME_VARIABLE, autocompletion=complete_fleet)]
 OutputOption = Annotated[
     Output,
     option(
@@ -106,10 +107,15 @@ OutputOption = Annotated[
     ),
 ]
 Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
-Worker = Annotated[str, option("--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", default="all")]
+Worker = Annotated[
+    str,
+    option(
+        "--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", default="all", autocompletion=complete_worker
+    ),
+]
 JOB_HELP = "Job: its ID or the first characters of it, its name, or -1 for the latest, -2 for the one before."
-JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]")]
-JobOption = Annotated[str, option("--job", JOB_HELP, "JOB", default="the latest job")]
+JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]", autocompletion=complete_job)]
+JobOption = Annotated[str, option("--job", JOB_HELP, "JOB", default="the latest job", autocompletion=complete_job)]
 Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
 Restarts = Annotated[
     int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)

@@ -21,7 +21,12 @@ def doctor(
     ] = None,
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Diagnose missing prerequisites and how to fix them."""
+    """Diagnose missing prerequisites and how to fix them.
+
+    Examples:
+      fleet doctor
+      fleet doctor --provider gce --project my-project
+    """
     from fleet.commands.fleets import doctor as verb
     from fleet.fleets.resolution import resolve_provider
     from fleet.settings import Settings

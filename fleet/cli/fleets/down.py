@@ -15,6 +15,10 @@ def down(
 
     Asks first if a job is running, or if results are not on this computer. Existing hosts are released without any
     files of fleet.
+
+    Examples:
+      fleet down
+      fleet down --fleet vision --yes
     """
     from fleet.commands.fleets import down as verb
 

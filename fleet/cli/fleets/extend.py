@@ -17,6 +17,10 @@ def extend(
     """Change the lifetime of a cloud fleet.
 
     Compute Engine deletes the instances TIME from now. They may have to be stopped and started for the change.
+
+    Examples:
+      fleet extend 4h
+      fleet extend 1d --fleet vision --yes
     """
     from fleet.commands.fleets import extend as verb
 

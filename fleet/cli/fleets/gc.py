@@ -22,6 +22,10 @@ def gc(
 
     Asks first; by default only resources that were created from this computer. Fleets of another state directory
     count as orphaned. Searches this computer and all known projects, or only the one that --project names.
+
+    Examples:
+      fleet gc
+      fleet gc --project my-project --all
     """
     from fleet.commands.fleets import gc as verb
     from fleet.settings import Settings

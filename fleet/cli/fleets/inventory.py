@@ -12,7 +12,12 @@ def inventory(
     form: Annotated[Literal["ansible", "ssh-config", "json"], option("--format", "Output format.")] = "ansible",
     fleet: Fleet = "",
 ) -> None:
-    """Export the hosts of a fleet for other programs."""
+    """Export the hosts of a fleet for other programs.
+
+    Examples:
+      fleet inventory > hosts.yaml
+      fleet inventory --format ssh-config
+    """
     from fleet.commands.fleets import inventory as verb
 
     request = verb.InventoryRequest(fleet=resolve_fleet(fleet), form=form)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fleet.cli.completion import complete_worker
 from fleet.cli.options import Fleet, Output, argument, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
@@ -40,7 +41,12 @@ def fill_in_job(words: list[str]) -> list[str]:
 def ssh(
     ctx: typer.Context,
     worker: Annotated[
-        str, argument("[WORKER]", "Host: 1 or worker-1; with --job a task.  [default: the first]")
+        str,
+        argument(
+            "[WORKER]",
+            "Host: 1 or worker-1; with --job a task.  [default: the first]",
+            autocompletion=complete_worker,
+        ),
     ] = "",
     command: Annotated[list[str] | None, argument("-- CMD", "Command to run instead of a shell.")] = None,
     job: Annotated[
@@ -57,6 +63,10 @@ def ssh(
     """Open a shell on a host, or run one command.
 
     Passes the size of the terminal, all keys, and the exit code. ~. at the start of a line ends the session.
+
+    Examples:
+      fleet ssh worker-1
+      fleet ssh 0 --job -- ls checkpoints
     """
     from fleet.commands.fleets import ssh as verb
 

@@ -20,6 +20,10 @@ def ssh_config(
     """Let ssh and editors reach hosts by name: ssh NAME-worker-1.
 
     Without options, prints the configuration of a fleet. The names follow every change of a fleet until fleet down.
+
+    Examples:
+      fleet ssh-config --install
+      fleet ssh-config --remove
     """
     name = resolve_fleet(fleet)
     if install and remove:

@@ -13,7 +13,12 @@ def status(
     fleet: Annotated[str, option("--fleet", "Show only this fleet.", "NAME", envvar=NAME_VARIABLE)] = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Show fleets, hosts, and running jobs."""
+    """Show fleets, hosts, and running jobs.
+
+    Examples:
+      fleet status
+      fleet status --fleet vision -o json
+    """
     from fleet.commands.fleets import status as verb
     from fleet.console.status_table import print_status
 

@@ -51,6 +51,11 @@ def up(
 
     Uses this computer, unless the options or fleet.toml select an inventory, a GPU, a machine type, a zone, Spot VMs,
     or a project. Shows the price and asks before it spends money.
+
+    Examples:
+      fleet up --workers 4
+      fleet up --workers 2 --gpu t4
+      fleet up --inventory hosts.ini
     """
     from fleet.commands.fleets import up as verb
     from fleet.fleets.resolution import UpRequest

@@ -77,6 +77,10 @@ def agent(
 
     Start it once per node with srun, pbsdsh, or mpiexec, e.g. srun fleet agent task.py. The processes find each other
     and run SCRIPT together, in its directory. Rank 0 reports the result.
+
+    Examples:
+      srun fleet agent task.py
+      mpiexec -n 4 fleet agent task.py -- --epochs 5
     """
     from fleet.commands.jobs import agent as verb
     from fleet.jobs.environment import environment

@@ -30,6 +30,10 @@ def check(
 
     Shows versions, GPUs, and disks of all hosts, whether they match, and which imports are missing. Runs SCRIPT only
     with --local-first. Exit code 14 if a host is not ready.
+
+    Examples:
+      fleet check
+      fleet check task.py --local-first
     """
     from fleet.commands.jobs import check as verb
 

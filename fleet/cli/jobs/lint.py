@@ -21,6 +21,10 @@ def lint(
     """Find distributed-training bugs in SCRIPT without running it.
 
     Reads SCRIPT and the local modules that it imports; executes nothing. Warnings and hints leave the exit code 0.
+
+    Examples:
+      fleet lint task.py
+      fleet lint task.py --workers 4 --gpus 2
     """
     from fleet.commands.jobs import lint as verb
 

@@ -20,6 +20,10 @@ def logs(
 
     Shows each byte that the workers wrote. The output of a single worker is not prefixed. Exits with the exit code of
     the job.
+
+    Examples:
+      fleet logs --follow
+      fleet logs --lines 20 --worker 1
     """
     from fleet.commands.jobs import logs as verb
 

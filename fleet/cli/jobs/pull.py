@@ -19,6 +19,10 @@ def pull(
 
     Copies model, checkpoints, logs, and the files that the job wrote or changed. Verifies their SHA-256, and skips
     what is already there. An interrupted pull continues when it is repeated.
+
+    Examples:
+      fleet pull
+      fleet pull --to results/baseline --worker all
     """
     from fleet.commands.jobs import pull as verb
 

@@ -13,7 +13,12 @@ def stop(
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Stop the running job; keep the fleet."""
+    """Stop the running job; keep the fleet.
+
+    Examples:
+      fleet stop
+      fleet stop --grace 60s
+    """
     from fleet.commands.jobs import stop as verb
 
     request = verb.StopRequest(fleet=resolve_fleet(fleet), job=job, grace_s=grace)

@@ -127,6 +127,11 @@ def train(
 
     Uploads the script's directory, starts every worker with its TF_CONFIG, and streams the logs. Ctrl-C detaches; the
     job keeps running. Use -m MODULE for a module, or give any command after --.
+
+    Examples:
+      fleet train task.py -- --epochs 5
+      fleet train -m trainer.task --restarts 3
+      fleet train --detach -- ./run.sh --fast
     """
     from fleet.commands.jobs import train as verb
     from fleet.jobs.policy import replication

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import typer
 
 from fleet.cli import app as cli
 from fleet.cli import failures, runtime
+from fleet.cli.application import root_command
 from fleet.commands.fleets import up
 from fleet.commands.jobs.agent import AgentRequest
 from fleet.commands.jobs.train import TrainRequest
@@ -61,16 +63,29 @@ def test_json_is_seen_before_the_command_line_is_parsed(arguments: list[str], wa
 
 
 def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("fleet 0.")
+    for option in ("--version", "-V"):
+        assert cli.run([option]) == 0
+        assert capsys.readouterr().out.startswith("fleet 0.")
     assert cli.run(["train", "--help"]) == 0
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run([])
     output = capsys.readouterr()
-    assert "Commands:" in output.out
+    assert "Jobs:" in output.out
     assert code == 0
+
+
+def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
+    for name, command in root_command().commands.items():
+        assert getattr(command, "rich_help_panel", None) in ("Start", "Fleets", "Hosts", "Jobs", "Results"), name
+        examples = (command.help or "").partition("\b\nExamples:\n")[2].splitlines()
+        assert 2 <= len(examples) <= 3, name
+        for example in examples:
+            words = shlex.split(example.partition(" > ")[0])
+            at = words.index("fleet")  # after srun or mpiexec
+            assert words[at + 1] == name
+            command.make_context(name, words[at + 2 :])
 
 
 # --- next steps ---

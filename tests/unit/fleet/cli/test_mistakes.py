@@ -59,7 +59,16 @@ def test_a_misspelled_option_is_offered_both_ways(capsys: pytest.CaptureFixture[
 
 def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpu is an option of fleet up" in error_lines(capsys, "train", "task.py", "--gpu", "t4")[1]
-    assert error_lines(capsys, "up", "-n", "3")[1:] == ["next:  fleet up --help"]
+    assert error_lines(capsys, "down", "-n", "3")[1:] == ["next:  fleet down --help"]
+
+
+def test_an_option_of_other_tools_is_translated(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, meant, command in (
+        ("up -n 3 --gpu t4", "--workers", "fleet up --workers 3 --gpu t4"),
+        ("logs --tail 5", "--lines", "fleet logs --lines 5"),
+        ("down --force", "--yes", "fleet down --yes"),
+    ):
+        assert error_lines(capsys, *typed.split())[1:] == [f"hint:  did you mean {meant}?", f"next:  {command}"]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,7 @@ def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str
         ("exec", ["next:  fleet --help"]),
         ("trian", ["hint:  did you mean fleet train?", "next:  fleet train --help"]),
         ("ps", ["hint:  did you mean fleet status?", "next:  fleet status --help"]),
+        ("destroy", ["hint:  did you mean fleet down?", "next:  fleet down --help"]),
         ("attach", ["hint:  did you mean fleet logs -f?", "next:  fleet logs --help"]),
         ("version", ["hint:  did you mean fleet --version?", "next:  fleet --version"]),
     ],

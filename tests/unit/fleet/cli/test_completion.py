@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from fleet.cli.application import root_command
+from fleet.cli.completion import complete_fleet, complete_job, complete_worker
+from fleet.state import FleetRecord, Store
+from provision.model import FleetSpec, Host
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Two fleets; the workers of the second have run three jobs."""
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
+    store = Store(tmp_path)
+    for name in ("default", "vision"):
+        store.fleet(name).create()
+    hosts = tuple(Host(f"worker-{index}", "127.0.0.1", 22, "root", "", "", "") for index in range(2))
+    spec = FleetSpec(name="vision", workers=2, provider="local")
+    store.fleet("vision").write(FleetRecord(spec, 0.0, hosts, last_job="20260103-c", last_script="task.py"))
+    for job in ("20260101-a", "20260102-b", "20260103-c"):
+        store.fleet("vision").note_results(job, log_shown=True)
+    return store
+
+
+def typed(fleet: str) -> typer.Context:
+    context = typer.Context(root_command().commands["logs"])
+    context.params["fleet"] = fleet
+    return context
+
+
+@pytest.mark.usefixtures("store")
+def test_values_come_from_this_computer() -> None:
+    context = typed("vision")
+    assert complete_fleet("v") == ["vision"]
+    assert complete_worker(context, "worker") == ["worker-0", "worker-1"]
+    assert complete_job(context, "2026") == [("20260103-c", "task.py"), ("20260102-b", ""), ("20260101-a", "")]
+    assert complete_job(context, "20260101") == [("20260101-a", "")]
+
+
+def test_a_fleet_without_a_readable_record_completes_nothing(store: Store) -> None:
+    (store.fleet("default").path / "fleet.json").write_text("{")
+    context = typed("default")
+    assert complete_worker(context, "") == []
+    assert complete_job(context, "") == []
