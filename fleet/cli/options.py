@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any
 
@@ -51,6 +54,22 @@ def parse_duration(given: str | float) -> float:
         return seconds(str(given))  # a default comes as the number that it is
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def parse_since(given: str | float) -> float:
+    """Return a time in seconds since the epoch: a duration before now, or a time in the local time zone."""
+    text = str(given).strip()
+    try:
+        return max(time.time() - seconds(text), 1.0)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(re.sub(r"[Zz]$", "+00:00", text)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(
+            f"{text!r} is neither a duration such as 10m nor a time such as 2026-11-22T19:30"
+        ) from None
+    return max(at, 1.0)
 
 
 def split_commas(given: list[str] | None) -> tuple[str, ...] | None:

@@ -103,7 +103,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     )
 
 
-def open_sink(output: Output, *, prefix: bool = True) -> Sink:
+def open_sink(output: Output, *, prefix: bool = True, startup: bool = False) -> Sink:
     """Return the sink that prints the events of a command."""
     from fleet.console import make_sink
 
@@ -112,6 +112,7 @@ def open_sink(output: Output, *, prefix: bool = True) -> Sink:
         stdout=sys.stdout,
         stderr=sys.stderr,
         prefix=prefix,
+        startup=startup,
         hint="Ctrl-C detaches; the job keeps running",
     )
 
@@ -141,10 +142,16 @@ def resolve_fleet(given: str) -> str:
 
 
 def run_command(
-    fleet: str, output: Output, command: Callable[[Sink], object], *, prefix: bool = True, live: bool = True
+    fleet: str,
+    output: Output,
+    command: Callable[[Sink], object],
+    *,
+    prefix: bool = True,
+    startup: bool = False,
+    live: bool = True,
 ) -> None:
     """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
-    inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix)
+    inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix, startup=startup)
     sink = CommandSink(inner)
     try:
         with failures_of(fleet, inner):

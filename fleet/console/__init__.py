@@ -20,6 +20,7 @@ def make_sink(
     stdout: TextIO,
     stderr: TextIO,
     prefix: bool = True,
+    startup: bool = False,
     hint: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Sink:
@@ -31,6 +32,7 @@ def make_sink(
         stderr: Takes messages, if the log is written to `stdout` as lines.
         prefix: Whether lines of the log start with their task; without it and without a terminal, they are passed
             on byte for byte.
+        startup: Whether the live console shows TensorFlow's startup messages.
         hint: How to leave the live console, for its last line.
         environ: Environment: TERM and NO_COLOR count.
     """
@@ -41,7 +43,7 @@ def make_sink(
     if output == "auto" and is_smart(stdout, environ):
         from fleet.console.live import LiveSink
 
-        return LiveSink(stdout, prefix=prefix, hint=hint)
+        return LiveSink(stdout, prefix=prefix, startup=startup, hint=hint)
     from fleet.console.lines import LinesSink
 
     return LinesSink(

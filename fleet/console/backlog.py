@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from fleet.console.log_lines import LogText, is_startup_line
+from fleet.console.log_lines import LogText
 from fleet.events import LogChunk
+from fleet.jobs.log_view import is_startup_line
 
 _BYTES_MAX = 8 * 1024 * 1024  # waiting to be shown: a terminal may be stopped with Ctrl-S
 _KEPT_LINES = 20  # of each task, when most are left out: a flood often ends with the reason for it
@@ -28,12 +29,16 @@ class Batch:
 class Backlog:
     """Collect output of all tasks.
 
+    Args:
+        startup: Keep TensorFlow's startup messages.
+
     Attributes:
-        hidden: Lines of start-up chatter that were left out.
+        hidden: Number of startup messages that were left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, startup: bool = False) -> None:
         self.hidden = 0
+        self._startup = startup
         self._texts: dict[str, LogText] = {}
         self._last: dict[
             str, tuple[int, bool]
@@ -66,7 +71,7 @@ class Backlog:
         shown: list[tuple[str, str]] = []
         for task, data, _ in self._chunks:
             for line in self._text(task).feed(data):
-                if is_startup_line(line):
+                if self._hides(line):
                     self.hidden += 1
                 else:
                     shown.append((task, line))
@@ -78,7 +83,10 @@ class Backlog:
     def finish(self) -> Batch:
         """Return the unfinished lines of all tasks at the end of the output."""
         ends = ((task, line) for task, text in self._texts.items() for line in text.finish())
-        return Batch(tuple((task, line) for task, line in ends if not is_startup_line(line)))
+        return Batch(tuple((task, line) for task, line in ends if not self._hides(line)))
+
+    def _hides(self, line: str) -> bool:
+        return not self._startup and is_startup_line(line)
 
     def bars(self) -> dict[str, str]:
         """Progress bars that tasks are drawing, by name of the task."""

@@ -83,6 +83,7 @@ class LiveSink:
         out: TextIO,
         *,
         prefix: bool = True,
+        startup: bool = False,
         console: Console | None = None,
         clock: Callable[[], float] = time.time,
         hint: str = "",
@@ -92,6 +93,7 @@ class LiveSink:
         Args:
             out: A terminal.
             prefix: True if lines of the log start with their task.
+            startup: True if TensorFlow's startup messages are shown.
             console: Where to draw, instead of `out`.
             clock: Seconds since the epoch.
             hint: Text of the last line while a job runs, such as how to detach.
@@ -108,7 +110,7 @@ class LiveSink:
         self._clock = clock
         self._lock = threading.Lock()  # guards what follows
         self._view = View()
-        self._backlog = Backlog()
+        self._backlog = Backlog(startup=startup)
         self._messages: list[tuple[float, str]] = []  # time, message
         self._reporter = Reporter()
         self._dirty = False

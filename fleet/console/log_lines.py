@@ -25,30 +25,6 @@ _SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
 _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _ERASURE = re.compile(r"([^\x08]*)(\x08*)")
 
-_STARTUP = re.compile(
-    # Written in C++: I0000 00:00:1700000000.000000 123 file.cc:1] text. The same from Python is the script's own.
-    r"I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w/.-]+\.(?:cc|h):\d+\] "
-    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|xla|tsl)/"  # TensorFlow up to 2.20
-    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
-    r"|/job:\w+/replica:\d+/task:\d+$"  # the rest of a list of tasks
-    r"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags"
-    r"|.*Unable to register cu\w+ factory: Attempting to register factory"
-    r"|.*computation placer already registered"
-    r"|.*failed call to cuInit: .*\(303\)"  # no driver at all: a host without a GPU
-    r"|.*Could not find cuda drivers on your machine"
-    r"|.*oneDNN custom operations are on\."
-    r"|.*GeneratorDatasetOp::Dataset will not be optimized"
-    r"|.*Memory patch applied: M_TRIM_THRESHOLD"
-)
-
-
-def is_startup_line(line: str) -> bool:
-    """Return True if `line` is TensorFlow's startup output or a message of level INFO.
-
-    For the live display only; the log keeps every line.
-    """
-    return _STARTUP.match(line) is not None
-
 
 def clean(text: str) -> str:
     """Return untrusted `text` as one line without control characters, and without colors."""

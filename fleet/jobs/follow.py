@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, Note, Sink
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
 from fleet.jobs.evidence import Evidence, first_cause
+from fleet.jobs.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
 from fleet.remote.cursor import Position
@@ -25,6 +26,7 @@ from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (
     AttemptEnded,
+    Beat,
     Follow,
     HangInspection,
     JobResult,
@@ -63,7 +65,7 @@ class Followed:
         members: All slots of the job, with their tasks of the first attempt.
         tasks: The current task of each slot, if it differs from that in `members`.
         attempts: Largest number of attempts; 0: no limit.
-        lines: Number of lines at the end of each log of the newest attempt; None: all lines of all attempts.
+        selection: The part of the output to show.
         follow: Follow until the job ends.
         logs: Send the logs.
         repairer: Replaces lost hosts; None: they are not replaced.
@@ -79,7 +81,7 @@ class Followed:
     members: tuple[Member, ...] = ()
     tasks: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 1
-    lines: int | None = None
+    selection: Selection = EVERYTHING
     follow: bool = True
     logs: bool = True
     repairer: Repairer | None = None
@@ -89,8 +91,8 @@ class Followed:
 
     @property
     def whole(self) -> bool:
-        """Return whether the logs of all tasks are followed from their beginning."""
-        return self.logs and self.lines is None and len(self.clients) == len(self.members)
+        """Return whether the logs of all tasks are read from their beginning."""
+        return self.logs and self.selection.reads_all and len(self.clients) == len(self.members)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def open_follower(followed: Followed) -> Follower:
     """Return a follower of all hosts of the job."""
     from fleet.remote.ssh.transport import open_agent
 
-    tail = -1 if followed.lines is None else followed.lines
+    selection = followed.selection
     clients = {client.host.name: client for client in followed.clients}
     requests = [
         (
@@ -118,8 +120,9 @@ def open_follower(followed: Followed) -> Follower:
             Follow(
                 followed.job,
                 host.name,
-                tail_lines=tail,
-                attempt=1 if followed.lines is None else 0,
+                tail_lines=selection.tail_lines,
+                attempt=1 if selection.lines is None else 0,
+                since=selection.since,
                 logs=followed.logs,
                 follow=followed.follow,
             ),
@@ -175,6 +178,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                     break
                 if followed.unread():
                     return _unread(followed)
+            reporter.end_log()
             reporter.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
         raise detached(followed.job) from None
@@ -224,6 +228,8 @@ class _Reporter:
         self._ended: dict[int, _Ends] = {}  # attempts that were reported as failed
         self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
         self._away: dict[str, object] = {}  # hosts from which no report is expected at present
+        self._view = LogView(followed.selection)
+        self._behind = {host.name for host in (*(client.host for client in followed.clients), *followed.lost)}
 
     def add(self, item: Item) -> None:
         """Add the next item."""
@@ -241,6 +247,10 @@ class _Reporter:
             self._evidence.add(record, item.payload)
             for note in self._restarts.add(record):
                 self._sink.emit(note)
+        if isinstance(record, (Beat, JobResult, ConnectionLost)) and item.host in self._behind:
+            self._behind.discard(item.host)
+            if not self._behind:  # what comes now is new
+                self._show(self._view.release())
         if self._followed.repairer is not None:
             _hint(self._followed.repairer, item.host, record)
         self._diagnose_complete_attempts()
@@ -267,8 +277,10 @@ class _Reporter:
     def _emit(self, host: str, record: Reported, payload: bytes) -> None:
         if isinstance(record, TaskState):
             self._tasks[host] = record.task
+            if record.phase is Phase.EXITED:
+                self._show(self._view.end(record.slot))
         if isinstance(record, Log):
-            self._sink.emit(log_chunk(record, payload))
+            self._show(self._view.add(log_chunk(record, payload)))
         elif isinstance(record, (TaskState, HangInspection, Progress, Usage)):
             self._sink.emit(publish(record))
         elif isinstance(record, Note):
@@ -280,6 +292,20 @@ class _Reporter:
         elif isinstance(record, ConnectionRestored):
             self._away.pop(host, None)
             self._sink.emit(record)
+
+    def _show(self, chunks: Iterable[LogChunk]) -> None:
+        for chunk in chunks:
+            self._sink.emit(chunk)
+
+    def end_log(self) -> None:
+        """Emit the rest of the output, and report what was left out."""
+        self._show(self._view.finish())
+        selection = self._followed.selection
+        if selection.pattern is not None and not self._view.shown:
+            self._sink.emit(Note(f"no line matches {selection.pattern.pattern!r}"))
+        if self._view.hidden and selection.lines is None:
+            lines = counted(self._view.hidden, "TensorFlow startup line")
+            self._sink.emit(Note(f"{lines} hidden; --raw shows everything"))
 
     def _diagnose_complete_attempts(self) -> None:
         now = time.monotonic() if self._open else 0.0

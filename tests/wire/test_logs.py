@@ -10,16 +10,21 @@ from tests.program import CommandResult, Program
 
 pytestmark = pytest.mark.wire
 
-# The ranks take turns: each waits for the file that the other creates after its line.
+STARTUP = "rebuild TensorFlow"
+
+# The ranks take turns: each waits for the file that the other creates after the agent has stored its line.
 TURNS = """
 import os, pathlib, sys, time
+print("To enable the following instructions: AVX2,",
+    "rebuild TensorFlow with the appropriate compiler flags.", flush=True)
 rank, turns = int(os.environ["FLEET_RANK"]), pathlib.Path(sys.argv[1])
 for number in range(rank, 12, 2):
     while number and not (turns / str(number - 1)).exists():
         time.sleep(0.005)
     time.sleep(0.02)  # more than the resolution of the times
     print("line", number, flush=True)
-    time.sleep(0.02)
+    while f"line {number}\\n" not in pathlib.Path("../attempt-1/log").read_text():
+        time.sleep(0.005)
     (turns / str(number)).touch()
 """
 
@@ -33,5 +38,23 @@ def test_the_log_is_in_the_order_of_time(pair: Program, tmp_path: Path) -> None:
     (tmp_path / "turns").mkdir()
     expected = [f"worker-{number % 2} | line {number}" for number in range(12)]
     assert sorted(lines(pair.run("train", "task.py", "--", str(tmp_path / "turns")))) == sorted(expected)
-    assert lines(pair.run("logs")) == expected
-    assert lines(pair.run("logs", "-f")) == expected
+    plain = pair.run("logs")
+    assert lines(plain) == expected
+    assert STARTUP not in plain.text
+    assert "2 TensorFlow startup lines hidden" in plain.err
+    raw = pair.run("logs", "-f", "--raw", "--timestamps")
+    assert raw.text.count(STARTUP) == 2
+    stamped = [line.split(" ") for line in raw.text.splitlines() if "Z line" in line]
+    assert [" ".join([task, bar, *words]) for task, bar, _, *words in stamped] == expected
+    times = [time for _, _, time, *_ in stamped]
+    assert times == sorted(times)
+    assert lines(pair.run("logs", "-n", "3")) == expected[-3:]
+    assert lines(pair.run("logs", "-f", "-n", "3", "--grep", "[13579]$")) == expected[7::2]
+    assert lines(pair.run("logs", "--since", times[4])) == expected[4:]
+    assert pair.run("logs", "--since", times[4], "--worker", "1", "--raw").text == "line 5\nline 7\nline 9\nline 11\n"
+    assert "no line matches 'nothing'" in pair.run("logs", "--grep", "nothing").err
+    chunks = [event for event in pair.run("logs", "-n", "4", "-o", "json").events if event["event"] == "log_chunk"]
+    assert [chunk["text"] for chunk in chunks] == [f"line {number}\n" for number in range(8, 12)]
+    assert [chunk["at"] for chunk in chunks] == sorted(chunk["at"] for chunk in chunks)
+    assert "regular expression" in pair.run("logs", "--grep", "(", code=2).err
+    assert "10m" in pair.run("logs", "--since", "yesterday", code=2).err

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from fleet.cli.options import Fleet, JobOption, Output, OutputOption, Worker, option
+import typer
+
+from fleet.cli.options import Fleet, JobOption, Output, OutputOption, Worker, option, parse_since
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
+def _parse_pattern(text: str) -> re.Pattern[str]:
+    """Return a regular expression."""
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise typer.BadParameter(f"{text!r} is not a regular expression: {error}") from None
+
+
 def logs(
-    follow: Annotated[bool, option("--follow", "Follow until the job ends.", short="-f")] = False,
-    lines: Annotated[int | None, option("--lines", "Show only the last N lines.", "N", short="-n", min=0)] = None,
+    follow: Annotated[bool, option("--follow/--no-follow", "Follow until the job ends.", short="-f")] = False,
+    lines: Annotated[
+        int | None, option("--lines", "Show only the last N lines of the newest attempt.", "N", short="-n", min=0)
+    ] = None,
+    since: Annotated[
+        float | None,
+        option(
+            "--since",
+            "Show only output since this time: a duration such as 10m, or a time such as 2026-11-22T19:30.",
+            "TIME",
+            parser=parse_since,
+        ),
+    ] = None,
+    grep: Annotated[
+        re.Pattern[str] | None,
+        option("--grep", "Show only lines that match a regular expression.", "PATTERN", parser=_parse_pattern),
+    ] = None,
+    timestamps: Annotated[bool, option("--timestamps", "Show the time of each line, in UTC.", short="-t")] = False,
+    raw: Annotated[bool, option("--raw", "Show each byte, TensorFlow's startup messages included.")] = False,
     worker: Worker = "all",
     job: JobOption = "",
     fleet: Fleet = "",
@@ -18,20 +46,31 @@ def logs(
 ) -> None:
     """Show the logs of a job.
 
-    Shows each byte that the workers wrote. The output of a single worker is not prefixed. Exits with the exit code of
-    the job.
+    Shows the output of all workers in the order of time. The output of a single worker is not prefixed. Exits with
+    the exit code of the job.
 
     Examples:
       fleet logs --follow
-      fleet logs --lines 20 --worker 1
+      fleet logs --lines 20 --grep loss
+      fleet logs --since 10m --timestamps --worker 1
     """
     from fleet.commands.jobs import logs as verb
+    from fleet.jobs.log_view import Selection
 
-    request = verb.LogsRequest(fleet=resolve_fleet(fleet), follow=follow, lines=lines, worker=worker, job=job)
+    is_text = output is not Output.JSON  # JSON has times in a field, and startup messages
+    selection = Selection(
+        lines=lines,
+        since=since or 0.0,
+        pattern=grep,
+        timestamps=timestamps and is_text,
+        startup=raw or not is_text,
+    )
+    request = verb.LogsRequest(fleet=resolve_fleet(fleet), follow=follow, selection=selection, worker=worker, job=job)
     run_command(
         request.fleet,
         output,
         lambda sink: verb.run(request, make_services(sink), sink),
         prefix=worker == "all",
+        startup=raw,
         live=follow,
     )

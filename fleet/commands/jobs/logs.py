@@ -1,4 +1,4 @@
-"""`fleet logs`: show the log of a job, byte for byte, from any terminal."""
+"""`fleet logs`: show the log of a job in the order of time, from any terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fleet.fleets.agreement import description, latest_attempt
 from fleet.fleets.rejoin import missing_slots
 from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
+from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.selection import select_reported
@@ -32,11 +33,11 @@ _MANY = 12  # names in a list
 
 @dataclass(frozen=True)
 class LogsRequest:
-    """Options of `fleet logs`; `lines` None: all; `worker`: ``all``, ``1``, or a task; `job` as in `select_job`."""
+    """Options of `fleet logs`; `worker`: ``all``, ``1``, or a task; `job` as in `select_job`."""
 
     fleet: str
     follow: bool = False
-    lines: int | None = None
+    selection: Selection = EVERYTHING
     worker: str = "all"
     job: str = ""
 
@@ -106,7 +107,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             members=tuple(first.members),
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
-            lines=request.lines,
+            selection=request.selection,
             follow=request.follow,
             repairer=repairer,
             lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
@@ -116,7 +117,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         )
         ended = follow(followed, sink)
         if ended.result is not None:
-            directory.note_results(first.job, log_shown=followed.whole)
+            directory.note_results(first.job, log_shown=followed.whole and request.selection.pattern is None)
             report_results(record, directory, first.job, followed.clients, sink)
     if lost and not request.follow:
         repair_fleet(fleet, sink)

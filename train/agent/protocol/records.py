@@ -325,6 +325,7 @@ class Follow(NamedTuple):
     follow: bool = True  # False: what is there now, then End
     head_bytes: int = -1  # 0 or more: send only the first bytes of the log and the last `tail_bytes`; no Progress
     tail_bytes: int = 0
+    since: float = 0.0  # only output since this time, by the host's clock, from the beginning of its line; 0: all
 
 
 class GetJoinInfo(NamedTuple):

@@ -12,7 +12,7 @@ from typing import List, Optional, Tuple
 from train.agent.files.disk import size_of
 from train.agent.files.journal import attempts, log_at, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.files.times import piece_times
+from train.agent.files.times import offset_since, piece_times
 from train.agent.host import control
 from train.agent.host.jobs import find_task, lost_result
 from train.agent.protocol import records
@@ -50,6 +50,27 @@ def tail_offset(path: str, lines: int) -> int:
     return 0
 
 
+def since_offset(log: str, times: str, at: float) -> int:
+    """Return the offset of the line that contains the first output since a time; the end if there is none.
+
+    If the times are missing, all of a log that was changed since then counts.
+    """
+    try:
+        modified_at = os.stat(log).st_mtime
+    except OSError:
+        return 0
+    if size_of(times) == 0:
+        return 0 if modified_at >= at else size_of(log)
+    offset = offset_since(times, at)
+    if offset < 0:
+        return size_of(log)
+    with open(log, "rb") as file:
+        begin = max(0, offset - _BLOCK)
+        file.seek(begin)
+        newline = file.read(offset - begin).rfind(b"\n")
+    return begin + newline + 1 if newline >= 0 or begin == 0 else offset
+
+
 def _omitted_range(size: int, request: Follow) -> Tuple[int, int]:
     """Return start and end of the omitted middle of a log of `size` bytes; both 0 if nothing is omitted."""
     if request.head_bytes < 0 or size <= request.head_bytes + request.tail_bytes:
@@ -76,6 +97,8 @@ class _Stream:
         self.log_offset = request.log_offset
         if request.tail_lines >= 0:
             self.log_offset = max(self.log_offset, tail_offset(self._log, request.tail_lines))
+        if request.since:
+            self.log_offset = max(self.log_offset, since_offset(self._log, self._times, request.since))
 
     def send_new(self) -> None:
         """Send everything that is on disk now."""

@@ -14,6 +14,7 @@ from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed
 from fleet.fleets.agreement import agree
 from fleet.jobs import follow as verb
 from fleet.jobs.follow import Ended, Followed, follow, until_running
+from fleet.jobs.log_view import Selection
 from fleet.remote.cursor import Position
 from fleet.remote.merge import Item
 from fleet.state import FleetDirectory, FleetRecord
@@ -162,7 +163,7 @@ def test_the_cause_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> No
     assert hosts.kinds.index("JobDiagnosed") < hosts.kinds.index("LogChunk", 2)
 
 
-@pytest.mark.parametrize("more", [{"lines": 5}, {"logs": False}, {"members": MEMBERS[:2]}])
+@pytest.mark.parametrize("more", [{"selection": Selection(lines=5)}, {"logs": False}, {"members": MEMBERS[:2]}])
 def test_without_all_logs_the_hosts_are_asked_for_the_evidence(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -183,6 +184,24 @@ def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
     write_result(host.task, RESULT)
     assert followed_logs(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
     assert followed_logs(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
+
+
+def test_output_has_its_time_and_can_begin_at_one(host: Host) -> None:
+    host.run_program(1, b"one\ntwo\n")  # at 10.5 and 11.5 s
+    host.run_program(2, b"three\nfour")  # the second half begins in the middle of a line
+    write_result(host.task, RESULT)
+    logs = [(record, data) for record, data in Reader(host, ALL) if isinstance(record, Log)]
+    assert [(record.attempt, record.at, record.marks) for record, _ in logs] == [
+        (1, 10.5, []), (1, 11.5, []), (2, 20.5, []), (2, 21.5, []),
+    ]  # fmt: skip
+    assert followed_logs(host, ALL._replace(since=11.0))[0] == {1: b"two\n", 2: b"three\nfour"}
+    assert followed_logs(host, ALL._replace(since=21.0))[0] == {2: b"three\nfour"}
+    assert followed_logs(host, ALL._replace(since=22.0))[0] == {}
+    for number in (1, 2):
+        Path(host.task.times(number)).unlink()
+    assert followed_logs(host, ALL._replace(since=22.0))[0] == {1: b"one\ntwo\n", 2: b"three\nfour"}
+    assert followed_logs(host, ALL._replace(since=time.time() + 60))[0] == {}
+    assert [record.at for record, _ in Reader(host, ALL) if isinstance(record, Log)] == [0.0] * 4
 
 
 def test_a_slot_without_any_attempt_has_no_records(host: Host) -> None:

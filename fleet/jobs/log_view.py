@@ -1,0 +1,236 @@
+"""The part of a job's output that `fleet logs` shows: the last lines, matching lines, times before lines; pure."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from fleet.events import LogChunk
+
+# Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.
+_MORE_LINES = 256
+_TAIL_BYTES = 64 << 20  # of the last lines that are held
+_LINE_BYTES = 64 << 10  # of an unfinished line that are held
+_STARTUP_BYTES = 512  # of a line in which a startup message is recognized
+
+_STARTUP = re.compile(
+    # Written in C++: I0000 00:00:1700000000.000000 123 file.cc:1] text. The same from Python is the script's own.
+    r"I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w/.-]+\.(?:cc|h):\d+\] "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|xla|tsl)/"  # TensorFlow up to 2.20
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    r"|/job:\w+/replica:\d+/task:\d+$"  # the rest of a list of tasks
+    r"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags"
+    r"|.*Unable to register cu\w+ factory: Attempting to register factory"
+    r"|.*computation placer already registered"
+    r"|.*failed call to cuInit: .*\(303\)"  # no driver at all: a host without a GPU
+    r"|.*Could not find cuda drivers on your machine"
+    r"|.*oneDNN custom operations are on\."
+    r"|.*GeneratorDatasetOp::Dataset will not be optimized"
+    r"|.*Memory patch applied: M_TRIM_THRESHOLD"
+)
+# Every startup message contains one of these.
+_STARTUP_PART = re.compile(
+    rb"I\d{4} \d|: I |WARNING: All|/job:|To enable|to register cu|placer already|to cuInit|cuda drivers|oneDNN|"
+    rb"GeneratorDatasetOp|Memory patch"
+)
+_COLOR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def is_startup_line(line: str) -> bool:
+    """Return True if `line` is TensorFlow's startup output or a message of level INFO."""
+    return _STARTUP.match(line) is not None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of the output to show.
+
+    Attributes:
+        lines: Number of lines at the end of the newest attempt, of all tasks together; None: all lines.
+        since: Only output since this time, seconds since the epoch; 0: all of it.
+        pattern: Only lines in which it matches.
+        timestamps: Put the time before each line.
+        startup: Show TensorFlow's startup messages, too.
+    """
+
+    lines: int | None = None
+    since: float = 0.0
+    pattern: re.Pattern[str] | None = None
+    timestamps: bool = False
+    startup: bool = True
+
+    @property
+    def reads_all(self) -> bool:
+        """Return whether all output of all attempts is read."""
+        return self.lines is None and not self.since
+
+    @property
+    def is_by_line(self) -> bool:
+        """Return whether the output is divided into lines, because not all of it is shown as it is."""
+        return self.lines is not None or self.pattern is not None or self.timestamps or not self.startup
+
+    @property
+    def tail_lines(self) -> int:
+        """Return the number of last lines to request from each host; -1: all."""
+        if self.lines is None or (self.pattern is not None and self.lines):
+            return -1
+        return self.lines if self.startup or not self.lines else self.lines + _MORE_LINES
+
+
+EVERYTHING = Selection()
+
+
+@dataclass
+class _Text:
+    """The unfinished line of a task.
+
+    Attributes:
+        position: Attempt and offset of the next chunk.
+        chunk: The part of it that was not shown yet.
+        shows: Whether to show the rest of the line, of which a part was decided on; None: not decided.
+    """
+
+    position: tuple[int, int] = (0, 0)
+    chunk: LogChunk | None = None
+    shows: bool | None = None
+
+
+@dataclass
+class LogView:
+    """Selects output, chunk by chunk, in bounded memory.
+
+    Attributes:
+        selection: The part to show.
+        shown: Number of lines that match, and parts of very long lines.
+        hidden: Number of startup messages that are left out.
+    """
+
+    selection: Selection
+    shown: int = 0
+    hidden: int = 0
+    _texts: dict[str, _Text] = field(default_factory=dict)  # by slot
+    _tail: deque[LogChunk] | None = None
+    _tail_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._tail = None if self.selection.lines is None else deque()
+
+    def add(self, chunk: LogChunk) -> list[LogChunk]:
+        """Return the output to show after a further chunk, whose bytes have one time."""
+        if not self.selection.is_by_line:
+            return [chunk]
+        shown = []
+        if chunk.slot in self._texts and self._texts[chunk.slot].position != (chunk.attempt, chunk.offset):
+            shown = self.end(chunk.slot)
+        text = self._texts.setdefault(chunk.slot, _Text())
+        text.position = chunk.attempt, chunk.offset + len(chunk.data)
+        return shown + self._hold_tail(self._lines(text, chunk))
+
+    def end(self, slot: str) -> list[LogChunk]:
+        """Return the unfinished line of a task that writes no more."""
+        text = self._texts.pop(slot, _Text())
+        line = text.chunk
+        return self._hold_tail([self._stamped(line)] if line is not None and self._shows(line.data) else [])
+
+    def release(self) -> list[LogChunk]:
+        """Return the last lines of the stored output, after which new output follows."""
+        if self._tail is None:
+            return []
+        for text in self._texts.values():
+            if text.chunk is not None:
+                text.shows = bool(self.selection.lines) and self._shows(text.chunk.data)
+                self._hold_tail([self._stamped(text.chunk)] if text.shows else [])
+                text.chunk = None
+        tail, self._tail = list(self._tail), None
+        return tail
+
+    def finish(self) -> list[LogChunk]:
+        """Return the rest at the end of the output."""
+        ends = [chunk for slot in list(self._texts) for chunk in self.end(slot)]
+        return self.release() + ends
+
+    def _lines(self, text: _Text, chunk: LogChunk) -> Iterator[LogChunk]:
+        """Yield the lines to show that a chunk completes; hold its unfinished line."""
+        held, text.chunk = text.chunk, None
+        data = chunk.data
+        if text.shows is not None:  # the rest of a line
+            end = data.find(b"\n") + 1 or len(data)
+            if text.shows:
+                yield replace(chunk, data=data[:end])
+            if data[:end].endswith(b"\n"):
+                text.shows = None
+            chunk = _rest(chunk, end)
+        elif held is not None:
+            end = data.find(b"\n") + 1 or len(data)
+            line = replace(held, data=held.data + data[:end])
+            chunk = _rest(chunk, end)
+            yield from self._line(text, line)
+        end = chunk.data.rfind(b"\n") + 1
+        if end:
+            yield from self._whole_lines(text, replace(chunk, data=chunk.data[:end]))
+        if chunk.data[end:]:
+            yield from self._line(text, _rest(chunk, end))
+
+    def _whole_lines(self, text: _Text, chunk: LogChunk) -> Iterator[LogChunk]:
+        by_line = self.selection.pattern or self.selection.timestamps or self._tail is not None
+        if not by_line and not _STARTUP_PART.search(chunk.data):
+            self.shown += 1
+            yield chunk
+            return
+        begin = 0
+        while (end := chunk.data.find(b"\n", begin) + 1) > 0:
+            yield from self._line(text, replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:end]))
+            begin = end
+
+    def _line(self, text: _Text, line: LogChunk) -> Iterator[LogChunk]:
+        """Yield a line if it is shown; hold it if that cannot be decided yet."""
+        is_whole = line.data.endswith(b"\n")
+        is_bar = b"\r" in line.data and self.selection.pattern is None and self._tail is None
+        if not (is_whole or is_bar or len(line.data) >= _LINE_BYTES):
+            text.chunk = line
+            return
+        shows = self._shows(line.data)
+        text.shows = None if is_whole else shows
+        if shows:
+            yield self._stamped(line)
+
+    def _shows(self, line: bytes) -> bool:
+        if not self.selection.startup and is_startup_line(line[:_STARTUP_BYTES].decode("utf-8", "replace").rstrip()):
+            self.hidden += 1
+            return False
+        pattern = self.selection.pattern
+        shows = (
+            pattern is None or pattern.search(_COLOR.sub("", line.decode("utf-8", "replace").rstrip())) is not None
+        )
+        self.shown += shows
+        return shows
+
+    def _stamped(self, line: LogChunk) -> LogChunk:
+        if not self.selection.timestamps:
+            return line
+        return replace(line, data=format_time(line.at).encode() + b" " + line.data)
+
+    def _hold_tail(self, lines: Iterable[LogChunk]) -> list[LogChunk]:
+        """Return lines; hold them while stored output comes of which only the last lines are shown."""
+        if self._tail is None:
+            return list(lines)
+        for line in lines:
+            self._tail.append(line)
+            self._tail_bytes += len(line.data)
+            while len(self._tail) > (self.selection.lines or 0) or self._tail_bytes > _TAIL_BYTES:
+                self._tail_bytes -= len(self._tail.popleft().data)
+        return []
+
+
+def _rest(chunk: LogChunk, begin: int) -> LogChunk:
+    return replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:])
+
+
+def format_time(at: float) -> str:
+    """Return a time in UTC as in RFC 3339, with milliseconds; a dash if it is unknown (-1)."""
+    if at < 0:
+        return f"{'-':24}"
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.events import LogChunk
+from fleet.jobs import log_view
+from fleet.jobs.log_view import EVERYTHING, LogView, Selection, format_time
+
+STARTUP = b"2026-11-22 19:30:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
+QUIET = Selection(startup=False)
+
+
+def chunks_of(task: str, *pieces: bytes, at: float = 1.0, attempt: int = 1, offset: int = 0) -> list[LogChunk]:
+    """Return consecutive chunks, each one second after the one before."""
+    chunks = []
+    for number, data in enumerate(pieces):
+        chunks.append(LogChunk(task, task, attempt, offset, data, at + number))
+        offset += len(data)
+    return chunks
+
+
+def show(selection: Selection, chunks: Iterable[LogChunk]) -> tuple[bytes, LogView]:
+    view = LogView(selection)
+    shown = [chunk for given in chunks for chunk in view.add(given)]
+    shown += view.finish()
+    return b"".join(chunk.data for chunk in shown), view
+
+
+@given(st.lists(st.text("ab\n\r", max_size=5).map(str.encode)), st.booleans())
+def test_output_without_startup_messages_is_unchanged(pieces: list[bytes], by_line: bool) -> None:
+    selection = Selection(pattern=re.compile("")) if by_line else QUIET
+    view = LogView(selection)
+    position = 0
+    shown = [chunk for given in chunks_of("worker-0", *pieces) for chunk in view.add(given)] + view.finish()
+    for chunk in shown:
+        assert chunk.offset == position
+        position += len(chunk.data)
+    assert b"".join(chunk.data for chunk in shown) == b"".join(pieces)
+
+
+def test_all_output_is_passed_on_as_it_comes() -> None:
+    (chunk,) = chunks_of("worker-0", b"no newline")
+    assert LogView(EVERYTHING).add(chunk) == [chunk]
+
+
+@given(st.integers(1, 200))
+def test_startup_messages_are_hidden_wherever_chunks_end(size: int) -> None:
+    log = b"first\n" + STARTUP + b"second\n" + STARTUP + b"\xff third"
+    pieces = [log[begin : begin + size] for begin in range(0, len(log), size)]
+    text, view = show(QUIET, chunks_of("worker-0", *pieces))
+    assert (text, view.hidden) == (b"first\nsecond\n\xff third", 2)
+
+
+def test_a_progress_bar_is_shown_before_its_line_ends() -> None:
+    view = LogView(QUIET)
+    first, second, third = chunks_of("worker-0", b"1/9 [=", b"==>..]\r", b"2/9\nnext\n")
+    assert view.add(first) == []
+    assert [chunk.data for chunk in view.add(second)] == [b"1/9 [===>..]\r"]
+    assert b"".join(chunk.data for chunk in view.add(third)) == b"2/9\nnext\n"
+
+
+def test_only_matching_lines_are_shown_and_colors_are_ignored() -> None:
+    log = b"loss 1\n\x1b[31mlo\x1b[0mss\x1b[0m 2\naccuracy\nloss 3"
+    text, view = show(Selection(pattern=re.compile("^loss")), chunks_of("worker-0", log))
+    assert text == b"loss 1\n\x1b[31mlo\x1b[0mss\x1b[0m 2\nloss 3"
+    assert view.shown == 3
+    assert show(Selection(pattern=re.compile("none")), chunks_of("worker-0", log))[1].shown == 0
+
+
+def test_each_line_has_the_time_of_its_first_byte() -> None:
+    text, _ = show(Selection(timestamps=True), chunks_of("worker-0", b"a\nb", b"b\nc", b"c", at=1795228844.5))
+    assert text == (b"2026-11-21T02:40:44.500Z a\n2026-11-21T02:40:44.500Z bb\n2026-11-21T02:40:45.500Z cc")
+    assert format_time(-1.0) == "-" + " " * 23
+
+
+def test_the_last_lines_are_those_of_all_tasks() -> None:
+    merged = [
+        *chunks_of("worker-0", b"a1\na2\n", at=1.0),
+        *chunks_of("worker-1", b"b1\n", at=2.0),
+        *chunks_of("worker-0", b"a3\n", at=3.0, offset=6),
+    ]
+    assert show(Selection(lines=2), merged)[0] == b"b1\na3\n"
+    assert show(Selection(lines=9), merged)[0] == b"a1\na2\nb1\na3\n"
+    assert show(Selection(lines=0), merged)[0] == b""
+    assert show(Selection(lines=2, pattern=re.compile("a")), merged)[0] == b"a2\na3\n"
+    with_startup = [*merged, *chunks_of("worker-1", STARTUP, offset=3)]
+    assert show(Selection(lines=2, startup=False), with_startup)[0] == b"b1\na3\n"
+
+
+def test_new_output_follows_the_last_lines() -> None:
+    view = LogView(Selection(lines=1))
+    first, second, third = chunks_of("worker-0", b"old\nstored\nhal", b"f\n", b"new\n")
+    assert view.add(first) == []
+    assert [chunk.data for chunk in view.release()] == [b"hal"]
+    assert [chunk.data for chunk in [*view.add(second), *view.add(third)]] == [b"f\n", b"new\n"]
+    assert view.finish() == []
+
+
+def test_without_stored_lines_the_rest_of_a_line_is_left_out() -> None:
+    view = LogView(Selection(lines=0))
+    first, second = chunks_of("worker-0", b"hal", b"f\nnew\n")
+    assert view.add(first) == view.release() == []
+    assert [chunk.data for chunk in view.add(second)] == [b"new\n"]
+
+
+def test_an_unfinished_line_ends_with_its_attempt() -> None:
+    view = LogView(QUIET)
+    (first,) = chunks_of("worker-0", b"cut")
+    (second,) = chunks_of("worker-0", b"new\n", attempt=2)
+    assert [(chunk.attempt, chunk.data) for given in (first, second) for chunk in view.add(given)] == [
+        (1, b"cut"),
+        (2, b"new\n"),
+    ]
+    assert view.add(replace(first, attempt=3)) == []
+    assert [chunk.data for chunk in view.end("worker-0")] == [b"cut"]
+
+
+def test_a_very_long_line_is_neither_held_nor_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_view, "_LINE_BYTES", 4)
+    matches, misses = b"yes" + b"x" * 9 + b"\n", b"no" + b"x" * 9 + b"yes\n"
+    for log in (matches, misses):
+        pieces = [log[begin : begin + 3] for begin in range(0, len(log), 3)]
+        text, view = show(Selection(pattern=re.compile("yes")), chunks_of("worker-0", *pieces))
+        assert text == (log if log is matches else b"")
+        assert not any(held.chunk for held in view._texts.values())
+
+
+def test_the_last_lines_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_view, "_TAIL_BYTES", 10)
+    assert show(Selection(lines=100), chunks_of("worker-0", b"1234\n" * 50))[0] == b"1234\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("selection", "requested"),
+    [
+        (EVERYTHING, -1),
+        (Selection(lines=5), 5),
+        (Selection(lines=0, startup=False), 0),
+        (Selection(lines=5, startup=False), 5 + 256),
+        (Selection(lines=5, pattern=re.compile("a")), -1),
+    ],
+)
+def test_hosts_are_asked_for_as_few_lines_as_possible(selection: Selection, requested: int) -> None:
+    assert selection.tail_lines == requested
