@@ -20,6 +20,7 @@ PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0
 _WORDS = 300  # characters of a program's output
 _GPU_QUERY = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_PACKAGE_DIRECTORIES = ("site-packages", "dist-packages")
 _PROBE_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
 
@@ -29,6 +30,9 @@ class Interpreter(NamedTuple):
     path: str
     versions: Dict[str, str]
     runs_hook: bool = False  # it has proven that it runs the hook
+    pin: str = ""  # its TensorFlow as a requirement; empty: it has none
+    base: str = ""  # the interpreter of which it is a virtual environment, or itself; without links
+    package_directories: Tuple[str, ...] = ()
 
 
 def find_executables(program: str, search: str) -> Iterator[str]:
@@ -57,7 +61,8 @@ class Probe:
 
     def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
         self._hook = hook
-        self._hook_checksum = zlib.crc32(read_source("sitecustomize").encode()) if hook else 0
+        sources = read_source("sitecustomize") + read_source("probe_interpreter")
+        self._checksum = zlib.crc32(sources.encode()) if hook else 0
         self._cache = cache
         self._environment = environment
         self._values: Dict[str, Any] = read_json(cache) or {}
@@ -126,20 +131,21 @@ class Probe:
         key = self._key(path)
         cached = self._values.setdefault("interpreters", {}).get(key)
         if cached and self._is_current(cached):
-            return Interpreter(path, dict(cached["versions"]), cached.get("hooked", False))
+            return _interpreter(path, cached)
         environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        answer, _ = query_interpreter(path, "probe_interpreter", [], environment)
+        answer = _query_interpreter(path, "probe_interpreter", [], environment)
         try:
-            versions: Dict[str, str] = dict(answer["versions"])
+            entry: Dict[str, Any] = {"versions": dict(answer["versions"])}
             watched_paths = [path, os.path.realpath(path), *answer["directories"]]
         except (ValueError, LookupError, TypeError):
             return None
-        runs_hook = self._hook != "" and answer.get("hook") == PROVEN
-        stamps = {path: _stamp(path) for path in watched_paths}
-        entry = {"versions": versions, "stamps": stamps, "asked": self._hook_checksum, "hooked": runs_hook}
+        entry.update({name: answer.get(name, "") for name in ("pin", "base")})
+        entry["hooked"] = self._hook != "" and answer.get("hook") == PROVEN
+        entry["asked"] = self._checksum
+        entry["stamps"] = {path: _stamp(path) for path in watched_paths}
         self._values["interpreters"][key] = entry
         self._changed = True
-        return Interpreter(path, versions, runs_hook) if versions else None
+        return _interpreter(path, entry) if entry["versions"] else None
 
     def missing_modules(self, python: str, names: Sequence[str], directories: Sequence[str] = ()) -> List[str]:
         """Return the top-level modules of `names` that `python` cannot find; none if it does not answer.
@@ -157,7 +163,7 @@ class Probe:
         if not names or missing is not None:
             return [str(module) for module in missing or ()]
         argument = json.dumps([sorted(names), list(directories)])
-        missing, _ = query_interpreter(python, "find_modules", [argument], self._environment)
+        missing = _query_interpreter(python, "find_modules", [argument], self._environment)
         if missing is not None and not directories:
             self.keep(name, key, missing)
         return [str(module) for module in missing or ()]
@@ -167,7 +173,7 @@ class Probe:
 
     def _is_current(self, cached: Dict[str, Any]) -> bool:
         is_same = all(_stamp(path) == stamp for path, stamp in cached["stamps"].items())
-        return is_same and self._hook_checksum in (0, cached.get("asked"))
+        return is_same and self._checksum in (0, cached.get("asked"))
 
     def gpus(self) -> List[Gpu]:
         """Return the GPUs that nvidia-smi lists; none if it is missing or does not answer."""
@@ -187,28 +193,36 @@ class Probe:
         return gpus
 
 
-def query_interpreter(
-    python: str, script: str, arguments: Sequence[str], environment: Dict[str, str], errors: int = subprocess.DEVNULL
-) -> Tuple[Any, str]:
-    """Run a module of train.agent.injected; return the JSON value in its last line, and that line.
+def _interpreter(path: str, entry: Dict[str, Any]) -> Interpreter:
+    """Return an interpreter from its entry in the cache, which an older agent may have written."""
+    stamps = entry["stamps"].items()
+    return Interpreter(
+        path,
+        dict(entry["versions"]),
+        entry.get("hooked", False),
+        entry.get("pin", ""),
+        entry.get("base", ""),
+        tuple(
+            directory for directory, stamp in stamps if stamp and os.path.basename(directory) in _PACKAGE_DIRECTORIES
+        ),
+    )
 
-    The value is None if the module failed; then the text is the reason.
+
+def _query_interpreter(python: str, script: str, arguments: Sequence[str], environment: Dict[str, str]) -> Any:
+    """Run a module of train.agent.injected; return the JSON value in its last line, or None if the module failed.
 
     Args:
         python: The interpreter.
         script: Name of the module.
         arguments: Of the module.
         environment: In which it runs.
-        errors: As in `run_program`.
     """
     command = [python, "-c", read_source(script), *arguments]
-    code, printed = run_program(command, environment, PROBE_DEADLINE_S, errors)
-    line = printed.rstrip("\n").rpartition("\n")[2]
+    code, printed = run_program(command, environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
     try:
-        value = json.loads(line) if code == 0 else None
+        return json.loads(printed.rstrip("\n").rpartition("\n")[2]) if code == 0 else None
     except ValueError:
-        value = None
-    return value, line or f"it ended with code {code}"
+        return None
 
 
 def run_program(

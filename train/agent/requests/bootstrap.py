@@ -6,7 +6,7 @@ import time
 
 from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
-from train.agent.host.facts import Probe, login_environment
+from train.agent.host.facts import Interpreter, Probe, login_environment
 from train.agent.host.gpus import await_driver, count_tensorflow_gpus
 from train.agent.host.runner import Steps
 from train.agent.packages.base import overlay
@@ -31,9 +31,11 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     steps = Steps(channel)
     python, made = request.python, False
     if significant_lines(request.requirements):
-        spec, base = EnvironmentSpec(request.requirements, request.constraints), _base(probe, request)
+        spec, interpreter = EnvironmentSpec(request.requirements, request.constraints), _find_base(probe, request)
         if request.on_top:
-            spec, base = overlay(host, probe, session, spec, base)
+            spec, base = overlay(host, spec, interpreter)
+        else:
+            base = Base(os.path.realpath(interpreter.path), interpreter.versions["python"])
         python, made = Venvs(host, session, steps).ensure(spec, base)
     steps.report_step("looking at Python")
     interpreter = probe.interpreter(python)
@@ -49,7 +51,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     return Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds)
 
 
-def _base(probe: Probe, request: Bootstrap) -> Base:
+def _find_base(probe: Probe, request: Bootstrap) -> Interpreter:
     """Return the interpreter for new environments: the given one, or else the agent's or the task's.
 
     Raises:
@@ -65,4 +67,4 @@ def _base(probe: Probe, request: Bootstrap) -> Base:
             f"{interpreter.path} on this host is Python {version}, and virtual environments need {oldest}",
             f"install Python {oldest} or later there, or name its interpreter",
         )
-    return Base(interpreter.path if request.on_top else os.path.realpath(interpreter.path), version)
+    return interpreter

@@ -393,6 +393,38 @@ def test_programs_and_scripts(tmp_path: Path) -> None:
     assert not is_program(str(script))
 
 
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def test_versions_of_packages_come_from_each_kind_of_metadata(tmp_path: Path) -> None:
+    site, egg = tmp_path / "site-packages", tmp_path / "tf_nightly-1.0-py3.11.egg"
+    header = "Metadata-Version: 2.1\nName: x\nVersion: {}\n\nVersion: of the text\n"
+    for path, version in (
+        (site / "tensorflow_cpu-9.dist-info" / "METADATA", "2.21.0+local"),
+        (site / "Tf.Keras.egg-info" / "PKG-INFO", "2.20.0"),  # of an editable installation
+        (site / "keras-3.1-py3.11.egg-info", "3.1"),
+        (egg / "EGG-INFO" / "PKG-INFO", "1.0"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(header.format(version))
+    (site / "tensorflow-2.0.dist-info").mkdir()  # left behind by an interrupted pip
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{site}:{egg}", "PYTHONNOUSERSITE": "1"}
+    python = Path(sys.executable).resolve()
+    interpreter = Probe(str(tmp_path / "probe.json"), environment).interpreter(str(python))
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert interpreter.versions == {
+        "python": version,
+        "tensorflow": "2.21.0+local",
+        "keras": "3.1",
+        "tf_keras": "2.20.0",
+    }
+    assert (interpreter.pin, interpreter.base) == ("tensorflow-cpu==2.21.0+local", str(python))
+    assert interpreter.package_directories[0] == str(site)
+    site.rename(tmp_path / "removed")
+    interpreter = Probe(str(tmp_path / "probe.json"), environment).interpreter(str(python))
+    assert (interpreter.versions, interpreter.pin) == ({"python": version, "tensorflow": "1.0"}, "tf-nightly==1.0")
+
+
 # --- the proof ------------------------------------------------------------------------------------------------------
 
 
