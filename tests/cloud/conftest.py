@@ -129,7 +129,8 @@ class GceCase:
         self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:
-        name = next(name for name in self.emulator.state()["instances"] if name.endswith(f"-{instance.name}"))
+        emulated = self.emulator.cloud.instances.values()
+        [name] = [each.body["name"] for each in emulated if each.body["id"] == instance.id]
         url = f"{self.emulator.url}/compute/v1/projects/proj-1/zones/{instance.zone}/instances/{name}"
         assert requests.post(f"{url}/stop", timeout=10).status_code == 200
         wait_for("the end of an instance", lambda: requests.get(url, timeout=10).json()["status"] == "TERMINATED")

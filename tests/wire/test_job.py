@@ -77,24 +77,6 @@ def test_every_task_sees_its_own_index_in_the_same_cluster(pair: Program) -> Non
     assert min(ports) >= 2222
 
 
-def test_a_dry_run_shows_the_tasks_and_starts_none_while_a_job_runs(pair: Program) -> None:
-    pair.script("task.py", SLEEP)
-    pair.run("train", "-d", "task.py")
-    before = set((pair.state / "local").glob("*/fleet/jobs/*"))
-    ran = pair.run("train", "task.py", "--dry-run", "-o", "json", "--", "--epochs", "3")
-    planned = [event for event in ran.events if event["event"] == "task_planned"]
-    assert [event["task"] for event in planned] == ["worker-0", "worker-1"]
-    for index, event in enumerate(planned):
-        assert json.loads(event["tf_config"])["task"] == {"type": "worker", "index": index}
-        assert event["command"].endswith("task.py --epochs 3")
-    text = pair.run("train", "task.py", "--dry-run", "--tasks-per-host", "2")
-    assert '"index": 3' in text.text + text.err
-    assert '"index": 4' not in text.text + text.err
-    assert len(pair.tasks()) == 2
-    assert set((pair.state / "local").glob("*/fleet/jobs/*")) == before
-    pair.run("stop", "--grace", "1s")
-
-
 def test_a_killed_client_does_not_affect_the_job(pair: Program) -> None:
     pair.script("task.py", COUNT)
     client = pair.start("train", "task.py")
@@ -108,7 +90,7 @@ def test_a_killed_client_does_not_affect_the_job(pair: Program) -> None:
     assert pair.run("logs", "--worker", "worker-0").out == pair.log_of("worker-0").read_bytes()
 
 
-def test_ctrl_c_detaches_and_reports_how_to_follow_again(pair: Program) -> None:
+def test_ctrl_c_detaches_and_the_task_of_a_killed_supervisor_ends(pair: Program) -> None:
     pair.script("task.py", SLEEP)
     client = pair.start("train", "task.py")
     wait_for("both tasks", lambda: len(pair.tasks()) == 2)
@@ -118,8 +100,15 @@ def test_ctrl_c_detaches_and_reports_how_to_follow_again(pair: Program) -> None:
     assert "fleet logs -f" in ran.err
     assert "fleet stop" in ran.err
     assert len(pair.tasks()) == 2
-    assert pair.run("logs", "-n", "1", code=101).out
-    pair.run("stop", "--grace", "1s")
+    client = pair.start("logs", "-f")  # as was reported
+    (task,) = pair.tasks("worker-1")
+    os.kill(task.ppid(), signal.SIGKILL)
+    ran = pair.finish(client, code=100)
+    assert lines_of(ran, "worker-0") == ["up"]
+    assert "worker-1" in ran.err
+    wait_for("the tasks to end", lambda: not pair.tasks())
+    pair.script("task.py", "print('ran')\n")
+    assert pair.run("train", "task.py").text.count("ran") == 2
 
 
 def test_a_killed_worker_stops_all_tasks_within_the_grace_period(pair: Program) -> None:
@@ -155,50 +144,67 @@ def test_a_failed_script_is_reported_by_its_first_failed_task(pair: Program) -> 
     assert result["event"] in ("job_result", "error")
 
 
-def test_two_concurrent_trains_start_one_job_which_is_listed_and_stopped(pair: Program) -> None:
-    pair.script("task.py", SLEEP)
-    clients = [pair.start("train", "-d", "task.py") for _ in range(2)]
+def test_two_concurrent_trains_start_one_job_which_alone_reads_its_secret_and_is_stopped(pair: Program) -> None:
+    pair.script("task.py", "import os\nprint(len(os.environ['TOKEN']), flush=True)\n" + SLEEP)
+    secret = "correct-horse-battery"
+    clients = [pair.start("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret}) for _ in range(2)]
     ran = sorted((pair.finish(client, code=None, timeout=60) for client in clients), key=lambda each: each.code)
     assert [each.code for each in ran] == [0, 14]
     assert len(pair.tasks()) == 2
     busy = pair.run("train", "task.py", code=14)
     assert "is running" in busy.err
+    check_dry_run(pair)
     status = pair.run("status", "-o", "json").events
     (fleet,) = [event for event in status if event.get("name") == "default"]
     assert fleet["job"]["script"] == "task.py"
     assert [task["phase"] for task in fleet["job"]["tasks"]] == ["running", "running"]
-    assert len(pair.tasks()) == 2
-    pair.run("stop")
-    assert not pair.tasks()
-    assert pair.run("logs", code=103).text.count("up") == 2
-    pair.run("stop")
-
-
-def test_only_the_task_can_read_secrets(pair: Program) -> None:
-    pair.script("task.py", "import os, time\nprint(len(os.environ['TOKEN']), flush=True)\ntime.sleep(600)\n")
-    secret = "correct-horse-battery"
-    ran = pair.run("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret})
-    assert secret not in ran.text + ran.err
     (task, _) = pair.tasks()
     assert task.environ()["TOKEN"] == secret
+    assert secret not in "".join(each.text + each.err for each in ran)
     for process in pair.processes():
         with contextlib.suppress(psutil.Error):  # the process may have ended
             assert all(secret not in word for word in process.cmdline())
     for path in pair.state.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
-    assert lines_of(pair.run("logs", code=101), "worker-0") == ["21"]
+    pair.run("stop")
+    assert not pair.tasks()
+    logs = pair.run("logs", code=103)
+    assert logs.text.count("up") == 2
+    assert lines_of(logs, "worker-0") == ["21", "up"]
+    pair.run("stop")
 
 
-def test_down_leaves_no_process_and_no_file(program: Program, tmp_path: Path) -> None:
-    program.run("up", "--workers", "2")
+def check_dry_run(pair: Program) -> None:
+    """Check that a dry run shows the tasks and starts none while a job runs."""
+    before = set((pair.state / "local").glob("*/fleet/jobs/*"))
+    ran = pair.run("train", "task.py", "--dry-run", "-o", "json", "--", "--epochs", "3")
+    planned = [event for event in ran.events if event["event"] == "task_planned"]
+    assert [event["task"] for event in planned] == ["worker-0", "worker-1"]
+    for index, event in enumerate(planned):
+        assert json.loads(event["tf_config"])["task"] == {"type": "worker", "index": index}
+        assert event["command"].endswith("task.py --epochs 3")
+    text = pair.run("train", "task.py", "--dry-run", "--tasks-per-host", "2")
+    assert '"index": 3' in text.text + text.err
+    assert '"index": 4' not in text.text + text.err
+    assert len(pair.tasks()) == 2
+    assert set((pair.state / "local").glob("*/fleet/jobs/*")) == before
+
+
+def test_down_leaves_no_process_and_no_file_of_its_fleet_and_does_not_affect_others(program: Program) -> None:
     program.script(
         "task.py", "import subprocess, time\nsubprocess.Popen(['sleep', '601'], start_new_session=True)\n" + SLEEP
     )
-    program.run("train", "-d", "task.py")
+    for name in ("one", "two"):
+        program.run("up", "--workers", "1", "--fleet", name)
+        program.run("train", "-d", "task.py", env={"FLEET_NAME": name})
     wait_for("the children", lambda: len([p for p in program.tasks() if "sleep" in p.name()]) == 2)
-    ran = program.run("down", "--yes")
+    ran = program.run("down", "--fleet", "one", "--yes")
     assert "0 left" in ran.err + ran.text
+    assert len(program.tasks()) == 2  # the task of the other fleet, and its child
+    assert [path.name for path in (program.state / "local").iterdir() if path.is_dir()] == ["two-worker-0"]
+    assert program.run("logs", "--fleet", "two", code=101).text == "worker-0 | up\n"
+    program.run("down", "--fleet", "two", "--yes")
     assert not program.processes()
     assert not list((program.state / "local").iterdir())
     assert not [path for path in (program.state / "fleets").iterdir() if path.is_dir()]
@@ -265,18 +271,7 @@ def test_binary_and_long_output_is_kept_unchanged(pair: Program) -> None:
     assert pair.log_of("worker-1").stat().st_size == 103_000
 
 
-def test_several_fleets_are_independent(program: Program) -> None:
-    program.script("task.py", SLEEP)
-    for name in ("one", "two"):
-        program.run("up", "--workers", "1", "--fleet", name)
-        program.run("train", "-d", "task.py", env={"FLEET_NAME": name})
-    assert len(program.tasks()) == 2
-    program.run("down", "--fleet", "one", "--yes")
-    assert len(program.tasks()) == 1
-    assert program.run("logs", "--fleet", "two", code=101).text == "worker-0 | up\n"
-
-
-def test_a_killed_up_is_repaired_by_a_repeat(program: Program) -> None:
+def test_up_repairs_a_killed_up_and_dead_sshds_and_jobs_continue_without_them(program: Program) -> None:
     for delay in (0.1, 0.3, 0.4, 0.5, 0.7):
         client = program.start("up", "--workers", "2")
         time.sleep(delay)
@@ -284,27 +279,7 @@ def test_a_killed_up_is_repaired_by_a_repeat(program: Program) -> None:
         client.communicate()
     program.run("up", "--workers", "2")
     assert len(program.listeners()) == 2
-    program.script("task.py", "print('ran')\n")
-    assert program.run("train", "task.py").text.count("ran") == 2
-
-
-def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
-    for delay in (0.2, 0.4, 0.6):
-        client = program.start("up", "--workers", "2")
-        time.sleep(delay)
-        client.send_signal(signal.SIGINT)
-        ran = program.finish(client, code=None)
-        if ran.code == 0:
-            program.run("down")
-        else:
-            assert ran.code == 103, ran.err
-        assert not program.processes()
-        assert not list((program.state / "local").glob("*"))
-
-
-def test_a_dead_sshd_is_reported_and_repaired_by_up(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", "print('ran')\n")
+    program.script("task.py", COUNT)
     (listener,) = program.listeners("worker-1")
     listener.kill()
     ran = program.run("train", "task.py", code=13)
@@ -312,12 +287,7 @@ def test_a_dead_sshd_is_reported_and_repaired_by_up(program: Program) -> None:
     assert "fleet up" in ran.err
     assert "no answer" in program.run("status").text
     program.run("up")
-    assert program.run("train", "task.py").text.count("ran") == 2
 
-
-def test_a_job_continues_without_its_sshd_and_is_found_again(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", COUNT)
     client = program.start("train", "task.py")
     wait_for("both tasks", lambda: len(program.tasks()) == 2)
     (listener,) = program.listeners("worker-1")
@@ -338,18 +308,18 @@ def test_a_job_continues_without_its_sshd_and_is_found_again(program: Program) -
     ).read_bytes().rstrip(b"\n")
 
 
-def test_the_task_of_a_killed_supervisor_ends(pair: Program) -> None:
-    pair.script("task.py", SLEEP)
-    client = pair.start("train", "task.py")
-    wait_for("both tasks", lambda: len(pair.tasks()) == 2)
-    wait_for("user code", lambda: pair.log_of("worker-1").read_bytes() == b"up\n")
-    (task,) = pair.tasks("worker-1")
-    os.kill(task.ppid(), signal.SIGKILL)
-    ran = pair.finish(client, code=100)
-    assert "worker-1" in ran.err
-    wait_for("the tasks to end", lambda: not pair.tasks())
-    pair.script("task.py", "print('ran')\n")
-    assert pair.run("train", "task.py").text.count("ran") == 2
+def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
+    for delay in (0.2, 0.4, 0.6):
+        client = program.start("up", "--workers", "2")
+        time.sleep(delay)
+        client.send_signal(signal.SIGINT)
+        ran = program.finish(client, code=None)
+        if ran.code == 0:
+            program.run("down")
+        else:
+            assert ran.code == 103, ran.err
+        assert not program.processes()
+        assert not list((program.state / "local").glob("*"))
 
 
 @pytest.mark.skipif(Path(pwd.getpwuid(os.getuid()).pw_shell).name != "bash", reason="the login shell is not bash")

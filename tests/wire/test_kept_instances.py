@@ -55,7 +55,7 @@ def stop_at(emulator: Emulator) -> int:
     return int(next(item["value"] for item in metadata(emulator)["items"] if item["key"] == STOP_AT))
 
 
-def test_the_next_up_uses_the_kept_instance(failed: Program, emulator: Emulator) -> None:
+def test_the_next_up_uses_the_kept_instance_which_else_stops_by_itself(failed: Program, emulator: Emulator) -> None:
     record = json.loads((failed.state / "fleets" / "default" / "fleet.json").read_text())
     assert stop_at(emulator) == round(record["kept_until"])
     assert "run until" in failed.run("status", code=None).text
@@ -64,10 +64,8 @@ def test_the_next_up_uses_the_kept_instance(failed: Program, emulator: Emulator)
     assert "every host answers" in failed.run("up", "--yes", "--python", "/usr/bin/python3").err
     assert [instance.body["id"] for instance in emulator.cloud.instances.values()] == [before]
     assert stop_at(emulator) == 0
-    assert "0 left" in failed.run("down", "--yes").err
 
-
-def test_a_kept_instance_stops_by_itself_without_a_client(failed: Program, emulator: Emulator) -> None:
+    emulator.set_capacity(ZONE, 8)
     [instance] = emulator.cloud.instances.values()
     instance_metadata = metadata(emulator)
     items = [{**item, "value": "1"} if item["key"] == STOP_AT else item for item in instance_metadata["items"]]
@@ -77,3 +75,4 @@ def test_a_kept_instance_stops_by_itself_without_a_client(failed: Program, emula
     wait_for("the end of the instance", lambda: instance.status == "TERMINATED", 60)
     assert "every host answers" not in failed.run(*UP, "--python", "/usr/bin/python3").err  # it was started again
     assert (instance.status, stop_at(emulator)) == ("RUNNING", 0)
+    assert "0 left" in failed.run("down", "--yes").err

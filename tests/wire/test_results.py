@@ -33,9 +33,11 @@ QUIET = "print('only a log')\n"
 
 BIG = """
 import os
-with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
-    for block in range(48):
-        file.write(bytes([block]) * (1 << 20))
+if os.environ["FLEET_RANK"] == "0":
+    with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "wb") as file:
+        for block in range(48):
+            file.write(bytes([block]) * (1 << 20))
+print("trained")
 """
 
 
@@ -43,14 +45,6 @@ def newest(program: Program) -> str:
     """Return the ID of the newest job; IDs begin with the time of their start."""
     patterns = ("jobs/*", "slot-*/jobs/*")
     return max(path.name for each in patterns for path in (program.state / "local").glob(f"*/fleet/{each}"))
-
-
-ONLY_RANK_0_SAVES = """
-import os, pathlib
-if os.environ["FLEET_RANK"] == "0":
-    pathlib.Path(os.environ["FLEET_MODEL_DIR"], "model").write_text("MODEL")
-print("trained")
-"""
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -61,7 +55,7 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_down_after_pull_asks_no_question(program: Program) -> None:
+def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(program: Program) -> None:
     program.run("up", "--workers", "2")
     empty = program.run("pull", code=102).err
     assert "has no job yet" in empty
@@ -97,6 +91,13 @@ def test_down_after_pull_asks_no_question(program: Program) -> None:
     assert "already" in program.run("pull", job).err
     assert "error: fleet 'default' has no job 'nope'" in program.run("pull", "nope", code=102).err
 
+    (listener,) = program.listeners("worker-1")
+    listener.kill()
+    assert "worker-1 does not answer: it is unknown what it holds" in program.run("down", code=2).err
+    assert "worker-1 cannot be reached" in program.run("pull", code=13).err
+    assert "worker-1 does not answer" in program.run("jobs").text
+    program.run("up")
+
     # The results of a job are not uploaded with the next job. Its log was shown here, and it has no other results.
     program.script("quiet.py", "import os\n" + QUIET + "print(sorted(os.listdir('.')))\n")
     quiet = program.run("train", "quiet.py")
@@ -121,25 +122,6 @@ def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None
     assert not list((two.state / "local").glob(f"*/fleet/jobs/{job}"))
 
 
-def test_an_empty_answer_at_a_terminal_deletes_nothing(two: Program) -> None:
-    two.script("task.py", ONLY_RANK_0_SAVES)
-    two.run("train", "task.py")
-    master, slave = pty.openpty()
-    with os.fdopen(master, "r+b", buffering=0) as terminal:
-        process = subprocess.Popen(
-            [str(PROGRAM), "down", "-o", "lines"],
-            cwd=two.directory, env=two.environment(), stdin=slave, stdout=slave, stderr=slave,
-        )  # fmt: skip
-        os.close(slave)
-        shown = b""
-        while b"[y/N]" not in shown:
-            shown += terminal.read(4096)
-        terminal.write(b"\n")
-        assert process.wait(60) == 103
-    assert b"not pulled" in shown  # not "partly": the log of worker-1 was shown, but no file was pulled
-    assert len(two.listeners()) == 2
-
-
 def test_pull_copies_the_results_of_several_tasks_on_a_host(two: Program) -> None:
     two.script("task.py", WRITES)
     two.run("train", "task.py", "--tasks-per-host", "2")
@@ -158,9 +140,28 @@ def test_pull_copies_the_results_of_several_tasks_on_a_host(two: Program) -> Non
     assert "is not empty" in two.run("pull", "--to", "mine", code=2).err
 
 
-def test_a_killed_pull_continues_at_the_same_byte(two: Program) -> None:
+def check_empty_answer(two: Program) -> None:
+    """Check that an empty answer to the question of `fleet down` at a terminal deletes nothing."""
+    master, slave = pty.openpty()
+    with os.fdopen(master, "r+b", buffering=0) as terminal:
+        process = subprocess.Popen(
+            [str(PROGRAM), "down", "-o", "lines"],
+            cwd=two.directory, env=two.environment(), stdin=slave, stdout=slave, stderr=slave,
+        )  # fmt: skip
+        os.close(slave)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += terminal.read(4096)
+        terminal.write(b"\n")
+        assert process.wait(60) == 103
+    assert b"not pulled" in shown  # not "partly": the log of worker-1 was shown, but no file was pulled
+    assert len(two.listeners()) == 2
+
+
+def test_an_empty_answer_deletes_nothing_and_a_killed_pull_continues_at_the_same_byte(two: Program) -> None:
     two.script("task.py", BIG)
     two.run("train", "task.py")
+    check_empty_answer(two)
     target = two.directory / "results" / newest(two)
     client = two.start("pull")
     parts = target / ".fleet-results"
@@ -177,18 +178,6 @@ def test_a_killed_pull_continues_at_the_same_byte(two: Program) -> None:
     assert left <= next(event["received"] for event in events if event["event"] == "pull_progress" and event["total"])
     assert files(target)["model/weights"] == b"".join(bytes([block]) * (1 << 20) for block in range(48))
     assert not list(parts.glob("*.part"))
-
-
-def test_down_asks_about_a_host_that_does_not_answer(program: Program) -> None:
-    program.run("up", "--workers", "2")
-    program.script("task.py", WRITES)
-    program.run("train", "task.py")
-    program.run("pull")
-    (listener,) = program.listeners("worker-1")
-    listener.kill()
-    assert "worker-1 does not answer: it is unknown what it holds" in program.run("down", code=2).err
-    assert "worker-1 cannot be reached" in program.run("pull", code=13).err
-    assert "worker-1 does not answer" in program.run("jobs").text
 
 
 HOSTILE = """

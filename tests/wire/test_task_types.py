@@ -171,10 +171,58 @@ def test_tasks_that_the_fleet_cannot_hold_are_refused(fleet: Program, options: s
     assert "next:  fleet" in ran.err
 
 
-def test_several_tasks_on_each_host_are_followed_stopped_and_deleted(program: Program) -> None:
+def kill_host(program: Program, name: str) -> None:
+    """End sshd, agents, and tasks of a host at once."""
+    for process in program.processes():
+        try:
+            words = [*process.cmdline(), *(f"{key}={value}" for key, value in process.environ().items())]
+        except psutil.Error:
+            continue
+        if any(f"{program.state}/local/default-{name}" in word for word in words) or any(
+            word.startswith("FLEET_INSTANCE=") and f"default-{name}" in word for word in words
+        ):
+            process.kill()
+
+
+def test_several_tasks_on_each_host_continue_after_its_loss_and_are_stopped(program: Program) -> None:
     program.script("task.py", TASK)
     program.run("up", "--workers", "2")
-    client = program.start("train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--", "1000")
+    client = program.start(
+        "train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--restarts", "1",
+        "--link-timeout", "2", "--", "5000",
+    )  # fmt: skip
+    check_slots(program)
+    logs = "local/*/fleet/slot-*/jobs/*/*/attempt-1/log"
+    wait_for("steps", lambda: any(b"step 11\n" in log.read_bytes() for log in program.state.glob(logs)))
+    kill_host(program, "worker-1")
+    wait_for("the end of the other tasks", lambda: not program.tasks())
+    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text, 60)
+    ran = program.run("up")
+    for slot in ("worker-2", "worker-3"):
+        assert f"{slot} joined job" in ran.text + ran.err
+    logs = "local/*/fleet/slot-*/jobs/*/*/attempt-2/log"
+    wait_for(
+        "the first words of all four tasks",
+        lambda: sum(b"rank" in log.read_bytes() for log in program.state.glob(logs)) == 4,
+        60,
+    )
+    assert "TF_CONFIG" in program.run("logs", "--worker", "ps-0", code=101).text
+    assert "2 hosts, 2 tasks each" in program.run("stop").err + program.run("logs", code=103).err
+    ran = program.finish(client, code=103)
+    assert not program.tasks()
+    assert re.search(r"attempt 1 failed: (worker-1|ps-0) \(\S+\) was lost", ran.err)
+    first, second = [line.split()[1:] for line in lines_of(ran, "chief-0") if line.startswith("begin")]
+    assert first == ["0", "1"]
+    assert second[1] == "2"
+    assert int(second[0]) >= 10
+    cluster = configs(ran)["ps-0"]["cluster"]
+    assert {kind: len(ends) for kind, ends in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
+    program.run("down", "--yes")
+    assert not program.processes()
+
+
+def check_slots(program: Program) -> None:
+    """Check that four tasks run in the slots of two hosts, and that status reports them."""
     wait_for("all four tasks", lambda: len(program.tasks()) == 4, 60)
     directories = {Path(task.environ()["FLEET_CHECKPOINT_DIR"]).parents[3] for task in program.tasks()}
     assert sorted(f"{directory.parent.parent.name}/{directory.name}" for directory in directories) == [
@@ -191,54 +239,3 @@ def test_several_tasks_on_each_host_are_followed_stopped_and_deleted(program: Pr
     assert [(task["task"], task["slot"]) for task in status["job"]["tasks"]] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-1", "worker-2"), ("ps-0", "worker-3"),
     ]  # fmt: skip
-    assert "TF_CONFIG" in program.run("logs", "--worker", "ps-0", code=101).text
-    assert "2 hosts, 2 tasks each" in program.run("stop").err + program.run("logs", code=103).err
-    program.finish(client, code=103)
-    assert not program.tasks()
-    program.run("train", "task.py", "--detach", "--", "1000")
-    assert len(program.tasks()) == 2
-    program.run("down", "--yes")
-    assert not program.processes()
-
-
-def kill_host(program: Program, name: str) -> None:
-    """End sshd, agents, and tasks of a host at once."""
-    for process in program.processes():
-        try:
-            words = [*process.cmdline(), *(f"{key}={value}" for key, value in process.environ().items())]
-        except psutil.Error:
-            continue
-        if any(f"{program.state}/local/default-{name}" in word for word in words) or any(
-            word.startswith("FLEET_INSTANCE=") and f"default-{name}" in word for word in words
-        ):
-            process.kill()
-
-
-def test_up_returns_a_lost_host_with_all_its_tasks_to_its_job(program: Program) -> None:
-    program.script("task.py", TASK)
-    program.run("up", "--workers", "2")
-    client = program.start(
-        "train", "task.py", "--chief", "--ps", "1", "--tasks-per-host", "2", "--restarts", "1",
-        "--link-timeout", "2", "--", "40",
-    )  # fmt: skip
-    logs = "local/*/fleet/slot-*/jobs/*/*/attempt-1/log"
-    wait_for(
-        "the first words of all four tasks",
-        lambda: sum(b"rank" in log.read_bytes() for log in program.state.glob(logs)) == 4,
-        60,
-    )
-    wait_for("steps", lambda: any(b"step 11\n" in log.read_bytes() for log in program.state.glob(logs)))
-    kill_host(program, "worker-1")
-    wait_for("the end of the other tasks", lambda: not program.tasks())
-    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text, 60)
-    ran = program.run("up")
-    for slot in ("worker-2", "worker-3"):
-        assert f"{slot} joined job" in ran.text + ran.err
-    ran = program.finish(client, timeout=60)
-    assert re.search(r"attempt 1 failed: (worker-1|ps-0) \(\S+\) was lost", ran.err)
-    first, second = [line.split()[1:] for line in lines_of(ran, "chief-0") if line.startswith("begin")]
-    assert first == ["0", "1"]
-    assert second[1] == "2"
-    assert int(second[0]) >= 10
-    cluster = configs(ran)["ps-0"]["cluster"]
-    assert {kind: len(ends) for kind, ends in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
