@@ -57,7 +57,9 @@ def lint(
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
         need = need_of({entry: trees[entry], **trees})
-        subject = Subject(trace, workers, gpus, versions, need, adapt, servers, tuple(uses_of_tf1(trees)))
+        subject = Subject(
+            trace, workers, gpus, versions, need, adapt, servers, tuple(trees), tuple(uses_of_tf1(trees))
+        )
         result += {item for rule in RULES.values() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from train.lint.interpreter.values import Call, Const, Made, Value, text
+from train.lint.interpreter.values import Call, Const, Location, Made, Value, text
 from train.lint.rule import ERROR, WARNING, Violation, rule
 from train.lint.subject import Subject, shown
 
 _STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
+_PACKAGES = ("jax", "keras", "numpy", "tensorflow", "tf_keras", "torch")
 _PROMPTS = ("builtins.input", "builtins.breakpoint", "pdb.set_trace", "ipdb.set_trace", "getpass.getpass")
 
 
@@ -87,3 +88,17 @@ def _proxy(subject: Subject) -> Iterator[Violation]:
         if item.name.lower() == "no_proxy" and replaces and not item.default and item.call.order < first:
             fix = f'add to it: os.environ["{item.name}"] += ",…"'
             yield Violation(item.call, f"the script overwrites {item.name}", fix=fix)
+
+
+@rule(
+    "MW705",
+    ERROR,
+    reason="Python searches the script's directory first: the script, and packages that need the hidden one, import "
+    "this file instead",
+    fix="rename it",
+)
+def _hidden_package(subject: Subject) -> Iterator[Violation]:
+    for file in subject.files:
+        name, _, rest = file.removesuffix(".py").partition("/")
+        if name in _PACKAGES and rest in ("", "__init__"):
+            yield Violation(Location(file, 1, 1), f"this module hides the package {name}")

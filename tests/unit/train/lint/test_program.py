@@ -85,3 +85,11 @@ def test_overwritten_proxy_variables_are_reported(piece: str, expected: list[str
     assert [item.split()[0] for item in findings(source)] == expected
     assert findings(source, workers=1) == []
     assert findings(GANG + piece + READY.removeprefix(GANG) + FIT) == []
+
+
+def test_modules_that_hide_packages_are_reported() -> None:
+    hiding = {"tensorflow.py": "", "keras/__init__.py": "", "lib/numpy.py": "", "keras/layers.py": ""}
+    result = check("import tensorflow as tf\nimport lib.numpy\n", modules=hiding)
+    assert [(item.rule, item.file) for item in result] == [("MW705", "keras/__init__.py"), ("MW705", "tensorflow.py")]
+    assert check("import data\n", modules={"data.py": ""}) == []
+    assert check("x = 1\n", modules={"tensorflow.py": "# fleet: ignore[MW705]\n"}) == []
