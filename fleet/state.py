@@ -9,6 +9,7 @@
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         fleets/NAME/ssh_config    the hosts NAME-worker-0, …, as OpenSSH reads them
         fleets/NAME/results/JOB   which results of a job are on this computer
+        fleets/NAME/commands/JOB  the `fleet train` that started a job
         local/, static/, ...      the files of each provider
 
 Providers are the source of truth for instances, hosts for jobs; the state directory locates both.
@@ -106,6 +107,23 @@ class OnThisComputer:
     directory: str = ""
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log_shown: bool = False
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """The `fleet train` that started a job, without the options that concern only one run.
+
+    Attributes:
+        directory: Working directory of the command.
+        options: Options and SCRIPT; values of variables whose names look like those of secrets are left out.
+        program: Arguments after ``--``.
+        name: The name of the job; empty: none.
+    """
+
+    directory: str
+    options: tuple[str, ...]
+    program: tuple[str, ...] = ()
+    name: str = ""
 
 
 def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
@@ -334,6 +352,26 @@ class FleetDirectory:
         with contextlib.suppress(FileNotFoundError):
             (self.path / "results").mkdir(mode=0o700, exist_ok=True)
             _replace(self.path / "results" / job, json.dumps(dataclasses.asdict(now)).encode())
+
+    def note_command(self, job: str, command: TrainCommand) -> None:
+        """Record the command that started `job`."""
+        directory = self.path / "commands"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _replace(directory / job, json.dumps(dataclasses.asdict(command)).encode("utf-8", "surrogateescape"))
+
+    def commands(self) -> dict[str, TrainCommand]:
+        """Return the commands that started jobs, by job, newest first; damaged records are left out."""
+        commands = {}
+        paths = [*(self.path / "commands").iterdir()] if (self.path / "commands").is_dir() else []
+        for path in sorted(paths, reverse=True):
+            with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+                command = _from_json(TrainCommand, json.loads(path.read_bytes().decode("utf-8", "surrogateescape")))
+                commands[path.name] = command
+        return commands
+
+    def forget_command(self, job: str) -> None:
+        """Delete the record of the command that started `job`."""
+        (self.path / "commands" / job).unlink(missing_ok=True)
 
     def delete(self) -> None:
         """Forget the fleet."""

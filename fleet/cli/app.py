@@ -19,9 +19,9 @@ from fleet.cli.failures import (
     report_failure,
 )
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
-from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, stop, train
+from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, rerun, stop, train
 from fleet.cli.options import Output
-from fleet.cli.program import WithProgram, WithTrial
+from fleet.cli.program import WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
     CommandFailed,
@@ -53,9 +53,10 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
     "Jobs": (
         (lint.lint, None),
         (check.check, WithTrial),
-        (train.train, WithProgram),
+        (train.train, WithResume),
         (logs.logs, None),
         (stop.stop, WithJobs),
+        (rerun.rerun, WithJobs),
         (agent.agent, Grouped),
     ),
     "Results": ((jobs.jobs, WithJobs), (pull.pull, WithJobs)),

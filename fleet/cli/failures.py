@@ -24,7 +24,9 @@ def find_typed_command(arguments: list[str]) -> CommandLine | None:
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
     if at == len(arguments) or arguments[at] not in commands:
         return None
-    return parse(arguments[at], arguments[at + 1 :], list_options(commands[arguments[at]]))
+    command = commands[arguments[at]]
+    complete = getattr(command, "complete", list)
+    return parse(arguments[at], complete(arguments[at + 1 :]), list_options(command))
 
 
 def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:

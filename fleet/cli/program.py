@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.application import Grouped
+from fleet.cli.application import Grouped, list_options
+from fleet.cli.command_line import parse
 from fleet.cli.options import Duration, Fleet, argument, option
 from fleet.cli.runtime import resolve_fleet
 from provision.durations import seconds
 
+RESUME = "--resume"
+TYPED = "fleet.typed"  # key of the command line, in the context of a command
+NEWEST = "-1"
+_JOB = re.compile(r"-[0-9]+|[a-z0-9][a-z0-9-]*")
 LOCAL_FIRST = "--local-first"
 SMOKE_TEST_S = Duration(60)  # how long --local-first runs a script
 AFTER_DASHES = "fleet.after_dashes"  # key of the words after --, in the context of a command
@@ -27,6 +34,30 @@ class WithProgram(Grouped):
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[AFTER_DASHES] = tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
+
+
+class WithResume(WithProgram):
+    """A command that takes ``--resume``, with or without a job."""
+
+    @staticmethod
+    def complete(args: list[str]) -> list[str]:
+        """Return the arguments with the newest job as the value of the option if it has none."""
+        end = args.index("--") if "--" in args else len(args)
+        if RESUME not in args[:end]:
+            return args
+        at = args.index(RESUME) + 1
+        return args if at < end and _is_job(args[at]) else [*args[:at], NEWEST, *args[at:]]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the newest job to the option if it has no value; keep the command line in the context."""
+        args = self.complete(args)
+        ctx.meta[TYPED] = parse("train", args, list_options(self))
+        return super().parse_args(ctx, args)
+
+
+def _is_job(word: str) -> bool:
+    """Return whether a word after ``--resume`` is a job, not the script."""
+    return bool(_JOB.fullmatch(word)) and not Path(word).exists()
 
 
 class WithTrial(WithProgram):

@@ -21,7 +21,7 @@ from fleet.remote.follower import GIVE_UP_S, Follower
 from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.steps import Step
+from fleet.steps import Again, NextStep, Step
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (
@@ -102,10 +102,12 @@ class Ended:
     Attributes:
         result: The result of the job; None while it is running.
         verdict: The first cause, if the job failed.
+        resumable: Whether a new job can continue from a checkpoint of the job.
     """
 
     result: JobResult | None
     verdict: Verdict | None = None
+    resumable: bool = False
 
 
 def open_follower(followed: Followed) -> Follower:
@@ -426,12 +428,19 @@ def outcome_or_raise(ended: Ended) -> JobResult:
     if result is None:
         raise JobNotFinished("the job is still running", next_steps=[Step("logs", "-f")])
     if result.outcome is Outcome.CANCELLED:
-        raise CancelledError(f"job {result.job} was stopped", next_steps=[Step("logs", "-n", "50")])
+        raise CancelledError(
+            f"job {result.job} was stopped", next_steps=[*_resume(ended, result), Step("logs", "-n", "50")]
+        )
     if result.outcome is Outcome.FAILED and not result.started:
         raise _not_started(result)
     if result.outcome is not Outcome.SUCCEEDED:
-        raise _failure(result, ended.verdict)
+        failure = _failure(result, ended.verdict)
+        raise failure.replaced(next_steps=[*failure.next_steps, *_resume(ended, result)])
     return result
+
+
+def _resume(ended: Ended, result: JobResult) -> list[NextStep]:
+    return [Again({"--resume": result.job}, "train")] if ended.resumable else []
 
 
 def _not_started(result: JobResult) -> NotReadyError:

@@ -23,7 +23,7 @@ from fleet.steps import Step
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank
-from train.agent.protocol.records import Area, JobReport, JobResult, Outcome, Progress, StoredJob
+from train.agent.protocol.records import Area, HeldCheckpoint, JobReport, JobResult, Outcome, Progress, StoredJob
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,12 @@ class StoredJobs:
             paths=tuple(f"{task.host.name}:{task.stored.path}" for task in self.tasks),
             results=tuple(location for task in self.tasks for location in result_locations(task, rented=rented)),
         )
+
+    @property
+    def checkpoint(self) -> HeldCheckpoint | None:
+        """Return the newest complete checkpoint that a host holds; None: the hosts that answered hold none."""
+        held = [task.stored.checkpoint for task in self.tasks if task.stored.checkpoint is not None]
+        return max(held, key=lambda checkpoint: (checkpoint.attempt, checkpoint.number), default=None)
 
     @property
     def progress(self) -> Progress | None:
@@ -281,8 +287,10 @@ def result_locations(task: StoredTask, *, rented: bool = True) -> Iterable[Resul
 
 def report_results(
     record: FleetRecord, directory: FleetDirectory, job: str, clients: Sequence[AgentClient], sink: Sink
-) -> None:
+) -> StoredJobs | None:
     """Emit the locations of the results of a job that has ended, and how to pull them; nothing if it only has a log.
+
+    Returns the job; None if the hosts that answer do not store it.
 
     Args:
         record: The fleet.
@@ -294,7 +302,7 @@ def report_results(
     with contextlib.suppress(FleetError, KeyboardInterrupt):  # the end of the job must still be reported
         stored_job = survey_agents(clients, directory, [job]).find(job)
         if stored_job is None:
-            return
+            return None
         hosts = {slot.name: record.hosts[at // record.tasks_per_host].name for at, slot in enumerate(record.slots)}
         results = tuple(
             replace(location, host=hosts.get(location.host, location.host))
@@ -312,6 +320,8 @@ def report_results(
                     next_step=Step("pull", job).text(record.spec.name),
                 )
             )
+        return stored_job
+    return None
 
 
 def result_of(reports: Sequence[JobReport]) -> JobResult | None:

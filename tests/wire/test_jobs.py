@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from tests.program import Program
+from tests.program import Program, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -51,3 +53,59 @@ def test_a_job_is_found_by_its_name_its_number_and_the_start_of_its_id(two: Prog
     assert "2 jobs have the name 'base'" in two.run("pull", "base", code=2).err
     assert f"job {named}  succeeded  base: task.py" in two.run("status").text
     assert "| arguments\n" in two.run("logs", "--job", "-1").text
+
+
+SAVES = """
+import os, pathlib, sys, time
+path = pathlib.Path(os.environ["FLEET_CHECKPOINT_DIR"], "count")
+count = int(path.read_text()) if path.exists() else 0
+print("begin", count, os.environ.get("WORD"), flush=True)
+if os.environ["FLEET_RANK"] == "0" and "nothing" not in sys.argv:
+    path.with_suffix(".tmp").write_text(str(count + 1))
+    path.with_suffix(".tmp").replace(path)
+if "fail" in sys.argv:
+    time.sleep(1)
+    raise ValueError("no")
+if "wait" in sys.argv:
+    time.sleep(600)
+"""
+
+
+def test_a_job_is_continued_and_repeated(pair: Program) -> None:
+    pair.script("saves.py", SAVES)
+    pair.run("train", "saves.py", "--", "nothing")
+    assert "has no complete checkpoint" in pair.run("train", "--resume", "saves.py", code=102).err
+    assert "did you mean" not in pair.run("train", "--resume=zzz", "saves.py", code=102).err
+    for option, value in (("--checkpoint-bandwidth", "0"), ("--checkpoint-dir", "gs://b/c")):
+        assert f"{option}" in pair.run("train", "--resume", "saves.py", option, value, code=2).err
+
+    secret = ("-e", "WORD=hidden", "-e", "API_TOKEN=abc", "--secret", "PIN")
+    failed = pair.run("train", *secret, "saves.py", "--", "fail", code=100, env={"PIN": "1234"})
+    job = failed.err.split("error: job ")[1].split()[0]
+    assert f"fleet train --resume {job} -e WORD=hidden --env API_TOKEN --secret PIN saves.py -- fail\n" in failed.err
+    stored = (pair.state / "fleets/default/commands" / job).read_text()
+    assert "abc" not in stored
+    assert "1234" not in stored
+
+    # The agent of worker-0 has lost the checkpoint: it comes from worker-1.
+    for replica in (pair.state / "local").glob(f"default-worker-0/fleet/jobs/{job}/worker-0/replica"):
+        replica.rename(replica.with_name("lost"))
+    resumed = pair.start("train", "--resume", job, "saves.py", "--name", "more", "--", "wait")
+    wait_for("the task", lambda: len(pair.tasks()) == 2 or None)
+    assert "is running" in pair.run("train", "--resume", "more", "saves.py", code=14).err
+    stopped = pair.run("stop", "more", "--grace", "0").err
+    out = pair.finish(resumed, code=103)
+    assert {line.split(" | ")[1] for line in out.text.splitlines() if "begin" in line} == {"begin 1 None"}
+    assert f"continuing from checkpoint count of job {job}" in out.err
+    more = out.err.split("error: job ")[1].split()[0]
+    assert f"`fleet train --resume {more}`" in stopped
+
+    assert "--env API_TOKEN: the variable is not set here" in pair.run("rerun", job, code=2).err
+    assert "--secret PIN: the variable is not set here" in pair.run("rerun", job, code=2, env={"API_TOKEN": "x"}).err
+    environment = {"API_TOKEN": "x", "PIN": "1"}
+    pair.script("saves.py", SAVES.replace('"begin"', '"changed"'))
+    elsewhere = dataclasses.replace(pair, directory=pair.state)
+    again = elsewhere.run("rerun", job, "--name", "again", code=100, env=environment)
+    assert "| changed 0 hidden\n" in again.text
+    continued = elsewhere.run("train", "--resume=again", "-o", "lines", code=100, env=environment)
+    assert "| changed 1 hidden\n" in continued.text

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fleet.cli import options
+from fleet.cli.again import find_remembered, remembered, run_again
 from fleet.cli.options import (
     CHECKPOINTS,
     FAILURES,
@@ -18,7 +19,7 @@ from fleet.cli.options import (
     option,
     select_fields,
 )
-from fleet.cli.program import add_program_options, read_program_fields
+from fleet.cli.program import TYPED, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
@@ -110,6 +111,16 @@ def train(
         float,
         duration("--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS),
     ] = Duration(LINK_TIMEOUT_S),
+    resume: Annotated[
+        str | None,
+        option(
+            "--resume",
+            "Start from the newest checkpoint of JOB, the latest job by default; without SCRIPT, repeat its command.",
+            "[JOB]",
+            default="none",
+            panel=CHECKPOINTS,
+        ),
+    ] = None,
     checkpoint_dir: options.CheckpointDir = "",
     checkpoint_bandwidth: Annotated[
         float,
@@ -137,14 +148,22 @@ def train(
     from fleet.jobs.policy import replication
     from fleet.jobs.tasks import TaskTypes, success
 
+    typed = ctx.meta[TYPED]
+    fleet = resolve_fleet(program["fleet"])
+    if resume and not (typed.program or program["module"] or any(word.is_operand for word in typed.words)):
+        job, command = find_remembered(resume, fleet)
+        options = [part for word in typed.changed({"--resume": job}).words for part in word.text]
+        run_again(command, fleet, options)
+        return
+
     def request() -> verb.TrainRequest:
         given = ctx.params
         return verb.TrainRequest(
             **{**select_fields(verb.TrainRequest, given), **read_program_fields(ctx, **program)},
+            command_line=remembered(typed, name),
             task_types=TaskTypes(**select_fields(TaskTypes, given)),
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
             policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),
         )
 
-    fleet = resolve_fleet(program["fleet"])
     run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink))

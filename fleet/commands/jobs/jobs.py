@@ -64,6 +64,8 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         names = [job.job for job in to_delete]
         outcomes = call_each(clients, lambda client: prune_jobs(client, names))
     deleted = _summarize_deletion(request.fleet, names, values_of(outcomes))
+    for name in deleted.jobs:
+        directory.forget_command(name)
     sink.emit(deleted)
     for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
         message = f"not all hosts answered: {error.message}"

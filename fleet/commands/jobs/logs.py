@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.errors import NotFoundError
 from fleet.events import JobStarted, Level, Note, Sink
@@ -17,6 +17,7 @@ from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.results import report_results, result_of
+from fleet.jobs.resume import is_resumable
 from fleet.jobs.selection import select_reported
 from fleet.jobs.tasks import current_members, worker_name
 from fleet.remote.client import AgentClient
@@ -118,7 +119,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         ended = follow(followed, sink)
         if ended.result is not None:
             directory.note_results(first.job, log_shown=followed.whole and request.selection.pattern is None)
-            report_results(record, directory, first.job, followed.clients, sink)
+            stored = report_results(record, directory, first.job, followed.clients, sink)
+            ended = replace(ended, resumable=is_resumable(stored, directory))
     if lost and not request.follow:
         repair_fleet(fleet, sink)
     return outcome_or_raise(ended)

@@ -8,6 +8,7 @@ from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.jobs.resume import resume_step
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
@@ -45,6 +46,7 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
         with_job = [client for client in clients if client.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
+        step = resume_step(job, with_job, directory)
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)
     raise_failures([*unreached, *newest.failed], "stop the job where it may still run")
@@ -53,3 +55,5 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         sink.emit(Note(f"job {job} is stopped on all hosts{how}"))
     else:
         sink.emit(Note(f"job {job} had already ended"))
+    if step is not None:
+        sink.emit(Note(f"to continue from its newest checkpoint: `{step.text(request.fleet)}`"))

@@ -15,7 +15,7 @@ from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everyw
 from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
-from fleet.jobs.follow import Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.ids import job_id
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
 from fleet.jobs.program import (
@@ -32,12 +32,13 @@ from fleet.jobs.program import (
     warnings,
 )
 from fleet.jobs.results import report_results
+from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord
+from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
 from train.agent.protocol import records
 from train.agent.protocol.cluster import tf_config
@@ -50,6 +51,8 @@ class TrainRequest(ProgramRequest):
     """Request of the command: what to train, and with which options."""
 
     name: str = ""  # of the job; empty: none
+    resume: str | None = None  # job whose newest checkpoint is the start, as in `select_job`; None: no checkpoint
+    command_line: TrainCommand | None = None  # to repeat it; None: it is not stored
     detach: bool = False
     dry_run: bool = False
     grace_s: float = records.GRACE_S
@@ -103,6 +106,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
         refuse_without_servers(entry, len(record.hosts))
+    origin = _find_origin(request, record, directory, services, sink)
     program = collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         stack.enter_context(program.bundle)
@@ -111,6 +115,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         sink.emit(fleet_opened(record))
         for text in program.bundle.notes:
             sink.emit(Note(text))
+        if origin is not None:
+            sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
         fleet = ExistingFleet(record, directory, services, "train")
         record, clients = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
@@ -128,7 +134,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         for note in warnings(program, prepared[:first], terms):
             sink.emit(note)
         notices = preemption_notices(record.spec.options)
-        commits = _commits(request, job, program, prepared, choice, notices)
+        commits = _commits(request, job, program, prepared, choice, Extras(notices, origin))
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
@@ -136,10 +142,22 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             _commit(clients, commits, request.grace_s)
             record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
             directory.write(record)
+            if request.command_line is not None:
+                directory.note_command(job, request.command_line)
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
         return _follow(request, fleet, clients, commits, sink)
+
+
+def _find_origin(
+    request: TrainRequest, record: FleetRecord, directory: FleetDirectory, services: Services, sink: Sink
+) -> Origin | None:
+    """Return the checkpoint from which the job continues; None: it starts without one."""
+    if request.resume is None:
+        return None
+    check_replication(request.replication)
+    return find_origin(request.resume, record, directory, services, sink)
 
 
 def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
@@ -197,13 +215,26 @@ def _prepare(
     return prepared
 
 
+@dataclass(frozen=True)
+class Extras:
+    """The parts of a commit that depend on the fleet.
+
+    Attributes:
+        notices: Servers that announce that a host will be preempted.
+        origin: The checkpoint from which the job continues; None: it starts without one.
+    """
+
+    notices: list[records.PreemptionNotice]
+    origin: Origin | None
+
+
 def _commits(
     request: TrainRequest,
     job: str,
     program: Program,
     prepared: Sequence[records.Prepared],
     choice: Choice,
-    notices: list[records.PreemptionNotice],
+    extras: Extras,
 ) -> list[records.Commit]:
     tasks = assign(request.task_types, len(prepared), request.spares)
     members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
@@ -227,7 +258,8 @@ def _commits(
             policy=request.policy,
             replication=request.replication,
             name=shown(program.entry),
-            preemption_notices=notices,
+            preemption_notices=extras.notices,
+            resume=extras.origin.resumption if extras.origin else None,
             job_name=request.name,
             arguments=list(request.arguments),
         )
@@ -296,8 +328,7 @@ def _follow(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
-            report_results(record, fleet.directory, first.job, clients, sink)
-            outcome_or_raise(ended)
+            outcome_or_raise(_report(ended, fleet, first.job, clients, sink))
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
         return TrainSummary(job=first.job)
@@ -305,6 +336,12 @@ def _follow(
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=followed.whole)
-        report_results(record, fleet.directory, first.job, clients, sink)
+        ended = _report(ended, fleet, first.job, clients, sink)
     result = outcome_or_raise(ended)
     return TrainSummary(job=first.job, result=result)
+
+
+def _report(ended: Ended, fleet: ExistingFleet, job: str, clients: Sequence[AgentClient], sink: Sink) -> Ended:
+    """Report the results of a job that has ended; return its end with whether a new job can continue it."""
+    stored = report_results(fleet.record, fleet.directory, job, clients, sink)
+    return dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))

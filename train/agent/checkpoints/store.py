@@ -501,6 +501,18 @@ class Store:
                 remove_tree(kept.directory)
 
 
+def newest_stored(directory: str) -> Optional[StoredSnapshot]:
+    """Return the newest complete snapshot in the directory of a `Store` that no process uses; None: none."""
+    newest_kept: Optional[StoredSnapshot] = None
+    for name in list_names(directory):
+        kept = None if name.startswith(_MAKING) else _read_kept(os.path.join(directory, name))
+        if kept is None or not kept.is_intact():
+            continue
+        if newest_kept is None or newer(kept.manifest.snapshot, newest_kept.manifest.snapshot):
+            newest_kept = kept
+    return newest_kept
+
+
 def _read_kept(directory: str) -> Optional[StoredSnapshot]:
     try:
         with open(os.path.join(directory, MANIFEST), "rb") as file:

@@ -74,6 +74,7 @@ class Terms(NamedTuple):
     grace_s: float = GRACE_S
     join_timeout_s: float = JOIN_TIMEOUT_S
     link_timeout_s: float = LINK_TIMEOUT_S
+    resume: Optional[Tuple[int, int]] = None  # attempt and number of the snapshot from which the job continues
 
     @property
     def tasks(self) -> Tuple[str, ...]:
@@ -145,7 +146,8 @@ def _fence_s(terms: Terms) -> float:
 def form_gang(terms: Terms, local_slot: str, now: float) -> Gang:
     """Return a gang in its first attempt, before any status was received."""
     members = _members(terms, initial_assignments(terms.slots), {})
-    return Gang(terms, local_slot, 1, 1, Stage.LAUNCH, members, now)
+    stage = Stage.LAUNCH if terms.resume is None else Stage.RESERVE  # which waits for the hosts that hold it
+    return Gang(terms, local_slot, 1, 1, stage, members, now)
 
 
 def take_over(
@@ -493,7 +495,7 @@ def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = No
 def _advance_start(gang: Gang, now: float) -> Gang:
     failure = _find_failure(gang)
     if failure is not None:
-        is_final = not gang.started and gang.stage is not Stage.RESERVE
+        is_final = not gang.started and (gang.stage is not Stage.RESERVE or gang.attempt == 1)
         return _end_attempt(gang, failure._replace(final=is_final), now)
     return _START_STEPS[gang.stage](gang, now)
 
@@ -502,11 +504,22 @@ def _advance_reserve(gang: Gang, now: float) -> Gang:
     ports = {slot: _status_of(gang, slot).port for slot in _assigned_slots(gang)}
     if not all(ports.values()):
         return _enforce_join_timeout(gang, [slot for slot, port in ports.items() if not port], now)
+    if _awaits_resumption(gang):
+        if now < gang.began_at + gang.terms.join_timeout_s:
+            return gang
+        reason = Reason("no host reports the checkpoint from which the job continues")
+        return _end_attempt(gang, End(Outcome.FAILED, "", reason, final=True), now)
     if gang.snapshot is not None and not _checkpoint_holders(gang):
         if now < gang.began_at + _HOLDER_TIMEOUT_S:
             return gang
         gang = _fall_back_to_older_checkpoint(gang)
     return _enter(gang._replace(members=_members(gang.terms, _assignments(gang), gang.statuses)), Stage.LAUNCH, now)
+
+
+def _awaits_resumption(gang: Gang) -> bool:
+    """Return True until a slot has reported the checkpoint from which the job continues."""
+    resume, snapshot = gang.terms.resume, gang.snapshot
+    return resume is not None and (snapshot is None or (snapshot.attempt, snapshot.number) < resume)
 
 
 def _fall_back_to_older_checkpoint(gang: Gang) -> Gang:

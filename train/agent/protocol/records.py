@@ -260,6 +260,22 @@ class Replication(NamedTuple):
     mib_s: float = 100.0  # maximum number MiB a second leave a host; 0: nothing is replicated
 
 
+class HeldCheckpoint(NamedTuple):
+    """A complete checkpoint of an ended job that a host holds."""
+
+    attempt: int
+    number: int  # counts up within the attempt
+    name: str  # of its newest file
+
+
+class Resumption(NamedTuple):
+    """The checkpoint of an earlier job from which a job continues."""
+
+    job: str
+    attempt: int  # as in HeldCheckpoint
+    number: int
+
+
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +326,7 @@ class Commit(NamedTuple):
     preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
     job_name: str = ""  # that the user gave the job; empty: none
     arguments: List[str] = []  # noqa: RUF012 - never changed; of the program, for people; also part of `command`
+    resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
 
 
 class Follow(NamedTuple):
@@ -577,6 +594,7 @@ class StoredJob(NamedTuple):
     fingerprint: str  # changes when a result is added, changed or removed; empty: there are none
     areas: List[AreaUse]  # that are not empty
     report: Optional[JobReport] = None  # None: its records cannot be read
+    checkpoint: Optional[HeldCheckpoint] = None  # the newest complete one here; None: none
 
 
 class DiskSpace(NamedTuple):
@@ -638,7 +656,7 @@ class TaskState(NamedTuple):
     started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
     listened: Optional[bool] = None  # in the phase `exited`: on its port; None: unknown, or no need to
     # The newest file of the checkpoint that this attempt starts from; empty: the job has saved no checkpoint;
-    # None: the first attempt, or the agents do not copy checkpoints.
+    # None: the first attempt of a job without `resume`, or the agents do not copy checkpoints.
     checkpoint: Optional[str] = None
     reason_kind: ReasonKind = ReasonKind.OTHER
 

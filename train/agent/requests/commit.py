@@ -7,6 +7,8 @@ import time
 import traceback
 from typing import NoReturn, Optional, Set
 
+from train.agent.checkpoints.resumption import copy_checkpoint
+from train.agent.checkpoints.store import ReplicaError
 from train.agent.files.disk import free_space, read_text, remove_file
 from train.agent.files.journal import write_job
 from train.agent.gang.readiness import Facts
@@ -15,7 +17,7 @@ from train.agent.host import control
 from train.agent.host.spawn import close_descriptors
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Commit, Reason, Refusal, to_dict
+from train.agent.protocol.records import Commit, Reason, Refusal, Resumption, to_dict
 from train.agent.protocol.wording import signal_name
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
@@ -36,6 +38,8 @@ def commit(reservation: Reservation, request: Commit, umask: int) -> int:
         OSError: probably because the disk is full.
     """
     _check(reservation, request)
+    if request.resume is not None and not request.join:
+        _copy_checkpoint(reservation, request.resume)
     start = _lay_out(reservation, request, umask)
     reads, writes = os.pipe()
     pid = os.fork()
@@ -57,6 +61,9 @@ def _check(reservation: Reservation, request: Commit) -> None:
         raise RefusedError(Refusal.REQUEST, f"{request.slot} of job {request.job} is not prepared on this host")
     if reservation.member() not in [member._replace(task="") for member in request.members]:
         raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.slot} as it was prepared")
+    replication = request.replication
+    if request.resume is not None and (replication.mib_s <= 0 or "://" in replication.directory):
+        raise RefusedError(Refusal.REQUEST, "a job continues from a checkpoint only if checkpoints are replicated")
     if not request.command or request.attempt < 1:
         raise RefusedError(Refusal.REQUEST, "a job has a command, and attempts from 1 on")
     try:
@@ -68,6 +75,13 @@ def _check(reservation: Reservation, request: Commit) -> None:
         bytes.fromhex(request.secret)
     except ValueError as error:
         raise RefusedError(Refusal.REQUEST, str(error)) from error
+
+
+def _copy_checkpoint(reservation: Reservation, resume: Resumption) -> None:
+    try:
+        copy_checkpoint(reservation.host, resume, reservation.paths)
+    except ReplicaError as error:
+        raise RefusedError(Refusal.DISK, str(error)) from error
 
 
 def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:

@@ -7,6 +7,7 @@ import re
 import time
 from typing import Optional, Union
 
+from train.agent.checkpoints.resumption import held_checkpoint
 from train.agent.files.disk import free_space, remove_tree
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.jobs import find_task, newest_tasks, report_task
@@ -55,7 +56,7 @@ def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> r
         areas, fingerprint = Results(paths, host.root, heartbeat).use()
         size = disk_usage(paths.directory, heartbeat)
         slot = os.path.basename(paths.directory)
-        stored = (paths.directory, size, fingerprint, areas, report_task(paths))
+        stored = (paths.directory, size, fingerprint, areas, report_task(paths), held_checkpoint(paths))
         channel.send(records.StoredJob(_job_of(paths), slot, directory, *stored))
     channel.send(records.DiskSpace(host.root, *free_space(host.root)))
     return records.End()

@@ -168,7 +168,8 @@ class Supervisor:
 
     def _start_replicator(self) -> Optional[Replicator]:
         commit, paths = self._commit, self._start.paths
-        if len(commit.members) <= 1 or commit.replication.mib_s <= 0 or "://" in self._start.checkpoints:
+        is_needed = len(commit.members) > 1 or commit.resume is not None
+        if not is_needed or commit.replication.mib_s <= 0 or "://" in self._start.checkpoints:
             return None
         setup = Setup(
             commit.job,
@@ -200,6 +201,7 @@ class Supervisor:
             commit.grace_s,
             commit.join_timeout_s,
             commit.link_timeout_s,
+            (commit.resume.attempt, commit.resume.number) if commit.resume is not None else None,
         )
         now = time.monotonic()
         if self._last is not None:
@@ -211,7 +213,9 @@ class Supervisor:
         else:
             if any(member.slot == commit.slot and member.task for member in commit.members):
                 self._attempt = self._new_attempt(commit.attempt)
-            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(work=reconciler.Work(restored=True))
+            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(
+                work=reconciler.Work(restored=commit.resume is None)
+            )
             peer, actions = election.begin(terms, commit.slot, slot, now)
         self._apply(peer, actions)
         self._has_begun = True

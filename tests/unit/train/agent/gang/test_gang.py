@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ class Play:
     """A gang and the statuses of its slots, with a clock that only `wait` advances."""
 
     def __init__(
-        self, count: int, policy: Policy = ONCE, spares: int = 0, tasks: tuple[str, ...] = (), **terms: float
+        self, count: int, policy: Policy = ONCE, spares: int = 0, tasks: tuple[str, ...] = (), **terms: Any
     ) -> None:
         self.names = names(count)
         tasks = tasks or (*self.names[: count - spares], *[""] * spares)
@@ -546,3 +548,29 @@ def test_a_job_that_is_given_up_names_the_host_that_is_missing() -> None:
     first = "worker-1 (10.0.0.3) was lost: its agent was silent for 10 s"
     then = "worker-2 (10.0.0.4) was lost after that, and it was not replaced within 60 s"
     assert play.result.reason == f"{first}; {then}"
+
+
+# --- a job that continues from the checkpoint of another one ---
+
+
+def test_a_resumed_job_waits_for_a_host_that_holds_the_checkpoint() -> None:
+    play = Play(2, resume=(3, 5))
+    older = Snapshot(3, 4, "a")
+    play.send_record("worker-0", snapshot=older)
+    play.send_record("worker-1")
+    assert play.at(Stage.RESERVE)
+    wanted = Snapshot(3, 5, "b")
+    play.send_record("worker-1", snapshot=wanted, source=Source("10.0.0.3", 7000))
+    assert play.at(Stage.LAUNCH)
+    desired = scheduling.desired_state(play.gang)
+    assert (desired.attempt, desired.snapshot, desired.sources) == (1, wanted, [Source("10.0.0.3", 7000)])
+
+
+def test_a_resumed_job_fails_if_no_host_holds_the_checkpoint() -> None:
+    play = Play(2, Policy(restarts=3), resume=(3, 5))
+    play.report_all()
+    assert play.at(Stage.RESERVE)
+    play.wait(60)
+    assert scheduling.desired_state(play.gang).reason.text.startswith("no host reports the checkpoint")
+    assert play.gang.result is not None
+    assert not play.gang.result.started

@@ -1,0 +1,120 @@
+"""The newest complete checkpoint of an ended job: find it on this host, and copy it for a new job."""
+
+import contextlib
+import os
+from typing import Any, Dict, Iterator, NamedTuple, Optional
+
+from train.agent.checkpoints.snapshot import (
+    Manifest,
+    State,
+    checkpoint_name,
+    complete_state,
+    encode_manifest,
+    replication_problem,
+)
+from train.agent.checkpoints.store import (
+    MANIFEST,
+    ChangedError,
+    ReplicaError,
+    SnapshotOrigin,
+    Store,
+    StoredSnapshot,
+    directory_identity,
+    newest_stored,
+    read_listing,
+    take_snapshot,
+)
+from train.agent.files.disk import copy_file, list_names, make_directory, write_atomic
+from train.agent.files.journal import read_job
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.protocol.records import HeldCheckpoint, Resumption
+
+_UNCOPIED = 1  # attempt and number of a checkpoint that was not replicated, because its job had one task
+
+
+class _Live(NamedTuple):
+    """A checkpoint directory that was not replicated, in a complete state."""
+
+    directory: str
+    slot: str
+    state: State
+
+
+def held_checkpoint(paths: TaskPaths) -> Optional[HeldCheckpoint]:
+    """Return the newest complete checkpoint of an ended job that the directory of a task holds; None: none."""
+    stored = _replica(paths)
+    if stored is not None:
+        snapshot = stored.manifest.snapshot
+        return HeldCheckpoint(snapshot.attempt, snapshot.number, checkpoint_name(stored.manifest.items))
+    live = _live(paths)
+    return HeldCheckpoint(_UNCOPIED, _UNCOPIED, checkpoint_name(live.state.entries)) if live is not None else None
+
+
+def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> None:
+    """Make the checkpoint from which a job continues the newest snapshot of a new task, if this host holds it.
+
+    Raises:
+        ReplicaError: there is no room, or it cannot be copied.
+        OSError: something cannot be read or written.
+    """
+    for paths in _tasks(host, wanted.job):
+        held = held_checkpoint(paths)
+        if held is None or (held.attempt, held.number) != (wanted.attempt, wanted.number):
+            continue
+        stored, live = _replica(paths), _live(paths)
+        if stored is not None:
+            _copy(stored, target.replica)
+        elif live is not None:
+            origin = SnapshotOrigin(live.directory, live.slot, directory_identity(live.directory), _UNCOPIED)
+            try:
+                take_snapshot(Store(target.replica), origin, live.state, frozenset())
+            except ChangedError as error:
+                raise ReplicaError(f"the checkpoint of job {wanted.job} changes while it is copied") from error
+        return
+
+
+def _tasks(host: HostPaths, job: str) -> Iterator[TaskPaths]:
+    """Yield the tasks of a job in all slots of this host."""
+    if job in ("", ".", "..") or "/" in job:
+        return
+    for slot in HostPaths(host.common).slots():
+        for name in list_names(os.path.join(slot.jobs, job)):
+            yield slot.task(job, name)
+
+
+def _replica(paths: TaskPaths) -> Optional[StoredSnapshot]:
+    stored = newest_stored(paths.replica)
+    return stored if stored is not None and stored.manifest.files else None
+
+
+def _live(paths: TaskPaths) -> Optional[_Live]:
+    """Return the checkpoint directory of a job with one slot; None: it is a URL, is not complete, or is empty."""
+    job: Dict[str, Any] = read_job(paths) or {}
+    replication = job.get("replication") or {}
+    given = str(replication.get("directory") or "")
+    if len(job.get("members", [])) != 1 or not replication.get("mib_s") or "://" in given:
+        return None
+    directory = os.path.join(paths.source, os.path.expanduser(given)) if given else paths.checkpoints
+    real = os.path.realpath(directory)
+    if given and replication_problem(real, os.path.realpath(paths.replica), os.path.expanduser("~")):
+        return None
+    with contextlib.suppress(OSError, ReplicaError):
+        state = complete_state(read_listing(real, frozenset()), {})
+        if state is not None and not state.empty:
+            return _Live(real, str(job.get("slot", "")), state)
+    return None
+
+
+def _copy(stored: StoredSnapshot, directory: str) -> None:
+    """Copy a snapshot into an empty store; its files are never changed, so that hard links are enough."""
+    target = os.path.join(directory, os.path.basename(stored.directory))
+    make_directory(directory)
+    make_directory(target)
+    manifest: Manifest = stored.manifest
+    for number, item in manifest.files:
+        copy = os.path.join(target, str(number))
+        try:
+            os.link(stored.path(number), copy)
+        except OSError:  # another disk, or one without hard links
+            copy_file(stored.path(number), copy, item.mode, item.mtime_ns)
+    write_atomic(os.path.join(target, MANIFEST), encode_manifest(manifest))
