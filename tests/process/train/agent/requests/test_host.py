@@ -169,15 +169,13 @@ def test_a_port_of_another_program_is_skipped(connect: Connect) -> None:
     assert answer.member.port > port
 
 
-@pytest.mark.parametrize("port", [0, -1, 70000])
-def test_a_port_that_is_none_is_refused(connect: Connect, port: int) -> None:
-    answer = connect().prepare("j", Bundle("pass"), first_port=port)
-    assert isinstance(answer, Refused)
-    assert answer.reason == f"invalid port {port}"
-
-
-def test_an_address_of_another_host_is_refused(connect: Connect) -> None:
-    answer = connect().prepare("j", Bundle("pass"), address="192.0.2.1")
+def test_an_invalid_port_and_an_address_of_another_host_are_refused(connect: Connect) -> None:
+    agent = connect()
+    for port in (0, -1, 70000):
+        answer = agent.prepare("j", Bundle("pass"), first_port=port)
+        assert isinstance(answer, Refused)
+        assert answer.reason == f"invalid port {port}"
+    answer = agent.prepare("j", Bundle("pass"), address="192.0.2.1")
     assert isinstance(answer, Refused)
     assert answer.kind is Refusal.PORT
     assert answer.reason.startswith("this host cannot listen on 192.0.2.1: ")

@@ -197,23 +197,18 @@ def test_a_command_that_cannot_be_run_fails_the_job_and_says_so_in_the_log(conne
     assert story.exit == Exit(code=127)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("#!/bin/sh\r\nexit 0\r\n", "its lines end with CR LF, as on Windows; Linux needs LF"),
-        ("#!/nowhere/perl -w\nexit 0\n", "its interpreter /nowhere/perl is not on this host"),
-    ],
-)
-def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(
-    connect: Connect, tmp_path: Path, text: str, why: str
-) -> None:
-    program = tmp_path / "run.sh"
-    program.write_bytes(text.encode())
-    program.chmod(0o755)
+def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(connect: Connect, tmp_path: Path) -> None:
     agent = connect()
-    committed([agent], "shebang", Bundle("pass"), command=[str(program)])
-    story = follow(agent, Follow("shebang", "worker-0"))
-    assert story.log == f"fleet: cannot run {program}: {why}\n".encode()
+    for job, text, reason in (
+        ("lines", "#!/bin/sh\r\nexit 0\r\n", "its lines end with CR LF, as on Windows; Linux needs LF"),
+        ("shebang", "#!/nowhere/perl -w\nexit 0\n", "its interpreter /nowhere/perl is not on this host"),
+    ):
+        program = tmp_path / f"{job}.sh"
+        program.write_bytes(text.encode())
+        program.chmod(0o755)
+        committed([agent], job, Bundle("pass"), command=[str(program)])
+        story = follow(agent, Follow(job, "worker-0"))
+        assert story.log == f"fleet: cannot run {program}: {reason}\n".encode()
 
 
 def test_daemons_and_children_of_a_task_do_not_outlive_it(connect: Connect) -> None:
@@ -446,23 +441,31 @@ def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Conne
     assert not alive(pid)
 
 
-@pytest.mark.parametrize(
-    ("piece", "times"),
-    [(b"x" * (1 << 20), 50), (b"\r" * (1 << 20), 8), (bytes(range(256)) * 4096, 4), (b"\xff\xfe\n" * 100000, 4)],
-    ids=["one-line", "carriage-returns", "all-bytes", "invalid-utf8"],
-)
-def test_any_output_arrives_byte_for_byte(connect: Connect, piece: bytes, times: int) -> None:
+def test_any_output_arrives_byte_for_byte(connect: Connect) -> None:
+    """A long line, carriage returns, all bytes, and invalid UTF-8."""
+    pieces = [
+        (b"x" * (1 << 20), 50),
+        (b"\r" * (1 << 20), 8),
+        (bytes(range(256)) * 4096, 4),
+        (b"\xff\xfe\n" * 100000, 4),
+    ]
     agent = connect()
     bundle = Bundle(
-        f"import sys\ndata = open('piece', 'rb').read()\nfor _ in range({times}): sys.stdout.buffer.write(data)"
+        "import sys\n"
+        "for number, word in enumerate(sys.argv[1:]):\n"
+        "    data = open(f'piece-{number}', 'rb').read()\n"
+        "    for _ in range(int(word)): sys.stdout.buffer.write(data)"
     )
-    bundle.add("piece", piece)
-    committed([agent], "bytes", bundle)
+    for number, (piece, _) in enumerate(pieces):
+        bundle.add(f"piece-{number}", piece)
+    command = [sys.executable, "task.py", *(str(times) for _, times in pieces)]
+    committed([agent], "bytes", bundle, command=command)
     story = follow(agent, Follow("bytes", "worker-0"))
-    assert len(story.log) == len(piece) * times
+    assert len(story.log) == sum(len(piece) * times for piece, times in pieces)
     expected = sha256()
-    for _ in range(times):
-        expected.update(piece)
+    for piece, times in pieces:
+        for _ in range(times):
+            expected.update(piece)
     assert sha256(story.log).digest() == expected.digest()
 
 
@@ -536,7 +539,16 @@ def test_usage_is_reported_every_five_seconds(connect: Connect, tmp_path: Path) 
     )
     program.chmod(0o755)
     agent = connect(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    committed([agent], "usage", Bundle("data = bytearray(50 << 20)\nwhile True: pass"))
+    script = """
+import time
+data = bytearray(50 << 20)
+while True:
+    end = time.process_time() + 0.03
+    while time.process_time() < end:
+        pass
+    time.sleep(0.03)
+"""
+    committed([agent], "usage", Bundle(script))
     story = follow(agent, Follow("usage", "worker-0"), lambda story: any(isinstance(r, Usage) for r in story.records))
     usage = next(record for record in story.records if isinstance(record, Usage))
     assert usage.cpu_percent > 5
