@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -32,6 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
     _set_default_signals()
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         os.environ[AGENTS_VARIABLE] = tempfile.mkdtemp(prefix="fleet-agents-")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage neither during the collection of tests, which leaves little, nor in its result later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
