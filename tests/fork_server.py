@@ -23,6 +23,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,6 +96,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
+        self._lock = threading.Lock()
         self._owner = os.getpid()
         atexit.register(self.close)
 
@@ -110,9 +112,10 @@ class _Server:
     def fork(self, request: Request, files: Sequence[int]) -> int:
         """Fork a command with these three standard files; return its process ID."""
         data = json.dumps(asdict(request)).encode()
-        socket.send_fds(self._connection, [_LENGTH.pack(len(data))], files)
-        self._connection.sendall(data)
-        pid = _LENGTH.unpack(_receive(self._connection, _LENGTH.size))[0]
+        with self._lock:
+            socket.send_fds(self._connection, [_LENGTH.pack(len(data))], files)
+            self._connection.sendall(data)
+            pid = _LENGTH.unpack(_receive(self._connection, _LENGTH.size))[0]
         return int(pid)
 
     def close(self) -> None:
@@ -142,12 +145,24 @@ class _ForkedCommand(subprocess.Popen[bytes]):
         read_in, write_in, read_out, write_out, read_err, write_err = arguments[10:16]
         self.pid = self._server.fork(self._request, [read_in, write_out, write_err])
         self._child_created = True
-        ours = {write_in, read_out, read_err}
-        for descriptor in {read_in, write_out, write_err} - ours - {-1}:
+        null = getattr(self, "_devnull", None)
+        pipes = ((read_in, write_in), (write_out, read_out), (write_err, read_err))
+        opened = {theirs for theirs, ours in pipes if ours != -1 or theirs == null}
+        for descriptor in opened:  # not the files of the caller
             os.close(descriptor)
 
 
 _servers: dict[int, _Server] = {}
+_servers_lock = threading.Lock()
+
+
+def _running_server() -> _Server:
+    """Return the server of this process; start it if there is none."""
+    with _servers_lock:
+        server = _servers.get(os.getpid())
+        if server is None or server.has_ended:
+            server = _servers[os.getpid()] = _Server()
+        return server
 
 
 def start_command(
@@ -176,11 +191,7 @@ def start_command(
     Returns:
         The process, a child of this one.
     """
-    server = None
-    if platform.machine() in _CLONE:
-        server = _servers.get(os.getpid())
-        if server is None or server.has_ended:
-            server = _servers[os.getpid()] = _Server()
+    server = _running_server() if platform.machine() in _CLONE else None
     if server is None or not server.can_fork(environment):
         prefix = ("ip", "netns", "exec", namespace) if namespace else ()
         return subprocess.Popen(

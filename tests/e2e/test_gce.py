@@ -1,26 +1,27 @@
-"""Jobs on instances of the Compute Engine emulator, from `fleet up` to `fleet down`, spot included."""
+"""Jobs on instances of the Compute Engine emulator, from `fleet up` to `fleet down`, spot included.
+
+TensorFlow is installed there, and lists the GPUs. `./scripts/soak tensorflow` also trains with it.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.docs.test_docs import CLOUD, commands
+from tests.docs.test_docs import CLOUD, TASK, commands
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
-from tests.program import Program, lines_of, wait_for
+from tests.program import CommandResult, Program, lines_of, wait_for
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "train" / "examples"
 STEPS = 110
-# Without TensorFlow, which `test_the_readme_works_from_an_empty_directory` runs.
 SCRIPT = f"""
 import os, time
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "step")
@@ -39,20 +40,31 @@ print("total", step, flush=True)
 """
 
 
+@contextmanager
+def emulator_in(directory: Path) -> Iterator[Emulator]:
+    """Run the emulator with guests whose files are in `directory`."""
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.2, guests=SshGuests(directory), directory=directory) as running:
+        yield running
+
+
+def rent(program: Program, emulator: Emulator) -> None:
+    """Let the emulator be the cloud of the program."""
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+
+
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if reason := obstacle():
         pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.2, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_in(tmp_path_factory.mktemp("guests")) as running:
         yield running
 
 
 @pytest.fixture
 def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
     """Yield the program with the emulator as its cloud; check that no resource remains and no request was invalid."""
-    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    rent(program, emulator)
     yield program
     program.close()
     state = emulator.state()
@@ -65,9 +77,8 @@ def names(emulator: Emulator) -> list[str]:
     return result
 
 
-def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
-    shutil.copy(EXAMPLES / "keras_fit.py", rented.directory / "task.py")
-    shutil.copy(EXAMPLES / "digits.npz", rented.directory)
+def run_readme(rented: Program, emulator: Emulator) -> CommandResult:
+    """Run the README's commands for Compute Engine with `task.py`; return what `fleet train` printed."""
     lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
     assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "pull", "down"]
     doctor, dry, up, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
@@ -77,10 +88,6 @@ def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emu
     rented.run(*up, timeout=180)
     assert len(names(emulator)) == 2
     ran = rented.run(*train, timeout=180)
-    for task in ("worker-0", "worker-1"):
-        losses = [float(item) for line in lines_of(ran, task) for item in re.findall(r" loss: ([0-9.]+)", line)]
-        assert len(losses) == 2
-        assert losses[1] < losses[0]
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
     [_, status] = rented.run("status", "-o", "json").events
     assert status["price_usd_h"] == pytest.approx(1.08)
@@ -93,11 +100,18 @@ def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emu
     assert "2 instances deleted, 0 left" in ended.err
     assert "cost $0." in ended.err
     assert names(emulator) == []
+    return ran
+
+
+def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
+    rented.script("task.py", TASK)
+    ran = run_readme(rented, emulator)
+    assert [lines_of(ran, task) for task in ("worker-0", "worker-1")] == [["Epoch 1/2", "Epoch 2/2"]] * 2
 
 
 def test_a_job_continues_after_a_preemption(rented: Program, emulator: Emulator) -> None:
     rented.script("task.py", SCRIPT)
-    rented.run("up", "--workers", "2", "--gpu", "t4", "--spot", "--yes", timeout=180)
+    rented.run("up", "--provider", "gce", "--workers", "2", "--spot", "--package", "wrapt", "--yes", timeout=180)
     before = names(emulator)
     client = rented.start("train", "task.py")
 

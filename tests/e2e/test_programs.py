@@ -1,4 +1,4 @@
-"""Real TensorFlow in jobs without a plain script: a module with required packages, a shell, R."""
+"""Real TensorFlow in jobs without a plain script: a tutorial with required packages by a shell, and R."""
 
 from __future__ import annotations
 
@@ -9,41 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import tutorials
 from tests.e2e.tutorials import losses
-from tests.program import THREADS, Program, lines_of
+from tests.program import Program, lines_of
 from tests.wire.test_programs import NO_PROXY, served
 
 pytestmark = pytest.mark.e2e
 
-# As in tutorials: from_generator under the strategy, sharded batches, fit with steps.
-TASK = """
-import argparse
-import tensorflow as tf
-from .data import examples
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=1)
-args = parser.parse_args()
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-signature = (tf.TensorSpec((4,), tf.float32), tf.TensorSpec((1,), tf.float32))
-def dataset(context):
-    batch = context.get_per_replica_batch_size(16)
-    data = tf.data.Dataset.from_generator(examples, output_signature=signature)
-    return data.shard(context.num_input_pipelines, context.input_pipeline_id).repeat().batch(batch)
-with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-    model.compile(optimizer=tf.keras.optimizers.SGD(0.02), loss="mse")
-model.fit(strategy.distribute_datasets_from_function(dataset), epochs=args.epochs, steps_per_epoch=20, verbose=2)
-print("replicas", strategy.num_replicas_in_sync)
-"""
-DATA = """
-import adds
-import numpy as np
-def examples():
-    random = np.random.default_rng(0)
-    for _ in range(512):
-        x = random.normal(size=4).astype("float32")
-        yield x, np.array([x.sum() + adds.VALUE], "float32")
-"""
 R_TASK = """
 library(reticulate)
 tf <- import("tensorflow")
@@ -69,24 +41,17 @@ def index(tmp_path: Path) -> Iterator[str]:
         yield lines
 
 
-def test_a_module_with_packages_trains_from_a_generator_by_a_shell(program: Program, index: str) -> None:
-    program.script("lessons/__init__.py", "")
-    program.script("lessons/task.py", TASK)
-    program.script("lessons/data.py", DATA)
+def test_a_tutorial_on_generators_with_keras_3_imports_runs_unchanged(program: Program, index: str) -> None:
+    """A shell starts it, in an environment with another package; `./scripts/soak tensorflow` runs all tutorials."""
     program.script("requirements.txt", f"{index}adds\n")
-    program.run("up", "--workers", "2")
-    checked = program.run("check", "-m", "lessons.task", "--local-first", "90", timeout=240, env=NO_PROXY)
-    assert checked.text.count("made its first step") + checked.text.count("the script ended after") == 2
-    # The same program, started by a shell.
-    program.script("run.sh", 'set -e\npython -c "import sys; print(sys.version)"\nexec python -m lessons.task "$@"\n')
-    ran = program.run("train", *THREADS, "--", "bash", "run.sh", "--epochs", "3", timeout=240, env=NO_PROXY)
-    assert "legacy Keras on all workers" in ran.err
-    assert "installing" not in ran.err  # installed by the check
+    program.script("run.sh", 'set -e\npython -c "import adds; print(adds.VALUE)"\nexec python -m main "$@"\n')
+    ran = tutorials.train(program, "generator_tutorial", ("--", "bash", "run.sh"), env=NO_PROXY)
+    assert "installing packages" in ran.err
     for task in ("worker-0", "worker-1"):
-        values = losses(ran, task)
-        assert len(values) == 3
-        assert values[-1] < values[0]
-        assert "replicas 2" in lines_of(ran, task)
+        assert "3.0" in lines_of(ran, task)
+    refused = program.run("train", "main.py", "--no-adapt", "--no-requirements", "--", "2", code=14)
+    assert "works with one worker only" in refused.err
+    assert "MW601 hint" in program.run("lint", "main.py").text
 
 
 def _reticulate() -> bool:

@@ -1,10 +1,9 @@
-"""Real TensorFlow on a local fleet: the demo, and a script of a tutorial."""
+"""Real TensorFlow on a local fleet: the demo."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.e2e import tutorials
 from tests.e2e.tutorials import losses
 from tests.program import Program
 
@@ -21,11 +20,3 @@ def test_the_demo_trains_and_deletes_its_fleet(program: Program) -> None:
     assert "0 left" in ran.err
     assert not program.processes()
     assert not list((program.state / "local").glob("*"))
-
-
-def test_a_tutorial_on_generators_with_keras_3_imports_runs_unchanged(program: Program) -> None:
-    """`./scripts/soak tensorflow` runs all tutorials."""
-    tutorials.train(program, "generator_tutorial")
-    refused = program.run("train", "main.py", "--no-adapt", "--", "2", code=14)
-    assert "works with one worker only" in refused.err
-    assert "MW601 hint" in program.run("lint", "main.py").text

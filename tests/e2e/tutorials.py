@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +118,14 @@ def copied(program: Program, directory: Path) -> None:
     shutil.copytree(directory, program.directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def train(program: Program, name: str) -> CommandResult:
-    """Run a tutorial on a new fleet and check its output; return it."""
+def train(
+    program: Program, name: str, command: Sequence[str] = ("main.py", "--"), env: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run a tutorial on a new fleet, by any command, and check its output; return it."""
     tutorial = TUTORIALS[name]
     copied(program, HERE / "scripts" / name)
     program.run("up", "--workers", str(tutorial.workers))
     options = (*mnist(program.directory.parent, tutorial.examples), *tutorial.options)
-    ran = program.run("train", "main.py", *options, "--", *tutorial.arguments, timeout=240)
+    ran = program.run("train", *options, *command, *tutorial.arguments, timeout=240, env=env)
     tutorial.check(ran)
     return ran

@@ -394,7 +394,7 @@ class FaultFleet:
             client = start_command(
                 [*words, "--fleet", FLEET, *(["--", *rest] if rest else [])],
                 directory=self.work,
-                environment={**inherited, "FLEET_STATE_DIR": str(self.state)},
+                environment={**inherited, "FLEET_STATE_DIR": str(self.state), "PYTHONFAULTHANDLER": "1"},
                 stdout=printed,
                 stderr=errors,
                 namespace=self.laptop.name,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.e2e import tutorials
-from tests.faults.hosts import FaultFleet, fault_fleet
-from tests.faults.scripts import LOOP
-from tests.faults.test_tensorflow import QUICK, begins, continues, lists_second_checkpoint, over
+from tests.e2e import test_gce, tutorials
+from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
+from tests.faults.test_tensorflow import DEADLINE_S, QUICK, said
 from tests.program import THREADS, Program, lines_of, task_config, wait_for
+from tests.soak.loop import LOOP
 
 # Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
 _EVALUATED = """
@@ -51,6 +53,44 @@ for number in range(4):
     time.sleep(0.5)
 print("trained", float(total.numpy()), flush=True)
 """
+
+
+def lists_second_checkpoint(path: Path) -> bool:
+    return path.name == "manifest" and re.search(r"\bckpt-([2-9]|\d\d)\.index", path.read_text()) is not None
+
+
+def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> ClientReport:
+    """Wait for the end of a job, check its logs and processes, and return the report of the client."""
+    report = play.finish(code, DEADLINE_S)
+    play.nothing_is_left()
+    play.no_byte_is_lost(report, cut=cut)
+    return report
+
+
+def continues(report: ClientReport, attempt: int, tasks: int, *, at_least: int = 0) -> int:
+    """Check that all tasks of an attempt began at the last checkpoint of the attempt before; return the step."""
+    begun = said(report, attempt, "begin")
+    assert len(begun) == tasks
+    assert set(begun) == {begun[0]}, begun
+    step, weight = (int(word) for word in begun[0].split())
+    assert weight == step
+    saved = max(map(int, said(report, attempt - 1, "saved")), default=0)
+    allowed = (saved, *map(int, said(report, attempt - 1, "saving")[-1:]))
+    if at_least:
+        assert at_least <= step <= allowed[-1]
+    else:
+        assert step in allowed, (step, allowed)
+    return step
+
+
+def _stopped_worker(two: FaultFleet) -> None:
+    """TensorFlow misses the heartbeats of a stopped process after some seconds; it is reported as the cause."""
+    play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=["1000", "pause=0.1"])
+    play.wait_for_steps(0, 20, 1)
+    play.send(1, "task", signal.SIGSTOP)
+    report = over(play, 100)
+    assert report.verdict[1] == "worker-1", report.of("job_diagnosed")
+    assert report.verdict[0] in ("hang", "peer-unreachable"), report.of("job_diagnosed")
 
 
 def _supervisor_killed(two: FaultFleet) -> None:
@@ -117,7 +157,7 @@ def _port_taken_then_chief_killed_then_exception(two: FaultFleet) -> None:
     play.send(0, "task")
     report = over(play, 100)
     assert report.verdicts == [(1, "port-in-use", "worker-1"), (2, "killed", "worker-0")]
-    assert begins(report, 2) == ["0 0", "0 0"]
+    assert said(report, 2, "begin") == ["0 0", "0 0"]
     assert continues(report, 3, 2) >= 10
     assert report.verdict == ("script-exception", "worker-1")
     final = [event for event in report.of("job_diagnosed") if event["final"]][-1]
@@ -152,6 +192,7 @@ def _pair_cut_off_then_chiefs_host_gone(three: FaultFleet) -> None:
 _FAULTS = {
     "a taken port, a killed chief, an exception": (_port_taken_then_chief_killed_then_exception, 2),
     "a pair that is cut off, then no chief's host": (_pair_cut_off_then_chiefs_host_gone, 3),
+    "a stopped worker": (_stopped_worker, 2),
     "a killed supervisor": (_supervisor_killed, 2),
     "a host that is cut off and back": (_host_cut_off_and_back, 3),
     "a spare for the chief's host": (_spare_for_the_chief, 3),
@@ -217,7 +258,20 @@ def _data_set_of_one_file(program: Program) -> None:
     assert fit[-1]["metrics"]["loss"] < fit[0]["metrics"]["loss"]
 
 
-def _on_local_fleet(job: Callable[[Program], object], directory: Path) -> None:
+def _readme_on_gce(program: Program) -> None:
+    """Install TensorFlow on instances, and train with it."""
+    examples = Path(__file__).parents[2] / "train" / "examples"
+    shutil.copy(examples / "keras_fit.py", program.directory / "task.py")
+    shutil.copy(examples / "digits.npz", program.directory)
+    with test_gce.emulator_in(program.directory.parent) as emulator:
+        test_gce.rent(program, emulator)
+        ran = test_gce.run_readme(program, emulator)
+    for task in ("worker-0", "worker-1"):
+        first, last = tutorials.losses(ran, task)
+        assert last < first
+
+
+def _with_program(job: Callable[[Program], object], directory: Path) -> None:
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
     try:
@@ -236,13 +290,14 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
     """Play all jobs `rounds` times, in random orders; return the number of violations."""
     jobs: list[tuple[str, Callable[[Path], None]]] = [
         *(
-            (name, partial(_on_local_fleet, partial(tutorials.train, name=name)))
+            (name, partial(_with_program, partial(tutorials.train, name=name)))
             for name in tutorials.TUTORIALS
             if name != "tfds_tutorial"
         ),
-        ("an evaluator for chief and worker", partial(_on_local_fleet, _evaluator)),
-        ("a killed worker", partial(_on_local_fleet, _killed_worker)),
-        ("a data set of one file", partial(_on_local_fleet, _data_set_of_one_file)),
+        ("an evaluator for chief and worker", partial(_with_program, _evaluator)),
+        ("a killed worker", partial(_with_program, _killed_worker)),
+        ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),
+        ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
         *((name, partial(_fault, name)) for name in _FAULTS),
     ]
     chance = random.Random(seed)
