@@ -19,8 +19,7 @@ LOSS = re.compile(r"loss: ([0-9.]+)")
 BATCH = """\
 #!/bin/bash
 #SBATCH -N 2 --ntasks-per-node=1
-export TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 OMP_NUM_THREADS=1
-srun -l fleet agent task.py -- --epochs 2 --batch-size 32
+srun -l fleet agent task.py -- --epochs 2
 """
 
 

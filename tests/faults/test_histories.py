@@ -1,4 +1,4 @@
-"""Play random histories of faults with stand-in tasks, each from a seed."""
+"""Play random histories of faults in simulated time, each from a seed; `./scripts/soak standins` plays others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.simulation import BrokenPropertyError, Host, World
 from train.agent.gang.election import StopRequested
 from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
 
-HISTORIES = 300
+HISTORIES = 150
 GROUP = 50
 
 
@@ -110,7 +110,7 @@ def play_roles(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("group", range(4))
+@pytest.mark.parametrize("group", range(2))
 def test_every_history_with_roles_keeps_the_promises_of_the_gang(group: int) -> None:
     outcomes = set()
     for seed in range(group * GROUP, (group + 1) * GROUP):

@@ -1,17 +1,22 @@
-"""Run the campaign `standins`: all cases of tests/faults/test_standins.py, in random orders."""
+"""Run the campaign `standins`: all cases of tests/faults/test_standins.py, and histories in simulated time."""
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.faults.simulation import BrokenPropertyError
+from tests.faults.test_histories import play, play_roles
 from tests.faults.test_standins import CASES, play_cases
+
+_HISTORIES = 500
+"""Histories in simulated time, per round and function."""
 
 
 def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
-    """Play all cases `rounds` times; return the number of violations."""
+    """Play all cases in random orders, and random histories, `rounds` times; return the number of violations."""
     chance = random.Random(seed)
     violations = 0
     for number in range(rounds):
@@ -20,5 +25,18 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
                 if error := done.exception():
                     violations += 1
                     report(f"violation: {name}: {type(error).__name__}: {error}")
+        violations += _simulate([chance.randrange(10**9) for _ in range(_HISTORIES)], report)
         report(f"round {number + 1} of {rounds}: {len(CASES)} cases, {violations} violations")
+    return violations
+
+
+def _simulate(seeds: Sequence[int], report: Callable[[str], None]) -> int:
+    violations = 0
+    for seed in seeds:
+        for history in (play, play_roles):
+            try:
+                history(seed)
+            except BrokenPropertyError as broken:
+                violations += 1
+                report(f"violation: {history.__name__}({seed}): {broken}")
     return violations
