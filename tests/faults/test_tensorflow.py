@@ -39,7 +39,7 @@ def two(two_hosts: FaultFleet) -> Iterator[FaultFleet]:
     two_hosts.clear()
 
 
-def said(report: ClientReport, attempt: int, word: str) -> list[str]:
+def printed_values(report: ClientReport, attempt: int, word: str) -> list[str]:
     """Return the values that all tasks of an attempt printed after `word`."""
     members = report.of("job_started")[0]["members"]
     return [value for member in members for value in report.values(member["slot"], attempt, word)]
@@ -54,9 +54,9 @@ def test_the_chief_is_killed_while_keras_writes_one_file_in_place(two: FaultFlee
     play.nothing_is_left()
     play.no_byte_is_lost(report)
     assert report.verdicts == [(1, "killed", "worker-0")]
-    assert said(report, 1, "begin") == ["0", "0"]
-    assert said(report, 2, "begin") in (["2", "2"], ["3", "3"])  # epochs are numbered from 0
-    assert said(report, 2, "kept") in (["2", "2"], ["3", "3"])
+    assert printed_values(report, 1, "begin") == ["0", "0"]
+    assert printed_values(report, 2, "begin") in (["2", "2"], ["3", "3"])  # epochs are numbered from 0
+    assert printed_values(report, 2, "kept") in (["2", "2"], ["3", "3"])
 
 
 def test_a_waiting_worker_is_reported_and_a_preemption_handler_saves_when_the_job_is_stopped(two: FaultFleet) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.e2e import test_gce, tutorials
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
-from tests.faults.test_tensorflow import DEADLINE_S, QUICK, said
+from tests.faults.test_tensorflow import DEADLINE_S, QUICK, printed_values
 from tests.program import THREADS, Program, lines_of, task_config, wait_for
 from tests.soak.loop import LOOP
 
@@ -69,13 +69,13 @@ def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> ClientRepor
 
 def continues(report: ClientReport, attempt: int, tasks: int, *, at_least: int = 0) -> int:
     """Check that all tasks of an attempt began at the last checkpoint of the attempt before; return the step."""
-    begun = said(report, attempt, "begin")
+    begun = printed_values(report, attempt, "begin")
     assert len(begun) == tasks
     assert set(begun) == {begun[0]}, begun
     step, weight = (int(word) for word in begun[0].split())
     assert weight == step
-    saved = max(map(int, said(report, attempt - 1, "saved")), default=0)
-    allowed = (saved, *map(int, said(report, attempt - 1, "saving")[-1:]))
+    saved = max(map(int, printed_values(report, attempt - 1, "saved")), default=0)
+    allowed = (saved, *map(int, printed_values(report, attempt - 1, "saving")[-1:]))
     if at_least:
         assert at_least <= step <= allowed[-1]
     else:
@@ -157,7 +157,7 @@ def _port_taken_then_chief_killed_then_exception(two: FaultFleet) -> None:
     play.send(0, "task")
     report = over(play, 100)
     assert report.verdicts == [(1, "port-in-use", "worker-1"), (2, "killed", "worker-0")]
-    assert said(report, 2, "begin") == ["0 0", "0 0"]
+    assert printed_values(report, 2, "begin") == ["0 0", "0 0"]
     assert continues(report, 3, 2) >= 10
     assert report.verdict == ("script-exception", "worker-1")
     final = [event for event in report.of("job_diagnosed") if event["final"]][-1]
