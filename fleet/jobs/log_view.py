@@ -14,7 +14,7 @@ from fleet.events import LogChunk
 _MORE_LINES = 256
 _TAIL_BYTES = 64 << 20  # of the last lines that are held
 _LINE_BYTES = 64 << 10  # of an unfinished line that are held
-_STARTUP_BYTES = 512  # of a line in which a startup message is recognized
+_STARTUP_LENGTH = 512  # characters of a line in which a startup message is recognized
 
 _STARTUP = re.compile(
     # Written in C++: I0000 00:00:1700000000.000000 123 file.cc:1] text. The same from Python is the script's own.
@@ -36,6 +36,7 @@ _STARTUP_PART = re.compile(
     rb"I\d{4} \d|: I |WARNING: All|/job:|To enable|to register cu|placer already|to cuInit|cuda drivers|oneDNN|"
     rb"GeneratorDatasetOp|Memory patch"
 )
+_REDRAWN = re.compile(rb"\r(?=[^\r\n])")  # the text after it replaces the line
 _COLOR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -159,7 +160,7 @@ class LogView:
         if text.shows is not None:  # the rest of a line
             end = data.find(b"\n") + 1 or len(data)
             if text.shows:
-                yield replace(chunk, data=data[:end])
+                yield self._stamped(replace(chunk, data=data[:end]), is_rest=True)
             if data[:end].endswith(b"\n"):
                 text.shows = None
             chunk = _rest(chunk, end)
@@ -170,20 +171,33 @@ class LogView:
             yield from self._line(text, line)
         end = chunk.data.rfind(b"\n") + 1
         if end:
-            yield from self._whole_lines(text, replace(chunk, data=chunk.data[:end]))
+            yield from self._whole_lines(replace(chunk, data=chunk.data[:end]))
         if chunk.data[end:]:
             yield from self._line(text, _rest(chunk, end))
 
-    def _whole_lines(self, text: _Text, chunk: LogChunk) -> Iterator[LogChunk]:
+    def _whole_lines(self, chunk: LogChunk) -> Iterator[LogChunk]:
+        """Yield the lines to show of a chunk of whole lines; adjacent ones together, unless they are counted."""
+        may_be_startup = not self.selection.startup and _STARTUP_PART.search(chunk.data) is not None
         by_line = self.selection.pattern or self.selection.timestamps or self._tail is not None
-        if not by_line and not _STARTUP_PART.search(chunk.data):
+        if not by_line and not may_be_startup:
             self.shown += 1
             yield chunk
             return
-        begin = 0
-        while (end := chunk.data.find(b"\n", begin) + 1) > 0:
-            yield from self._line(text, replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:end]))
-            begin = end
+        lines = chunk.data.split(b"\n")[:-1]
+        texts = chunk.data.decode("utf-8", "replace").split("\n")
+        run: list[bytes] = []
+        offset = begin = chunk.offset
+        for line, text in zip(lines, texts, strict=False):
+            shows = self._shows_text(text, may_be_startup=may_be_startup)
+            if run and (not shows or self._tail is not None):
+                yield self._stamped(replace(chunk, offset=begin, data=b"\n".join([*run, b""])))
+                run = []
+            if shows:
+                begin = begin if run else offset
+                run.append(line)
+            offset += len(line) + 1
+        if run:
+            yield self._stamped(replace(chunk, offset=begin, data=b"\n".join([*run, b""])))
 
     def _line(self, text: _Text, line: LogChunk) -> Iterator[LogChunk]:
         """Yield a line if it is shown; hold it if that cannot be decided yet."""
@@ -198,20 +212,26 @@ class LogView:
             yield self._stamped(line)
 
     def _shows(self, line: bytes) -> bool:
-        if not self.selection.startup and is_startup_line(line[:_STARTUP_BYTES].decode("utf-8", "replace").rstrip()):
+        return self._shows_text(line.decode("utf-8", "replace").removesuffix("\n"), may_be_startup=True)
+
+    def _shows_text(self, text: str, *, may_be_startup: bool) -> bool:
+        if may_be_startup and not self.selection.startup and is_startup_line(text[:_STARTUP_LENGTH].rstrip()):
             self.hidden += 1
             return False
         pattern = self.selection.pattern
-        shows = (
-            pattern is None or pattern.search(_COLOR.sub("", line.decode("utf-8", "replace").rstrip())) is not None
-        )
-        self.shown += shows
-        return shows
+        if pattern is not None and not pattern.search(_COLOR.sub("", text).rstrip()):
+            return False
+        self.shown += 1
+        return True
 
-    def _stamped(self, line: LogChunk) -> LogChunk:
+    def _stamped(self, line: LogChunk, *, is_rest: bool = False) -> LogChunk:
         if not self.selection.timestamps:
             return line
-        return replace(line, data=format_time(line.at).encode() + b" " + line.data)
+        stamp = format_time(line.at).encode() + b" "
+        data = line.data[:-1].replace(b"\n", b"\n" + stamp) + line.data[-1:]
+        if b"\r" in data:
+            data = _REDRAWN.sub(b"\r" + stamp, data)
+        return replace(line, data=(b"" if is_rest else stamp) + data)
 
     def _hold_tail(self, lines: Iterable[LogChunk]) -> list[LogChunk]:
         """Return lines; hold them while stored output comes of which only the last lines are shown."""

@@ -76,6 +76,9 @@ def test_only_matching_lines_are_shown_and_colors_are_ignored() -> None:
 def test_each_line_has_the_time_of_its_first_byte() -> None:
     text, _ = show(Selection(timestamps=True), chunks_of("worker-0", b"a\nb", b"b\nc", b"c", at=1795228844.5))
     assert text == (b"2026-11-21T02:40:44.500Z a\n2026-11-21T02:40:44.500Z bb\n2026-11-21T02:40:45.500Z cc")
+    text, _ = show(Selection(timestamps=True), chunks_of("worker-0", b"\r1/2\r", b"\r2/2\r\n", at=1.0))
+    first, second = b"1970-01-01T00:00:01.000Z ", b"1970-01-01T00:00:02.000Z "
+    assert text == first + b"\r" + first + b"1/2\r\r" + second + b"2/2\r\n"
     assert format_time(-1.0) == "-" + " " * 23
 
 
