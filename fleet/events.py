@@ -447,6 +447,8 @@ class StoredResults:
     duration_s: float | None = None  # until its end; None: it is running, or unknown
     metrics: Mapping[str, float] | None = None  # last values of its first task that reports any; None: unknown
     steps_per_s: float | None = None  # of the same task; None: unknown
+    code_sha256: str | None = None  # of all files that were uploaded; None: unknown
+    versions: Mapping[str, str] | None = None  # of Python and its packages on its first host; None: unknown
 
 
 @dataclass(frozen=True)
@@ -467,6 +469,15 @@ class JobsListed:
     jobs: tuple[StoredResults, ...]  # newest first
     disks: tuple[DiskUse, ...]
     silent: tuple[str, ...] = ()  # hosts that do not answer
+
+
+@dataclass(frozen=True)
+class JobsCompared:
+    """Two jobs that `fleet compare` compares."""
+
+    fleet: str
+    first: StoredResults
+    second: StoredResults
 
 
 @dataclass(frozen=True)
@@ -560,6 +571,7 @@ Event = (
     | HostsChecked
     | SmokeTested
     | JobsListed
+    | JobsCompared
     | ResultsAtRisk
     | JobsDeleted
     | ResultsFound

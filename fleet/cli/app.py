@@ -19,7 +19,7 @@ from fleet.cli.failures import (
     report_failure,
 )
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
-from fleet.cli.jobs import agent, check, jobs, lint, logs, pull, rerun, stop, train
+from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
@@ -59,7 +59,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
         (rerun.rerun, WithJobs),
         (agent.agent, Grouped),
     ),
-    "Results": ((jobs.jobs, WithJobs), (pull.pull, WithJobs)),
+    "Results": ((jobs.jobs, WithJobs), (pull.pull, WithJobs), (compare.compare, WithJobs)),
 }
 """Commands by group in the order of use, and the classes of those that are more than Typer's own."""
 

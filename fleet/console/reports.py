@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet import events
@@ -14,6 +15,7 @@ from fleet.console.formatting import (
     format_clock,
     format_metric,
     format_money,
+    format_rate,
     format_short_size,
     format_size,
     format_span,
@@ -26,6 +28,7 @@ from train.lint.finding import Finding
 
 _INDENT = "  "
 _WIDTH = 80
+_NAMES = 24  # columns, of the names of metrics
 _WIDE = 120  # from this width on, a job takes one line
 _OFFERS = 5  # shown
 _ORPHANS = 40  # shown
@@ -39,10 +42,12 @@ def format_report(event: events.Event, width: int = _WIDTH) -> str:
 
     Args:
         event: The event.
-        width: Columns of the terminal. Only the list of jobs uses more than 80.
+        width: Columns of the terminal. Only tables of jobs use more than 80.
     """
     if isinstance(event, events.JobsListed):
         return _jobs_listed(event, width)
+    if isinstance(event, events.JobsCompared):
+        return _jobs_compared(event, width)
     words = _REPORTS.get(type(event))
     return words(event) if words else ""
 
@@ -218,6 +223,46 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
         ]
         lines = arrange_table(choose(columns, room), room)
     return render(((Span(_INDENT), *line) for line in lines), color=False)
+
+
+def _jobs_compared(event: events.JobsCompared, width: int) -> str:
+    """Return a line for each property, with an asterisk where the jobs differ; long values are wrapped."""
+    pairs = list(zip(_properties(event.first), _properties(event.second), strict=True))
+    rows = [(name, first, second) for (name, first), (_, second) in pairs]
+    rows += _paired(event.first.versions or {}, event.second.versions or {})
+    rows += _paired(event.first.metrics or {}, event.second.metrics or {})
+    title = max(len(name) for name, _, _ in rows)
+    room = (width - len(_INDENT) - title - 2 * GAP) // 2
+    text = f"{_INDENT}{'JOB':{title}}  {event.first.job:{room}}  {event.second.job}\n"
+    for name, first, second in rows:
+        mark = "* " if first != second else _INDENT
+        cells = [textwrap.wrap(clean(value), room) or ["-"] for value in (first, second)]
+        for at, (left, right) in enumerate(itertools.zip_longest(*cells, fillvalue="")):
+            label, start = (name, mark) if at == 0 else ("", _INDENT)
+            text += f"{start}{label:{title}}  {left:{room}}  {right}".rstrip() + "\n"
+    return text
+
+
+def _properties(job: events.StoredResults) -> list[tuple[str, str]]:
+    return [
+        ("name", job.name or ""),
+        ("script", job.script),
+        ("arguments", shlex.join(job.arguments or ())),
+        ("code", (job.code_sha256 or "")[:12]),
+        ("state", job.state),
+        ("time", _job_time(job)),
+        ("steps/s", "" if job.steps_per_s is None else format_rate(job.steps_per_s)),
+    ]
+
+
+def _paired(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return name and value of each entry that one of two mappings has."""
+
+    def text(value: Any) -> str:
+        return format_metric(value) if isinstance(value, (int, float)) else str(value or "")
+
+    names = dict.fromkeys([*first, *second])
+    return [(fit(clean(name), _NAMES), text(first.get(name)), text(second.get(name))) for name in names]
 
 
 def _job_time(job: events.StoredResults) -> str:

@@ -112,6 +112,8 @@ class StoredJobs:
             name=self.name,
             arguments=tuple(first.arguments) if first else None,
             duration_s=self._duration_s(),
+            code_sha256=(first.code_sha256 or None) if first else None,
+            versions=self.reports[0].versions or None if first else None,
             metrics=progress.metrics if progress and progress.metrics else None,
             steps_per_s=progress.steps_per_s if progress and progress.steps_per_s >= 0 else None,
             state=self.state,

@@ -49,7 +49,16 @@ def test_a_job_is_found_by_its_name_its_number_and_the_start_of_its_id(two: Prog
     assert listed[1]["duration_s"] >= 0
     (only,) = (event["jobs"] for event in two.run("jobs", "-2", "-o", "json").events if "jobs" in event)
     assert [job["job"] for job in only] == [base]
+    compared = two.run("compare", "base", "-1", "-o", "json").events[-1]
+    assert (compared["first"]["arguments"], compared["second"]["arguments"]) == (["a"], ["b"])
+    assert compared["first"]["code_sha256"] == compared["second"]["code_sha256"]
+    assert compared["first"]["versions"]["python"]
+    assert "* arguments  " in two.run("compare", "-2", "-1").text
+    assert f"both are job {other}" in two.run("compare", other, "-1", code=2).err
+    two.script("task.py", SAYS + "# changed\n")
     named = job_of(two.run("train", "--name", "base", "task.py", "-o", "json").events)
+    compared = two.run("compare", base, named, "-o", "json").events[-1]
+    assert compared["first"]["code_sha256"] != compared["second"]["code_sha256"]
     assert "2 jobs have the name 'base'" in two.run("pull", "base", code=2).err
     assert f"job {named}  succeeded  base: task.py" in two.run("status").text
     assert "| arguments\n" in two.run("logs", "--job", "-1").text

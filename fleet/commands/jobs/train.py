@@ -262,6 +262,7 @@ def _commits(
             resume=extras.origin.resumption if extras.origin else None,
             job_name=request.name,
             arguments=list(request.arguments),
+            code_sha256=program.bundle.digest,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]

@@ -111,6 +111,8 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         name=str(job.get("name", "")),
         job_name=str(job.get("job_name", "")),
         arguments=[str(word) for word in job.get("arguments", [])],
+        code_sha256=str(job.get("code_sha256", "")),
+        versions={str(name): str(version) for name, version in (job.get("versions") or {}).items()},
     )
 
 

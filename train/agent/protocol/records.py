@@ -326,6 +326,7 @@ class Commit(NamedTuple):
     preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
     job_name: str = ""  # that the user gave the job; empty: none
     arguments: List[str] = []  # noqa: RUF012 - never changed; of the program, for people; also part of `command`
+    code_sha256: str = ""  # of all uploaded files; empty: unknown
     resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
 
 
@@ -581,6 +582,8 @@ class JobReport(NamedTuple):
     name: str = ""  # as in Commit
     job_name: str = ""  # as in Commit
     arguments: List[str] = []  # noqa: RUF012 - never changed; as in Commit
+    code_sha256: str = ""  # as in Commit
+    versions: Dict[str, str] = {}  # noqa: RUF012 - never changed; as in Prepared, when the job was committed
 
 
 class StoredJob(NamedTuple):

@@ -90,6 +90,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     values = to_dict(request._replace(secret="", secret_env={}))
     del values["secret"], values["secret_env"]
     values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
+    values.update(versions=reservation.interpreter.versions)
     remove_file(paths.control)  # of a supervisor that died with its host
     if request.join:
         remove_file(paths.result)

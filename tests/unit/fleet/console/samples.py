@@ -22,6 +22,7 @@ from fleet.events import (
     InstanceChanged,
     JobDiagnosed,
     JobResult,
+    JobsCompared,
     JobsDeleted,
     JobsListed,
     JobStarted,
@@ -146,6 +147,7 @@ DISK = DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
 
 ONE_OF_EACH: list[Event] = [
     JobsListed("demo", (STORED,), (DISK,), ("worker-1",)),
+    JobsCompared("demo", STORED, STORED),
     ResultsAtRisk("demo", (STORED,), ("worker-1",)),
     JobsDeleted("demo", ("j-1",), 1_300_000, {"j-2": "it is running"}),
     ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from fleet.console.reports import format_report
-from fleet.events import Checked, JobsListed, Note, OrphansFound, SmokeTested
+from fleet.events import Checked, JobsCompared, JobsListed, Note, OrphansFound, SmokeTested
 from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED, STORED
 
 
@@ -122,3 +122,34 @@ def test_a_job_takes_two_lines_at_80_columns_and_one_at_160() -> None:
     assert wide[-1].split() == ["20260101-101112-ab3d", "unknown", "task.py", "/home/ann/results/x"]
     assert "val_loss 0.5000, loss 0.3400  task.py --epochs 5  1.2 MiB on worker-0" in wide[2]
     assert max(map(len, wide)) <= 160
+
+
+def test_compared_jobs_have_an_asterisk_where_they_differ() -> None:
+    first = replace(
+        STORED,
+        name="baseline",
+        arguments=("--epochs", "5", "--learning-rate", "0.001", "--batch", "64"),
+        duration_s=75.0,
+        metrics={"loss": 0.34},
+        steps_per_s=12.3,
+        code_sha256="3f2a" * 16,
+        versions={"tensorflow": "2.21.0"},
+    )
+    second = replace(first, job="20260101-101112-ab3d", name=None, arguments=("--epochs", "9"), metrics={"auc": 0.9})
+    assert format_report(JobsCompared("demo", first, second)).splitlines() == [
+        "  JOB         20260102-101112-ab3d              20260101-101112-ab3d",
+        "* name        baseline                          -",
+        "  script      task.py                           task.py",
+        "* arguments   --epochs 5 --learning-rate 0.001  --epochs 9",
+        "              --batch 64",
+        "  code        3f2a3f2a3f2a                      3f2a3f2a3f2a",
+        "  state       succeeded                         succeeded",
+        "  time        1:15                              1:15",
+        "  steps/s     12.3                              12.3",
+        "  tensorflow  2.21.0                            2.21.0",
+        "* loss        0.3400                            -",
+        "* auc         -                                 0.9000",
+    ]
+    unknown = format_report(JobsCompared("demo", STORED, replace(STORED, job="j")), 160)
+    assert "*" not in unknown
+    assert max(map(len, unknown.splitlines())) <= 160
