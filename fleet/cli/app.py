@@ -24,6 +24,7 @@ from fleet.cli.options import Output
 from fleet.cli.program import WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
+    CommandEnded,
     CommandFailed,
     open_sink,
 )
@@ -101,6 +102,8 @@ def run(arguments: list[str]) -> int:
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
         failure: FleetError = CancelledError("interrupted")
+    except CommandEnded as ended:
+        return ended.code
     except CommandFailed as failed:
         failure, sink, fleet = failed.error, failed.sink, failed.fleet
     except FleetError as error:
