@@ -41,9 +41,9 @@ def make_sink(
 
         return JsonSink(stdout.buffer)
     if output == "auto" and is_smart(stdout, environ):
-        from fleet.console.live import LiveSink
+        from fleet.console.live.sink import LiveSink
 
-        return LiveSink(stdout, prefix=prefix, startup=startup, hint=hint)
+        return LiveSink(stdout, prefix=prefix, startup=startup, hint=hint, environ=environ)
     from fleet.console.lines import LinesSink
 
     return LinesSink(

@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 
-def test_rich_is_imported_for_the_live_console_alone() -> None:
+def test_consoles_do_not_import_rich() -> None:
     code = (
-        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors\n"
+        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors, fleet.console.live.sink\n"
         "fleet.console.make_sink('auto', stdout=sys.stdout, stderr=sys.stderr)\n"
         "sys.exit(any(name.split('.')[0] == 'rich' for name in sys.modules))\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from fleet.console.lines import LinesSink
-from fleet.console.live_table import render_view
+from fleet.console.live.table import render_view
 from fleet.console.messages import describe_event
 from fleet.console.rows import describe_state
 from fleet.console.status_table import render_status

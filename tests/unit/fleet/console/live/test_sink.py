@@ -1,74 +1,42 @@
 from __future__ import annotations
 
-import io
 import re
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
-from rich.console import Console
 
-from fleet.console.live import LiveSink
+from fleet.console.live.sink import LiveSink
 from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, TaskPlanned, ZoneTried
+from tests.screen import Screen
 from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
-class Screen:
-    """A terminal that keeps its output; rich does not query the real one."""
+class LiveScreen(Screen):
+    """A terminal with a live console."""
 
-    def __init__(self, width: int = 80, height: int = 24, *, color: bool = True, encoding: str = "utf-8") -> None:
-        self.raw = io.BytesIO()
-        self.file = io.TextIOWrapper(self.raw, encoding, write_through=True)
-        self.console = Console(
-            file=self.file, force_terminal=True, width=width, height=height, highlight=False, markup=False,
-            emoji=False, color_system="standard" if color else None, legacy_windows=False,
-            _environ={"TERM": "xterm"},
-        )  # fmt: skip
-        self.sink = LiveSink(self.file, console=self.console, clock=lambda: START + 754, hint="Ctrl-C detaches")
-
-    @property
-    def text(self) -> str:
-        return self.raw.getvalue().decode(self.file.encoding)
-
-    def until(self, words: str) -> None:
-        deadline = time.monotonic() + 10
-        while words not in self.text:
-            assert time.monotonic() < deadline, f"no {words!r} in {self.text!r}"
-            time.sleep(0.01)
-
-    @property
-    def plain(self) -> list[str]:
-        """Return the final lines of a screen without a height limit."""
-        lines: list[str] = [""]
-        row = 0
-        for token in re.findall(r"\x1b\[(?:\d*;?)*[A-Za-z]|\x1b\[\?25[lh]|\n|\r|[^\x1b\r\n]+", self.text):
-            if token == "\n":
-                row += 1
-                lines += [""] * (row + 1 - len(lines))
-            elif token == "\x1b[1A":
-                row -= 1
-            elif token == "\x1b[2K":
-                lines[row] = ""
-            elif token[0] not in "\x1b\r":
-                lines[row] += token
-        return lines
+    def __init__(self, width: int = 80, height: int = 24, *, encoding: str = "utf-8", **environ: str) -> None:
+        super().__init__(width, height, encoding=encoding, environ=environ)
+        self.sink = LiveSink(
+            self.file, size=self.read_size, environ=self.environ, clock=lambda: START + 754, hint="Ctrl-C detaches"
+        )
 
 
 def log(data: bytes, task: str = "worker-0") -> LogChunk:
     return LogChunk(task, task, 1, 0, data)
 
 
-def play(screen: Screen, *events: Event) -> None:
+def play(screen: LiveScreen, *events: Event) -> None:
     for event in events:
         screen.sink.emit(event)
     screen.sink.close()
 
 
 def test_the_log_is_above_the_table() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     result = JobResult("j-1", 1, Outcome.SUCCEEDED, START)
     play(screen, opened(2, price=0.7), started(2), *running(2), log(b"one\ntwo\n"), log(b"three", "worker-1"), result)
     lines = screen.plain
@@ -80,7 +48,7 @@ def test_the_log_is_above_the_table() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_no_line_of_the_table_is_longer_than_the_terminal(width: int) -> None:
-    screen = Screen(width, 24)
+    screen = LiveScreen(width, 24)
     play(screen, opened(40, price=0.7), started(40), *running(40))
     table = [line for line in screen.plain if "|" not in line and not line.startswith("job 2026")]
     assert max(map(len, table)) <= width
@@ -88,7 +56,7 @@ def test_no_line_of_the_table_is_longer_than_the_terminal(width: int) -> None:
 
 
 def test_the_cursor_comes_back() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(opened(1))
     screen.until(HIDE)
     screen.sink.close()
@@ -98,19 +66,19 @@ def test_the_cursor_comes_back() -> None:
 
 
 def test_nothing_is_drawn_without_events() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.close()
     assert screen.text == ""
 
 
 def test_a_table_without_rows_is_not_drawn() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, Note("only a note"))
     assert screen.plain == ["only a note", ""]
 
 
 def test_redrawn_at_most_ten_times_a_second() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     begin = time.monotonic()
     screen.sink.emit(opened(2))
     screen.sink.emit(started(2))
@@ -124,7 +92,7 @@ def test_redrawn_at_most_ten_times_a_second() -> None:
 
 
 def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(opened(1))
     screen.sink.emit(started(1))
     for _ in range(100):
@@ -141,7 +109,7 @@ def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
 
 
 def test_a_flood_is_reported_while_it_lasts() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(opened(1))
     stop = time.monotonic() + 5
     while "not shown; fleet logs has them all" not in screen.text:
@@ -151,7 +119,7 @@ def test_a_flood_is_reported_while_it_lasts() -> None:
 
 
 def test_chatter_is_counted_not_shown() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, opened(1), started(1), log(b"I0000 00:00:1795228844.7 58 a.cc:1] text\nEpoch 1/2\n"))
     assert "worker-0 | Epoch 1/2" in screen.plain
     assert "1 TensorFlow startup line hidden" in screen.plain
@@ -159,21 +127,21 @@ def test_chatter_is_counted_not_shown() -> None:
 
 
 def test_prefixes_line_up_and_colours_are_those_of_the_rows() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, opened(11), started(11), log(b"a\n", "worker-1"), log(b"b\n", "worker-10"))
     assert "\x1b[35mworker-1  |\x1b[0m a\n" in screen.text
     assert "worker-10 |" in screen.text
 
 
 def test_without_colours_none_at_all() -> None:
-    screen = Screen(color=False)
+    screen = LiveScreen(NO_COLOR="1")
     play(screen, opened(1), started(1), *running(1), log(b"\x1b[31mred\x1b[0m\n"))
     assert "worker-0 | red\n" in screen.text
     assert not re.search(r"\x1b\[[0-9;]*m", screen.text)
 
 
 def test_output_of_a_task_cannot_control_the_terminal() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, started(1), log(b"\x1b]0;title\x07\x1b[1;1H\x1b[6nsafe\n"), Note("\x1b[5Anote\x07"))
     assert "worker-0 | safe" in screen.plain
     for evil in ("\x1b]", "\x1b[1;1H", "\x1b[6n", "\x1b[5A", "\x07"):
@@ -181,14 +149,14 @@ def test_output_of_a_task_cannot_control_the_terminal() -> None:
 
 
 def test_an_encoding_without_our_characters() -> None:
-    screen = Screen(encoding="latin-1")
+    screen = LiveScreen(encoding="latin-1")
     play(screen, opened(40), started(40), *running(40), log("━━ é\n".encode()), Note("学"))
     assert "worker-0  | ?? é" in screen.plain
     assert "~ and 28 more running" in screen.plain
 
 
 def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     for event in (started(1), running(1)[0], log(b"\rDownloading 45%")):
         screen.sink.emit(event)
     screen.until("Downloading 45%")
@@ -198,7 +166,7 @@ def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
 
 
 def test_the_hint_is_gone_in_the_end() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(started(1))
     screen.until("Ctrl-C detaches")
     screen.sink.close()
@@ -206,24 +174,24 @@ def test_the_hint_is_gone_in_the_end() -> None:
 
 
 def test_the_last_output_is_under_the_table() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, opened(2), FleetDown("demo", names(2), 0, 0.0, 60.0))
     assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left, uptime 1 min"
 
 
 def test_messages_are_wrapped_between_words() -> None:
-    screen = Screen(40)
+    screen = LiveScreen(40)
     play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
     assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
 
 
 def test_plans_are_printed() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     play(screen, TaskPlanned("worker-0", "worker-0", "worker-0", "{}", "python task.py", {}))
     assert screen.plain[:2] == ["worker-0", "  command    python task.py"]
 
 
-def gone(screen: Screen, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def gone(screen: LiveScreen, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def write(text: str) -> int:
         raise error
 
@@ -243,7 +211,7 @@ def until_raised(emit: Callable[[], None], kind: type[Exception]) -> None:
 
 
 def test_a_terminal_that_disappears_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(opened(1))
     gone(screen, monkeypatch, OSError(5, "Input/output error"))
     until_raised(lambda: screen.sink.emit(log(b"x\n")), OSError)
@@ -252,14 +220,14 @@ def test_a_terminal_that_disappears_is_reported_once(monkeypatch: pytest.MonkeyP
 
 
 def test_a_bug_in_drawing_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(opened(1))
     gone(screen, monkeypatch, ZeroDivisionError())
     until_raised(lambda: screen.sink.emit(exited("worker-0", code=0)), ZeroDivisionError)
 
 
 def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Screen()
+    screen = LiveScreen()
     go = threading.Event()
     write = screen.file.write
 
@@ -277,12 +245,12 @@ def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest
 
 
 def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> None:
-    screen = Screen()
+    screen = LiveScreen()
     screen.sink.emit(QUOTED)
     screen.sink.close()
     assert screen.text.count(SHOW) == screen.text.count(HIDE) == 1
     assert "us-central1-a" in screen.text
-    screen.console.print("Proceed? [Y/n] y")
+    screen.take("Proceed? [Y/n] y\n")
     screen.sink.emit(ZoneTried("us-central1-a", "no capacity"))
     screen.sink.emit(Note("all done"))
     screen.until("all done")
@@ -296,3 +264,48 @@ def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> 
         1,
     ]
     assert text.index("Proceed?") < text.index("no capacity") < text.index("all done")
+
+
+def test_every_update_is_synchronized() -> None:
+    screen = LiveScreen()
+    play(screen, opened(2), started(2), *running(2), log(b"one\n" * 100), Note("the end"))
+    assert screen.outside_updates == f"{HIDE}\nthe end\n{SHOW}"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_cells_of_the_screen(width: int, height: int) -> None:
+    screen = LiveScreen(width, height)
+    for event in (opened(2), started(2), *running(2), log(b"line\n" * 100)):
+        screen.sink.emit(event)
+    screen.until(lambda: screen.emulator.lines.count("worker-0 | line") == 100)
+    screen.until("180%")
+    rows = screen.emulator.display
+    head = next(number for number, row in enumerate(rows) if row.startswith("── demo"))
+    assert len(rows[head]) == width
+    assert set(rows[:head]) == {"worker-0 | line"}
+    assert rows[-1] == "Ctrl-C detaches"
+    titles, *tasks = rows[-4:-1]
+    assert [row.split()[:2] for row in tasks] == [["worker-0", "running"], ["worker-1", "running"]]
+    for title, cell in (("EPOCH", "2/5"), ("STEP", "840/1200"), ("LOSS", "0.3412"), ("MEM", "1.1G")):
+        end = re.search(rf"\b{title}(?!\S)", titles)
+        assert end is not None
+        assert all(row[: end.end()].endswith(cell) for row in tasks), title
+    screen.sink.close()
+
+
+def test_no_half_frames_are_left_when_the_size_changes() -> None:
+    screen = LiveScreen(120, 40)
+    for event in (opened(4, price=0.7), started(4), *running(4)):
+        screen.sink.emit(event)
+    for number, (width, height) in enumerate([(80, 24), (60, 24), (160, 50), (90, 30), (80, 24)]):
+        screen.until("180%")
+        screen.resize(width, height)
+        screen.sink.emit(log(b"line %d\n" % number))
+        screen.until(f"line {number}")
+        screen.until(lambda width=width: len(screen.emulator.lines[-8]) == width)  # type: ignore[misc]
+        rows = screen.emulator.lines
+        assert sum(row.startswith("── demo") for row in rows) == 1, rows
+        assert sum(row.endswith(" ──") for row in rows) == 1, rows
+        assert sum("running" in row for row in rows) == 4, rows
+        assert [row for row in rows if "| line" in row] == [f"worker-0 | line {n}" for n in range(number + 1)]
+    screen.sink.close()

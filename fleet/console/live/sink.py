@@ -1,27 +1,23 @@
-"""The live console: the log scrolls above a table that is redrawn in place."""
+"""The sink of the live console: collects events, and draws them in a thread."""
 
 from __future__ import annotations
 
+import os
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.segment import Segment
-from rich.text import Text
-
 from fleet import events
-from fleet.console.backlog import Backlog, Batch
-from fleet.console.colors import choose_color, paint
-from fleet.console.columns import Line
-from fleet.console.live_table import ASCII, Glyphs, render_view
+from fleet.console.colors import accepts_color, choose_color, paint
+from fleet.console.live.backlog import Backlog, Batch
+from fleet.console.live.table import ASCII, Glyphs, render_view
+from fleet.console.live.terminal import Terminal, read_size, reflows
+from fleet.console.live.view import View, apply
 from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
 from fleet.console.reports import format_report
-from fleet.console.view import View, apply
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
 from provision.quantities import counted
@@ -50,26 +46,6 @@ _PRINTED = (
 )
 
 
-class _Verbatim:
-    """Text that is ready for the terminal, control sequences of colours included."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Segment(self._text)
-
-
-class _Region:
-    """Return the lines below the log."""
-
-    def __init__(self) -> None:
-        self.lines: list[Text] = []
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.lines
-
-
 class LiveSink:
     """Draw on a terminal, at most ten times a second, in a separate thread.
 
@@ -84,7 +60,8 @@ class LiveSink:
         *,
         prefix: bool = True,
         startup: bool = False,
-        console: Console | None = None,
+        size: Callable[[], os.terminal_size] | None = None,
+        environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
         hint: str = "",
     ) -> None:
@@ -94,17 +71,16 @@ class LiveSink:
             out: A terminal.
             prefix: True if lines of the log start with their task.
             startup: True if TensorFlow's startup messages are shown.
-            console: Where to draw, instead of `out`.
+            size: Returns the present size of the terminal.
+            environ: Environment: TERM and NO_COLOR count.
             clock: Seconds since the epoch.
             hint: Text of the last line while a job runs, such as how to detach.
         """
-        self._console = console or Console(file=out, highlight=False, markup=False, emoji=False)
-        self._region = _Region()
-        self._live = self._new_live()
-        encoding = self._console.encoding.lower()
-        self._encoding = "" if encoding.startswith("utf") else encoding
-        self._glyphs = ASCII if self._encoding else Glyphs()
-        self._color = self._console.color_system is not None and not self._console.no_color
+        self._color = accepts_color(out, environ)
+        self._terminal = Terminal(
+            out, color=self._color, reflows=reflows(environ), size=size or (lambda: read_size(out))
+        )
+        self._glyphs = Glyphs() if (out.encoding or "").lower().startswith("utf") else ASCII
         self._prefix = prefix
         self._hint = hint
         self._clock = clock
@@ -163,16 +139,6 @@ class LiveSink:
         if self._failure is not None and not isinstance(self._failure, OSError):
             raise self._failure
 
-    def _new_live(self) -> Live:
-        return Live(
-            self._region,
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
-
     def _add_message(self, event: events.Event) -> None:
         report = format_report(event)
         if report:
@@ -183,31 +149,34 @@ class LiveSink:
                 return
             if isinstance(event, HangInspection) and (event.stack or event.sockets):
                 message += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
+            width = self._terminal.read_size().columns
             lines = message.split("\n")
-            text = "\n".join(textwrap.fill(line, self._console.width, break_long_words=False) for line in lines)
+            text = "\n".join(textwrap.fill(line, width, break_long_words=False) for line in lines)
             self._messages.append((time.monotonic(), text + "\n"))
             if isinstance(event, events.JobStarted):
                 self._messages = [(_AT_ONCE, earlier) for _, earlier in self._messages]
 
     def _run(self) -> None:
         try:
-            self._live.start()
+            self._terminal.open()
             try:
                 self._draw_until_closed()
             finally:
-                self._live.stop()
-                self._print("".join(text for _, text in self._messages))
+                self._terminal.close("".join(text for _, text in self._messages))
                 self._messages.clear()
-                self._live = self._new_live()  # an event may come after a pause
         except Exception as error:  # noqa: BLE001 - raised again by emit
             self._failure = error
 
     def _draw_until_closed(self) -> None:
         self._draw()
         while not self._wake.wait(_REFRESH_S):
-            if self._dirty or self._flood or time.monotonic() - self._drawn_at >= _CLOCK_S:
+            if self._is_due():
                 self._draw()
         self._draw(last=True)
+
+    def _is_due(self) -> bool:
+        waited = time.monotonic() - self._drawn_at >= _CLOCK_S
+        return bool(self._dirty or self._flood or waited or self._terminal.is_resized)
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
@@ -218,25 +187,17 @@ class LiveSink:
             hidden = self._backlog.hidden
             self._dirty = bool(self._messages)
         text = before + self._log_text(view, batch, end, last=last) + due
-        size = self._console.size
+        size = self._terminal.read_size()
         lines = render_view(
             view,
-            width=size.width,
-            height=size.height,
+            width=size.columns,
+            height=size.lines,
             now=self._clock(),
             bars=bars,
             notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
             glyphs=self._glyphs,
         )
-        self._region.lines = [self._rich(line) for line in lines]
-        if text:
-            self._print(text)
-        else:
-            self._live.refresh()
-
-    def _print(self, text: str) -> None:
-        if text:
-            self._console.print(_Verbatim(self._encodable(text)), end="", crop=False)
+        self._terminal.update(text, lines, size)
 
     def _take_preceding(self) -> str:
         """Return messages that must be printed above the output of the job, however short it was."""
@@ -293,15 +254,6 @@ class LiveSink:
 
     def _style(self, style: str) -> str:
         return style if self._color else ""
-
-    def _rich(self, line: Line) -> Text:
-        text = Text(no_wrap=True, overflow="crop")
-        for span in line:
-            text.append(self._encodable(clean(span.text).replace("\t", " ")), span.style)
-        return text
-
-    def _encodable(self, text: str) -> str:
-        return text.encode(self._encoding, "replace").decode(self._encoding) if self._encoding else text
 
 
 def _left_out(count: int, glyphs: Glyphs) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from fleet.console.columns import GAP, Column, Line, Span, arrange_table, choose, crop, measure_line, measure_table
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
+from fleet.console.live.view import Stage, View, find_stragglers
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_result
 from fleet.console.rows import STOPPED, Row, describe_state, make_columns
-from fleet.console.view import Stage, View, find_stragglers
 from fleet.events import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal

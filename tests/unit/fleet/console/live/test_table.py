@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fleet.console.columns import measure_line, render
-from fleet.console.live_table import ASCII, render_view
-from fleet.console.view import View, apply
+from fleet.console.live.table import ASCII, render_view
+from fleet.console.live.view import View, apply
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fleet.console.backlog import Backlog, Batch
+from fleet.console.live.backlog import Backlog, Batch
 from fleet.events import LogChunk
 
 
