@@ -197,8 +197,7 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             others = [(host(n), results.Store((_STORED._replace(slot=f"worker-{n}", report=true[n // 2]),), _disk()))
                       for n in (0, 2)]  # fmt: skip
             survey = survey_of([(host(), store), *others], FleetDirectory(Path("nowhere")), {})
-            newest = survey.find("")
-            assert newest is not None
+            newest = survey.jobs[0]
             assert newest.job == JOB
             assert {"worker-0", "worker-2"} <= {task.host.name for task in newest.tasks}
             assert newest.summary().state == "failed"
