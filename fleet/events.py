@@ -548,6 +548,33 @@ class SshConfigChanged:
     hosts: tuple[str, ...] = ()  # names for ssh, if it was added
 
 
+@dataclass(frozen=True)
+class CommandOutput:
+    """Output of a command that `fleet exec` runs."""
+
+    hosts: tuple[str, ...]  # that wrote exactly this
+    stream: str  # stdout or stderr
+    data: bytes
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """The end of a command on one host."""
+
+    host: str
+    code: int | None  # exit code; 128 + N: signal N ended it; None: unknown, see `error`
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """The result of `fleet exec`."""
+
+    fleet: str
+    command: tuple[str, ...]
+    hosts: tuple[HostResult, ...]
+
+
 Event = (
     Note
     | FleetOpened
@@ -578,6 +605,8 @@ Event = (
     | PullProgress
     | ResultsPulled
     | SshConfigChanged
+    | CommandOutput
+    | CommandResult
     | Finding
     | TaskState
     | AttemptEnded

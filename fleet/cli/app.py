@@ -19,9 +19,10 @@ from fleet.cli.failures import (
     report_failure,
 )
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
+from fleet.cli.fleets import exec as execute
 from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, train
 from fleet.cli.options import Output
-from fleet.cli.program import WithResume, WithTrial
+from fleet.cli.program import WithProgram, WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
     CommandEnded,
@@ -48,6 +49,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
     ),
     "Hosts": (
         (ssh.ssh, ssh.WithJob),
+        (execute.exec_, WithProgram),
         (ssh_config.ssh_config, None),
         (inventory.inventory, None),
     ),

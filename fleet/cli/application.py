@@ -54,7 +54,10 @@ def register(panel: str, command: Callable[..., None], kind: type[TyperCommand] 
         kind: Its class; None: Typer's own.
     """
     help_text = inspect.getdoc(command) or ""
-    app.command(cls=kind, help=help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}"), rich_help_panel=panel)(command)
+    name = command.__name__.strip("_").replace("_", "-")
+    app.command(name, cls=kind, help=help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}"), rich_help_panel=panel)(
+        command
+    )
 
 
 @functools.cache

@@ -39,6 +39,7 @@ _COMMAND_HABITS = {  # words of other tools
     "results": "jobs",
     "rm": "down",
     "run": "train",
+    "shell": "ssh",
     "start": "up",
     "submit": "train",
     "tail": "logs -f",

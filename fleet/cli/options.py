@@ -135,6 +135,16 @@ Worker = Annotated[
 JOB_HELP = "Job: its ID or the first characters of it, its name, or -1 for the latest, -2 for the one before."
 JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]", autocompletion=complete_job)]
 JobOption = Annotated[str, option("--job", JOB_HELP, "JOB", default="the latest job", autocompletion=complete_job)]
+HostsOption = Annotated[
+    str,
+    option(
+        "--worker",
+        "Only these hosts: 1, worker-1, or several as 0,2.",
+        "N",
+        default="all",
+        autocompletion=complete_worker,
+    ),
+]
 Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
 Restarts = Annotated[
     int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)

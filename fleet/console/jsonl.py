@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, BinaryIO
 
 from fleet.errors import FleetError
-from fleet.events import Event, LogChunk, Phase, TaskState
+from fleet.events import CommandOutput, Event, LogChunk, Phase, TaskState
 from fleet.status import FleetStatus
 
 SCHEMA_VERSION = 1
@@ -31,11 +31,11 @@ def name_event(kind: type) -> str:
 def to_json(event: Event | FleetStatus) -> dict[str, Any]:
     """Return `event` as JSON values, its name first.
 
-    Data of a LogChunk becomes ``text`` if it is UTF-8, else ``base64``. Numbers that JSON lacks become the strings
-    ``NaN``, ``Infinity`` and ``-Infinity``.
+    Data of a LogChunk or CommandOutput becomes ``text`` if it is UTF-8, else ``base64``. Numbers that JSON lacks
+    become the strings ``NaN``, ``Infinity`` and ``-Infinity``.
     """
     fields = {"event": name_event(type(event)), **_plain(event)}
-    if isinstance(event, LogChunk):
+    if isinstance(event, (LogChunk, CommandOutput)):
         data = fields.pop("data")
         try:
             fields["text"] = data.decode("utf-8")

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import BinaryIO, TextIO
 
 from fleet.console.colors import choose_color, paint
-from fleet.console.log_lines import LogText
+from fleet.console.log_lines import LogText, render_line
 from fleet.console.messages import Reporter, format_inspection
 from fleet.console.reports import format_report
 from fleet.events import (
+    CommandOutput,
     Event,
     HangInspection,
     JobResult,
@@ -22,6 +23,7 @@ from fleet.events import (
     ResultsFound,
     TaskState,
 )
+from fleet.folding import fold
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
@@ -77,6 +79,9 @@ class LinesSink:
         if isinstance(event, LogChunk):
             self._log(event)
             return
+        if isinstance(event, CommandOutput):
+            self._command_output(event)
+            return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
         report = format_report(event, shutil.get_terminal_size().columns if self._terminal else 80)
@@ -99,6 +104,15 @@ class LinesSink:
             for task in sorted({*self._partial, *self._texts}):
                 self._release(task)
             self._end_open_line()
+
+    def _command_output(self, output: CommandOutput) -> None:
+        name = fold(output.hosts)
+        if output.stream == "stdout":
+            self._log(LogChunk(name, name, 1, 0, output.data))
+            return
+        lines = output.data.decode("utf-8", "replace").removesuffix("\n").split("\n")
+        prefix = f"{name} | " if self._prefix else ""
+        print("\n".join(prefix + render_line(line) for line in lines), file=self._err, flush=True)
 
     def _log(self, chunk: LogChunk) -> None:
         task = chunk.task

@@ -234,6 +234,14 @@ def _ssh_config_changed(event: events.SshConfigChanged) -> str:
     )
 
 
+def _command_result(event: events.CommandResult) -> str:
+    by_code: dict[int, list[str]] = {}
+    for result in event.hosts:
+        if result.code:
+            by_code.setdefault(result.code, []).append(result.host)
+    return "\n".join(f"{fold(hosts)}: exit code {code}" for code, hosts in sorted(by_code.items()))
+
+
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
     events.FleetOpened: _fleet_opened,
@@ -252,6 +260,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,
     events.SshConfigChanged: _ssh_config_changed,
+    events.CommandResult: _command_result,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import termios
@@ -13,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
 import pytest
 
-from tests.program import PROGRAM, Program
+from tests.program import PROGRAM, Program, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -117,9 +119,39 @@ def test_ssh_reaches_hosts_by_name(pair: Program, tmp_path: Path) -> None:
     assert file.read_bytes() == b""
 
 
+def test_a_command_runs_on_all_hosts(pair: Program) -> None:
+    ran = pair.run("exec", "--", "sh", "-c", "printf 'same\\nlines'; echo fails >&2; exit $1", "name", "4", code=4)
+    assert ran.text == "worker-[0-1] | same\nworker-[0-1] | lines\n"
+    assert ran.err == "worker-[0-1] | fails\nworker-[0-1]: exit code 4\n"
+    assert (
+        sorted(pair.run("exec", "--", "sh", "-c", "echo $SSH_CONNECTION").text.splitlines())[1][:11] == "worker-1 | "
+    )
+    assert pair.run("exec", "--worker", "1", "--", "printf", "%s|", "a b", "$HOME").text == "a b|$HOME|"
+    many = pair.run("exec", "--", "sh", "-c", "yes | head -c 1000000").text.splitlines()
+    assert [many.count(f"worker-{index} | y") for index in (0, 1)] == [500_000, 500_000]
+    assert "nosuch: command not found" in pair.run("exec", "--", "nosuch", code=127).err
+
+
+def test_ctrl_c_ends_a_command_on_all_hosts(pair: Program) -> None:
+    command = 'echo $$ > "$(mktemp -p "$1")"; sleep 600; true'
+    running = pair.start("exec", "--", "sh", "-c", command, "name", str(pair.directory))
+    texts = wait_for("the command on both hosts", lambda: _written(pair.directory, 2) or None)
+    running.send_signal(signal.SIGINT)
+    assert "interrupted" in pair.finish(running, code=103).err
+    wait_for("its end", lambda: not any(psutil.pid_exists(int(text)) for text in texts))
+
+
+def _written(directory: Path, count: int) -> list[str]:
+    texts = [text for path in directory.iterdir() if (text := path.read_text())]
+    return texts if len(texts) == count else []
+
+
 def test_a_host_that_does_not_answer_is_an_error(pair: Program) -> None:
     for listener in pair.listeners("worker-1"):
         listener.kill()
+    ran = pair.run("exec", "--", "echo", "works", code=13)
+    assert ran.text == "worker-0 | works\n"
+    assert "cannot run the command on all hosts: worker-1 (127." in ran.err
     failed = pair.run("ssh", "1", "--", "true", code=13)
     assert "cannot open a session: worker-1 (127." in failed.err
     assert "next:  fleet up\n" in failed.err

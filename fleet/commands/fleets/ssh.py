@@ -83,7 +83,10 @@ def _one_host(request: SshRequest, record: FleetRecord) -> Host:
     if len(hosts) > 1:
         raise UsageError(
             f"fleet ssh opens one session, and {request.worker} names {len(hosts)} hosts",
-            next_steps=[Step("ssh", hosts[0].name)],
+            next_steps=[
+                Step("exec", "--worker", request.worker, "--", *(request.command or ("hostname",))),
+                Step("ssh", hosts[0].name),
+            ],
         )
     return hosts[0]
 

@@ -64,8 +64,12 @@ class HostConnection:
         self.fabric = fabric
         self._proxy = proxy
 
-    def open_session(self, deadline_s: float) -> paramiko.Channel:
+    def open_session(self, deadline_s: float, window: int | None = None) -> paramiko.Channel:
         """Open a session in which one command can run.
+
+        Args:
+            deadline_s: Longest time, in seconds.
+            window: Bytes that the host may send before they are read; None: WINDOW.
 
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
@@ -73,7 +77,7 @@ class HostConnection:
         doing = "opening a session"
         with Watchdog(self.sever, deadline_s) as watchdog, translated(self.host, doing):
             try:
-                session: paramiko.Channel = self.fabric.client.get_transport().open_session()
+                session: paramiko.Channel = self.fabric.client.get_transport().open_session(window_size=window)
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error

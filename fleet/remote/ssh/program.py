@@ -40,6 +40,7 @@ def find_ssh() -> str:
     if path is None:
         raise NotReadyError(
             "the OpenSSH client is not installed on this computer: there is no program ssh",
+            hint="fleet exec runs commands without it",
             next_steps=[step_of(command) for command in install_openssh("client")],
         )
     return path

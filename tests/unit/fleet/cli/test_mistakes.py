@@ -74,7 +74,8 @@ def test_an_option_of_other_tools_is_translated(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("word", "lines"),
     [
-        ("exec", ["next:  fleet --help"]),
+        ("extra", ["next:  fleet --help"]),
+        ("shell", ["hint:  did you mean fleet ssh?", "next:  fleet ssh --help"]),
         ("trian", ["hint:  did you mean fleet train?", "next:  fleet train --help"]),
         ("ps", ["hint:  did you mean fleet status?", "next:  fleet status --help"]),
         ("destroy", ["hint:  did you mean fleet down?", "next:  fleet down --help"]),

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 from fleet import errors
 from fleet.console.jsonl import JsonSink, error_to_json, name_event, to_json
-from fleet.events import Event, Exit, GpuUse, LogChunk, Member, Note, Orphan, Progress, ResultLocation, TaskState
+from fleet.events import (
+    Event,
+    Exit,
+    GpuUse,
+    HostResult,
+    LogChunk,
+    Member,
+    Note,
+    Orphan,
+    Progress,
+    ResultLocation,
+    TaskState,
+)
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
 from train.diagnosis import Kind, Verdict
@@ -162,11 +174,15 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+DATA = ("log_chunk", "command_output")
+
+
 def documented() -> dict[str, set[str]]:
     fields = {
         name_event(kind): {item.name for item in dataclasses.fields(kind)} for kind in (*get_args(Event), FleetStatus)
     }
-    fields["log_chunk"] = fields["log_chunk"] - {"data"} | {"text", "base64"}
+    for name in DATA:
+        fields[name] = fields[name] - {"data"} | {"text", "base64"}
     fields["error"] = set(error_to_json(errors.UsageError(""))) - {"event"}
     fields["schema"] = {"version"}
     return fields
@@ -188,7 +204,7 @@ def test_the_examples_are_complete(name: str) -> None:
         example = json.loads(line)
         assert example.pop("event") == name
         assert name == "schema" or example.pop("time") > 0
-        left_out = {"text", "base64"} - set(example) if name == "log_chunk" else set()
+        left_out = {"text", "base64"} - set(example) if name in DATA else set()
         assert len(left_out) <= 1
         assert set(example) == documented()[name] - left_out
 
@@ -199,6 +215,7 @@ def test_the_document_has_every_kind_of_cause() -> None:
 
 
 NESTED = [
+    ("command_result", HostResult),
     ("fleet_status", HostStatus),
     ("fleet_status", JobStatus),
     ("fleet_status", TaskStatus),

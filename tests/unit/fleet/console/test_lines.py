@@ -12,6 +12,7 @@ from fleet.console.lines import LinesSink
 from fleet.console.reports import format_report
 from fleet.events import (
     BootstrapProgress,
+    CommandOutput,
     Event,
     LogChunk,
     Phase,
@@ -136,7 +137,7 @@ def test_a_prefix_may_have_a_colour() -> None:
 
 def test_events_are_reported_next_to_the_log() -> None:
     reader = Reader()
-    events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, LogChunk)]
+    events: list[Event] = [event for event in ONE_OF_EACH if not isinstance(event, (LogChunk, CommandOutput))]
     for event in events:
         reader.sink.emit(event)
     aside = (ResultsFound, ResultsAtRisk)
@@ -237,3 +238,12 @@ def test_a_million_lines_a_second() -> None:
     spent = time.process_time() - begin
     assert out.count == 655 * 1000 * 111
     assert 655_000 / spent > 1_000_000
+
+
+def test_output_of_commands_has_the_names_of_its_hosts() -> None:
+    reader = Reader()
+    reader.sink.emit(CommandOutput(("worker-0", "worker-1"), "stdout", b"one\ntwo"))
+    reader.sink.emit(CommandOutput(("worker-2",), "stderr", b"\x1b[2Jno\n"))
+    reader.sink.close()
+    assert reader.out == b"worker-[0-1] | one\nworker-[0-1] | two\n"
+    assert reader.err.getvalue() == "worker-2 | no\n"

@@ -1,0 +1,127 @@
+"""`fleet exec`: run a command on the hosts of a fleet at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import CancelledError, FleetError
+from fleet.events import CommandResult, HostResult, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.gathering import Gathering
+from fleet.fleets.selection import ALL, select_hosts
+from fleet.remote.fanout import Outcome, fan_out, raise_failures
+from fleet.remote.ssh.command import run_remote
+from fleet.remote.ssh.connection import HostConnection, connect
+from fleet.services import Services
+from fleet.steps import Step
+from provision.model import Host
+from train.pack import run_command
+
+
+@dataclass(frozen=True)
+class ExecRequest:
+    """Request of the command.
+
+    Attributes:
+        fleet: Name of the fleet.
+        command: Program and arguments.
+        worker: The hosts, as in `select_hosts`.
+    """
+
+    fleet: str
+    command: tuple[str, ...]
+    worker: str = ALL
+
+
+def run(request: ExecRequest, services: Services, sink: Sink) -> int:
+    """Run the command on all requested hosts, and return the largest exit code.
+
+    Raises:
+        NotFoundError: there is no such fleet or host.
+        UnreachableError: hosts do not answer; the command ended on the others.
+        CancelledError: interrupted; the command ends on all hosts.
+    """
+    directory, record = services.store.need(request.fleet)
+    hosts = select_hosts(request.fleet, record.hosts, request.worker)
+    execution = _Execution(request.command, [host.name for host in hosts], directory.key, sink)
+    try:
+        outcomes = execution.run(hosts, Access(record.spec, services, sink))
+    except KeyboardInterrupt:
+        raise CancelledError(
+            f"interrupted; the command is ended on {len(hosts)} of {len(hosts)} hosts", next_steps=[Step("status")]
+        ) from None
+    finally:
+        execution.finish()
+    sink.emit(CommandResult(request.fleet, request.command, tuple(map(_result, outcomes))))
+    raise_failures(outcomes, "run the command on all hosts")
+    return max((outcome.value or 0 for outcome in outcomes), default=0)
+
+
+def _result(outcome: Outcome[int]) -> HostResult:
+    return HostResult(outcome.host.name, outcome.value, outcome.error.message if outcome.error else "")
+
+
+class _Execution:
+    """One command on several hosts.
+
+    Args:
+        command: Program and arguments.
+        hosts: Names of the hosts.
+        key: Private key of the fleet.
+        sink: Takes the output.
+    """
+
+    def __init__(self, command: Sequence[str], hosts: Sequence[str], key: Path, sink: Sink) -> None:
+        self._command = command
+        self._key = key
+        self._sink = sink
+        self._gathering = Gathering(hosts)
+        self._lock = threading.Lock()
+        self._connections: list[HostConnection] = []
+        self._started: dict[str, FleetError | None] = {}
+
+    def run(self, hosts: Sequence[Host], access: Access) -> list[Outcome[int]]:
+        """Run the command, again on hosts that a firewall rule blocked before it was changed."""
+        outcomes = self._fan_out(hosts)
+        unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
+        if not unreached:
+            return outcomes
+        retried = {outcome.host.name: outcome for outcome in access.retried(unreached, self._fan_out)}
+        return [retried.get(outcome.host.name, outcome) for outcome in outcomes]
+
+    def finish(self) -> None:
+        """Show the output that is held back."""
+        with self._lock:
+            for output in self._gathering.finish():
+                self._sink.emit(output)
+
+    def _fan_out(self, hosts: Sequence[Host]) -> list[Outcome[int]]:
+        return fan_out(hosts, self._run_on, limit=len(hosts), abort=self._sever)
+
+    def _run_on(self, host: Host) -> int:
+        if (error := self._started.get(host.name)) is not None:
+            raise error  # the command may have run: it is never repeated
+        connection = connect(host, self._key)
+        try:
+            self._connections.append(connection)
+            self._started[host.name] = None
+            line = run_command(host.python or "python3", self._command)
+            return run_remote(connection, line, lambda stream, data: self._add(host.name, stream, data))
+        except FleetError as error:
+            self._started[host.name] = error
+            raise
+        finally:
+            connection.close()
+
+    def _add(self, host: str, stream: str, data: bytes) -> None:
+        with self._lock:
+            for output in self._gathering.add(host, stream, data, time.monotonic()):
+                self._sink.emit(output)
+
+    def _sever(self) -> None:
+        for connection in list(self._connections):
+            connection.sever()
