@@ -101,7 +101,10 @@ def find_command(reference: str, directory: FleetDirectory, fleet: str) -> tuple
     commands = directory.commands()
     if not commands:
         raise NotFoundError(f"no job of fleet {fleet!r} was started from this computer", next_steps=[Step("jobs")])
-    job = select_job(reference, [NamedJob(job, command.name) for job, command in commands.items()], fleet)
+    try:
+        job = select_job(reference, [NamedJob(job, command.name) for job, command in commands.items()], fleet)
+    except NotFoundError as error:
+        raise error.replaced(cause="only jobs that were started from this computer can be repeated") from None
     if not Path(commands[job].directory).is_dir():
         raise NotFoundError(
             f"the directory of job {job} does not exist", cause=commands[job].directory, next_steps=[Step("jobs")]

@@ -19,7 +19,7 @@ NEWEST = "-1"
 
 _BACK = re.compile(r"-([1-9][0-9]{0,5})")
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{4}")
-_CLOSE = 0.6  # of difflib
+_CLOSE_NAME, _CLOSE_ID = 0.5, 0.6  # of difflib
 _LISTED = 5  # IDs in an error
 
 
@@ -151,8 +151,8 @@ def _only(jobs: Sequence[str], message: str) -> str:
 
 
 def _unknown(reference: str, jobs: Sequence[NamedJob], fleet: str) -> FleetError:
-    names = list(dict.fromkeys(text for job in jobs for text in (job.name, job.job) if text))
-    close = get_close_matches(reference, names, n=1, cutoff=_CLOSE)
+    close = get_close_matches(reference, {job.name for job in jobs if job.name}, n=1, cutoff=_CLOSE_NAME)
+    close += get_close_matches(reference, [job.job for job in jobs], n=1, cutoff=_CLOSE_ID)
     ends = [job.job for job in jobs if job.job.endswith(f"-{reference}")]
     meant = next(iter([*ends, *close]), "")
     return NotFoundError(

@@ -32,6 +32,7 @@ def test_a_reference_means_one_job(reference: str, job: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "message", "hint"),
     [
+        ("bse", "fleet 'demo' has no job 'bse'", "did you mean baseline?"),
         ("basline", "fleet 'demo' has no job 'basline'", "did you mean baseline?"),
         ("20261122", "fleet 'demo' has no job '20261122'", ""),
         ("20261121-100000-cccd", "fleet 'demo' has no job '20261121-100000-cccd'", f"did you mean {NEW}?"),
