@@ -96,7 +96,7 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
     assert entries[Area.FILES, "link"].target == "new"
     (job,) = stored(agent)
     assert {use.area: use.files for use in job.areas} == {
-        Area.MODEL: 1, Area.CHECKPOINTS: 1, Area.FILES: 4, Area.LOGS: 1
+        Area.MODEL: 1, Area.CHECKPOINTS: 1, Area.FILES: 4, Area.LOGS: 2
     }  # fmt: skip
     assert isinstance(listed[-1], FilesListed)
     assert listed[-1].fingerprint == job.fingerprint
