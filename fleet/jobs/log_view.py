@@ -13,6 +13,7 @@ from fleet.events import LogChunk
 # Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.
 _MORE_LINES = 256
 _TAIL_BYTES = 64 << 20  # of the last lines that are held
+_LINE_OVERHEAD = 400  # bytes of a held line in addition to its text
 _LINE_BYTES = 64 << 10  # of an unfinished line that are held
 _STARTUP_LENGTH = 512  # characters of a line in which a startup message is recognized
 
@@ -239,9 +240,9 @@ class LogView:
             return list(lines)
         for line in lines:
             self._tail.append(line)
-            self._tail_bytes += len(line.data)
+            self._tail_bytes += len(line.data) + _LINE_OVERHEAD
             while len(self._tail) > (self.selection.lines or 0) or self._tail_bytes > _TAIL_BYTES:
-                self._tail_bytes -= len(self._tail.popleft().data)
+                self._tail_bytes -= len(self._tail.popleft().data) + _LINE_OVERHEAD
         return []
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.events import ConnectionLost, ConnectionRestored, Note
+from train.agent.files.times import MOST_MARKS
 from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
@@ -137,8 +138,9 @@ def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:
     pieces: list[tuple[Log, bytes]] = []
     begin, at_us = 0, round(record.at * 1e6) if 0 <= record.at < _LATEST_S else 0
     base = record._replace(marks=[])
-    for length, elapsed_us in zip(record.marks[::2], record.marks[1::2], strict=False):
-        if not 0 < length < len(payload) - begin:  # not from our agent
+    marks = record.marks if len(record.marks) <= 2 * MOST_MARKS else []  # more are not from our agent
+    for length, elapsed_us in zip(marks[::2], marks[1::2], strict=False):
+        if not 0 < length < len(payload) - begin:  # neither
             break
         pieces.append(_piece(base, payload, begin, begin + length, at_us))
         begin, at_us = begin + length, at_us + elapsed_us

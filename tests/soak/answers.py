@@ -239,7 +239,7 @@ def task_report(task: str) -> list[records.Record | tuple[records.Record, bytes]
     state = records.TaskState(task, task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
     return [
         state._replace(phase=Phase.RUNNING, exit=None, at=1.0),
-        (records.Log(task, task, 1, 0, 5), CONTENT),
+        (records.Log(task, task, 1, 0, 5, 1795228844.7, [2, 15_000]), CONTENT),
         records.Progress(task, task, 1, 2.0, 1, 5, 3, 9, {"loss": 0.5}, 2.0),
         records.Beat(2.0, 10, 5, 1),
         state,

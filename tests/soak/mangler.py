@@ -89,7 +89,7 @@ def sample_records() -> list[records.Record]:
         records.HangInspection("worker-1", "worker-1", 1, 1.0, "S", "stack", ["socket"]),
         records.Notice("worker-1", 1, 1.0, "text"),
         progress, usage, result,
-        records.Log("worker-1", "worker-1", 1, 0, 5),
+        records.Log("worker-1", "worker-1", 1, 0, 5, 1795228844.7, [2, 15_000]),
         records.Beat(1.0),
         records.End(),
     ]  # fmt: skip

@@ -135,7 +135,7 @@ def test_a_very_long_line_is_neither_held_nor_lost(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_last_lines_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_view, "_TAIL_BYTES", 10)
+    monkeypatch.setattr(log_view, "_TAIL_BYTES", 1000)
     assert show(Selection(lines=100), chunks_of("worker-0", b"1234\n" * 50))[0] == b"1234\n" * 2
 
 

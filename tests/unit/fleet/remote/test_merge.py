@@ -134,7 +134,7 @@ def test_a_record_is_split_at_its_times() -> None:
     assert not any(piece.marks for piece, _ in pieces)
 
 
-@pytest.mark.parametrize("marks", [[0, 5], [9, 1], [-3, 1], [2, 2**60, 2, 1], [4], [2, 10**18]])
+@pytest.mark.parametrize("marks", [[1, 1] * 5000, [0, 5], [9, 1], [-3, 1], [2, 2**60, 2, 1], [4], [2, 10**18]])
 @pytest.mark.parametrize("at", [0.0, 5.0, -7.0, 1e300])
 def test_false_times_neither_lose_nor_repeat_output(marks: list[int], at: float) -> None:
     pieces = split(Log("worker-0", "worker-0", 1, 10, 9, at, marks), b"123456789")
