@@ -13,6 +13,7 @@ from fleet.events import CommandResult, HostResult, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.gathering import Gathering
 from fleet.fleets.selection import ALL, select_hosts
+from fleet.folding import fold
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.remote.ssh.command import run_remote
 from fleet.remote.ssh.connection import HostConnection, connect
@@ -52,7 +53,7 @@ def run(request: ExecRequest, services: Services, sink: Sink) -> int:
         outcomes = execution.run(hosts, Access(record.spec, services, sink))
     except KeyboardInterrupt:
         raise CancelledError(
-            f"interrupted; the command is ended on {len(hosts)} of {len(hosts)} hosts", next_steps=[Step("status")]
+            f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
         ) from None
     finally:
         execution.finish()
