@@ -510,6 +510,7 @@ class ResultsFound:
     size: int  # bytes
     results: tuple[ResultLocation, ...]
     next_step: str
+    delete_at: float | None = None  # when the provider deletes them with the hosts, in seconds since the epoch
 
 
 @dataclass(frozen=True)

@@ -102,11 +102,13 @@ class OnThisComputer:
         directory: Directory to which `fleet pull` copied them; empty: none.
         tasks: The fingerprint of each task's results that were pulled, by host, slot and task.
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
+        pull_to: Directory that `fleet train --pull` named, until the results are in it; empty: none.
     """
 
     directory: str = ""
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log_shown: bool = False
+    pull_to: str = ""
 
 
 @dataclass(frozen=True)
@@ -335,12 +337,19 @@ class FleetDirectory:
                 str(values["directory"]),
                 {str(key): str(value) for key, value in values["tasks"].items()},
                 bool(values["log_shown"]),
+                str(values.get("pull_to", "")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return OnThisComputer()
 
     def note_results(
-        self, job: str, *, directory: str = "", tasks: Mapping[str, str] | None = None, log_shown: bool = False
+        self,
+        job: str,
+        *,
+        directory: str = "",
+        tasks: Mapping[str, str] | None = None,
+        log_shown: bool = False,
+        pull_to: str = "",
     ) -> None:
         """Add to the record of the results of `job`; another directory replaces the earlier one.
 
@@ -348,10 +357,30 @@ class FleetDirectory:
         """
         before = self.on_this_computer(job)
         kept = before.tasks if not directory or directory == before.directory else {}
-        now = OnThisComputer(directory or before.directory, {**kept, **(tasks or {})}, before.log_shown or log_shown)
+        self._record_results(
+            job,
+            OnThisComputer(
+                directory or before.directory,
+                {**kept, **(tasks or {})},
+                before.log_shown or log_shown,
+                pull_to or before.pull_to,
+            ),
+        )
+
+    def forget_pull(self, job: str) -> None:
+        """Record that no pull of `job` is pending."""
+        before = self.on_this_computer(job)
+        if before.pull_to:
+            self._record_results(job, dataclasses.replace(before, pull_to=""))
+
+    def _record_results(self, job: str, results: OnThisComputer) -> None:
+        path = self.path / "results" / job
         with contextlib.suppress(FileNotFoundError):
-            (self.path / "results").mkdir(mode=0o700, exist_ok=True)
-            _replace(self.path / "results" / job, json.dumps(dataclasses.asdict(now)).encode())
+            if results == OnThisComputer():
+                path.unlink()
+                return
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _replace(path, json.dumps(dataclasses.asdict(results)).encode())
 
     def note_command(self, job: str, command: TrainCommand) -> None:
         """Record the command that started `job`."""

@@ -10,7 +10,7 @@ from fleet.cli.command_line import CommandLine
 from fleet.cli.runtime import failures_of, make_services
 from fleet.state import TrainCommand
 
-_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run")
+_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull")
 
 
 def remembered(typed: CommandLine, name: str) -> TrainCommand:

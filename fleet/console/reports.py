@@ -333,7 +333,11 @@ def _results_found(event: events.ResultsFound) -> str:
         for result in shown
     ]
     text = f"results: {counted(event.files, 'file')}, {format_size(event.size)}\n"
-    return text + _first_paths(lines) + f"next:    {clean(event.next_step)}\n"
+    deadline = ""
+    if event.delete_at:
+        at = time.strftime("%Y-%m-%d at %H:%M", time.localtime(event.delete_at))
+        deadline = f"{_INDENT}not pulled yet; deleted with the hosts on {at}\n"
+    return text + _first_paths(lines) + deadline + f"next:    {clean(event.next_step)}\n"
 
 
 def _first_paths(lines: list[str]) -> str:

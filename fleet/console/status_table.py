@@ -67,7 +67,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
         for host in fleet.hosts
         if not host.reachable and host.reason
     ]
-    lines += _storage(fleet)
+    lines += _storage(fleet, now)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
@@ -75,7 +75,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     return [*lines, *_cause(fleet.job, width)]
 
 
-def _storage(fleet: FleetStatus) -> list[Line]:
+def _storage(fleet: FleetStatus, now: float) -> list[Line]:
     """Describe what the hosts store, in a line or two; nothing if they store no job."""
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
@@ -89,9 +89,13 @@ def _storage(fleet: FleetStatus) -> list[Line]:
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
-        step = Step("jobs", "--prune") if low else Step("jobs")
+        is_due = waiting > 0 and fleet.delete_at > 0
+        step = Step("jobs", "--prune") if low else Step("pull") if is_due else Step("jobs")
         words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []
-        lines.append((Span(f"{_INDENT}{'; '.join([*words, step.text(fleet.name)])}", "dim"),))
+        if is_due:
+            words.append(f"deleted with the hosts in {format_span(max(0.0, fleet.delete_at - now))}")
+        style = "yellow" if is_due else "dim"
+        lines.append((Span(f"{_INDENT}{'; '.join([*words, step.text(fleet.name)])}", style),))
     return lines
 
 

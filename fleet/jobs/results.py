@@ -290,7 +290,9 @@ def result_locations(task: StoredTask, *, rented: bool = True) -> Iterable[Resul
 def report_results(
     record: FleetRecord, directory: FleetDirectory, job: str, clients: Sequence[AgentClient], sink: Sink
 ) -> StoredJobs | None:
-    """Emit the locations of the results of a job that has ended, and how to pull them; nothing if it only has a log.
+    """Emit the locations of the results of a job that has ended, and how to pull them.
+
+    Emits nothing if the job only has a log, or if this command pulls the results.
 
     Returns the job; None if the hosts that answer do not store it.
 
@@ -311,7 +313,8 @@ def report_results(
             for task in stored_job.tasks
             for location in result_locations(task)
         )
-        if any(location.kind != Area.LOGS.value for location in results):
+        is_pulled_next = bool(stored_job.local.pull_to)
+        if not is_pulled_next and any(location.kind != Area.LOGS.value for location in results):
             sink.emit(
                 ResultsFound(
                     fleet=record.spec.name,
@@ -320,6 +323,7 @@ def report_results(
                     size=sum(location.size for location in results),
                     results=results,
                     next_step=Step("pull", job).text(record.spec.name),
+                    delete_at=record.delete_at or None,
                 )
             )
         return stored_job

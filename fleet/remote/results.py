@@ -101,25 +101,28 @@ def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
     raise AssertionError  # _records only ends with an error
 
 
-def list_files(agent: AgentClient, job: StoredJob, on_entry: Callable[[], None] = lambda: None) -> Listing:
+def list_files(
+    agent: AgentClient, job: StoredJob, on_entry: Callable[[], None] = lambda: None, areas: Sequence[Area] = ()
+) -> Listing:
     """Return the results of a task with their hashes.
 
     Args:
         agent: Agent of its host.
         job: The task, as the host listed it.
         on_entry: Called for each file, and repeatedly while the host reads a large one.
+        areas: Kinds of results to list; empty: all. The fingerprint is that of all kinds.
 
     Raises:
         NotReadyError: the host sends an unexpected answer, or lists more files than the limit.
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its results"
-    agent.transport.send(ListFiles(job.job, job.slot, job.directory), doing=doing)
+    agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas)), doing=doing)
     entries: list[FileEntry] = []
     for record in _records(agent, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
         if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
             return Listing(tuple(entries), record.fingerprint[:64], tuple(record.notes[:_MOST_NOTES]))
-        if not isinstance(record, FileEntry) or not _is_entry(record):
+        if not isinstance(record, FileEntry) or not _is_entry(record) or (areas and record.area not in areas):
             raise agent.unexpected(record)
         if len(entries) >= MOST_FILES:
             raise NotReadyError(

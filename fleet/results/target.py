@@ -84,22 +84,12 @@ class Target:
 
     def _check(self) -> None:
         """Check that the directory has no contents of other origin."""
-        manifest = self.path / MARK / "manifest"
-        if manifest.exists():
-            job = next(iter(_lines(manifest.read_bytes())), {}).get("job", self._job)
-            if job == self._job:
-                return
-            reason = f"holds the results of job {job}"
-        elif self.path.exists() and not self.path.is_dir():
-            reason = "is not a directory"
-        elif self.path.exists() and any(child.name != MARK for child in self.path.iterdir()):
-            reason = "is not empty, and was not made by fleet pull"
-        else:
-            return
-        raise UsageError(
-            f"{str(self.path)!r} {reason}",
-            next_steps=[Step("pull", self._job, "--to", str(self.path / self._job))],
-        )
+        reason = _other_contents(self.path, self._job)
+        if reason:
+            raise UsageError(
+                f"{str(self.path)!r} {reason}",
+                next_steps=[Step("pull", self._job, "--to", str(self.path / self._job))],
+            )
 
     def _lock(self) -> None:
         try:
@@ -334,6 +324,40 @@ class PartialFile:
             return True
         os.unlink(self.name, dir_fd=self._directory)
         return False
+
+
+def _other_contents(path: Path, job: str) -> str:
+    """Return why a directory cannot take the results of `job`; empty if it can."""
+    manifest = path / MARK / "manifest"
+    if manifest.exists():
+        stored = next(iter(_lines(manifest.read_bytes())), {}).get("job", job)
+        return f"holds the results of job {stored}" if stored != job else ""
+    if path.exists() and not path.is_dir():
+        return "is not a directory"
+    if path.exists() and any(child.name != MARK for child in path.iterdir()):
+        return "is not empty, and was not made by fleet pull"
+    return ""
+
+
+def check_new(path: Path, option: str) -> None:
+    """Check that a directory can take the results of a new job; create nothing.
+
+    Args:
+        path: Absolute path of the directory.
+        option: The option that named it, for the error.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        reason = _other_contents(path, "")
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        if not reason and not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            reason = "cannot be written"
+    except OSError as error:
+        reason = f"cannot be used: {error.strerror or error}"
+    if reason:
+        raise UsageError(f"{str(path)!r} {reason}", hint=f"choose another directory with {option}")
 
 
 def is_present(directory: str) -> bool:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from fleet import events
 from fleet.commands.fleets.status import job_status
-from fleet.commands.jobs.pull import Pull
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.status_table import render_status
@@ -23,6 +22,7 @@ from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
 from fleet.jobs import follow as following
 from fleet.jobs.follow import Followed
+from fleet.jobs.pulls.pull import Pull
 from fleet.jobs.results import StoredJobs, StoredTask, survey_of
 from fleet.remote import results
 from fleet.remote.client import AgentClient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -72,11 +73,19 @@ def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(prog
     assert f"next:  fleet pull {job}\n" in refused.err
     assert len(program.listeners()) == 2
 
-    pulled = program.run("pull")
+    # A pull of some kinds copies only these, and the others still count as not pulled.
+    assert "did you mean 'model'?" in program.run("pull", "--what", "modle", code=2).err
+    assert not (program.directory / "results").exists()
+    program.run("pull", "--what", "model,logs")
     target = program.directory / "results" / job
-    assert f"11 files, 84 B, in {target}" in pulled.err
+    assert {path.split("/")[0] for path in files(target)} == {"model", "others", "logs"}
+    assert "checkpoints" not in str(list(target.rglob("*")))
+    assert f"job {job} task.py: not pulled" in program.run("down", code=2).err
+
+    pulled = program.run("pull")
+    assert re.search(rf"11 files, \d+ B, 6 of them there before, in {target}\n", pulled.err)
     contents = files(target)
-    assert [len(contents.pop(f"logs/worker-{rank}/attempt-1.times")) for rank in (0, 1)] == [16, 16]
+    assert all(contents.pop(f"logs/worker-{rank}/attempt-1.times") for rank in (0, 1))
     assert contents == {
         "model/result": b"MODEL",
         "checkpoints/result": b"CHECKPOINT",
@@ -178,6 +187,41 @@ def test_an_empty_answer_deletes_nothing_and_a_killed_pull_continues_at_the_same
     assert left <= next(event["received"] for event in events if event["event"] == "pull_progress" and event["total"])
     assert files(target)["model/weights"] == b"".join(bytes([block]) * (1 << 20) for block in range(48))
     assert not list(parts.glob("*.part"))
+
+
+def test_requested_results_arrive_with_train_or_with_the_next_command(two: Program, tmp_path: Path) -> None:
+    two.script("task.py", WRITES)
+    (tmp_path / "mine").touch()
+    refused = two.run("train", "--pull", str(tmp_path), "task.py", code=2)
+    assert "is not empty" in refused.err
+    assert "choose another directory with --pull" in refused.err
+    first, second, third = (two.directory / name for name in ("first", "second", "third"))
+    trained = two.run("train", "--pull", "first", "task.py")
+    assert f"in {first}\n" in trained.err
+    assert files(first)["model/result"] == b"MODEL"
+    assert "next:" not in trained.err
+    # Without a client at the end of the job, the next command continues, to the directory that was requested.
+    go = tmp_path / "go"
+    two.script("later.py", f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.02)\n{WRITES}")
+    detached = two.run("train", "-d", "--pull", "second", "later.py")
+    assert "or the next command copies its results to second" in detached.err
+    two.run("jobs")
+    assert not second.exists()  # the job is running
+    go.touch()
+    assert f"in {second}\n" in two.run("logs", "-f").err
+    assert files(second)["model/result"] == b"MODEL"
+    # If a pull fails, other commands report a warning, and the results count as not pulled.
+    go.unlink()
+    two.run("train", "-d", "--pull", "third", "later.py")
+    third.touch()
+    go.touch()
+    assert "warning: the results of job" in two.run("logs", "-f").err
+    refused = two.run("down", code=2)
+    assert "is not a directory" in refused.err
+    assert "not pulled, succeeded" in refused.err
+    third.unlink()
+    assert f"in {third}\n" in two.run("jobs").err
+    assert "files, " not in two.run("jobs").err
 
 
 HOSTILE = """

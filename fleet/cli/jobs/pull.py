@@ -11,6 +11,15 @@ from fleet.cli.runtime import make_services, resolve_fleet, run_command
 def pull(
     job: JobArgument = "",
     to: Annotated[str, option("--to", "Directory for the results.", "DIR", default="results/JOB")] = "",
+    kinds: Annotated[
+        str,
+        option(
+            "--what",
+            "Kinds of results between commas: model, checkpoints, tensorboard, files, logs.",
+            "KINDS",
+            default="all",
+        ),
+    ] = "",
     worker: Worker = "all",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
@@ -22,9 +31,10 @@ def pull(
 
     Examples:
       fleet pull
+      fleet pull --what model,logs
       fleet pull --to results/baseline --worker all
     """
     from fleet.commands.jobs import pull as verb
 
-    request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker)
+    request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker, kinds=kinds)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

@@ -35,6 +35,9 @@ def train(
         option("--name", "Name of the job, for commands that take a job.", "NAME", default="none"),
     ] = "",
     detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
+    pull: Annotated[
+        str, option("--pull", "Copy the results to DIR when the job has ended.", "DIR", default="not copied")
+    ] = "",
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
     ] = False,

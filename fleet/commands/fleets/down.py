@@ -11,6 +11,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
+from fleet.jobs.pulls.requested import pull_ended
 from fleet.jobs.results import StoredJobs, result_locations, survey
 from fleet.providers import find_options
 from fleet.services import Services
@@ -156,6 +157,7 @@ def _confirm(
     if record is None:
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
+        pull_ended(fleet, services, sink)
         at_risk = at_stake(record, directory, instances, Access(record.spec, services, sink))
     else:
         return

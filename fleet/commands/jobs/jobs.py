@@ -9,6 +9,7 @@ from fleet.errors import CancelledError, NotReadyError, UsageError
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, open_some
+from fleet.jobs.pulls.requested import pull_ended
 from fleet.jobs.results import StoredJobs, Survey, survey_agents
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
@@ -40,10 +41,11 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         NotFoundError: there is no such fleet or job.
         NotReadyError: a job to delete is running.
         UsageError: there is something to delete, and confirmation requires a terminal.
-        CancelledError: the user declined.
+        CancelledError: the user declined, or interrupted.
         UnreachableError: no host answers.
     """
     directory, record = services.store.need(request.fleet)
+    pull_ended(request.fleet, services, sink)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
         stored = survey_agents(clients, directory, unreached=unreached)
         chosen = _select_jobs(request, stored)

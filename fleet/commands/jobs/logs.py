@@ -16,6 +16,7 @@ from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
 from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
+from fleet.jobs.pulls.requested import pull_ended
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.resume import is_resumable
 from fleet.jobs.selection import select_reported
@@ -123,6 +124,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             ended = replace(ended, resumable=is_resumable(stored, directory))
     if lost and not request.follow:
         repair_fleet(fleet, sink)
+    pull_ended(request.fleet, services, sink)
     return outcome_or_raise(ended)
 
 

@@ -8,6 +8,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
@@ -31,12 +32,14 @@ from fleet.jobs.program import (
     shown,
     warnings,
 )
+from fleet.jobs.pulls.requested import pull_requested, warning_of
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
+from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
@@ -54,6 +57,7 @@ class TrainRequest(ProgramRequest):
     resume: str | None = None  # job whose newest checkpoint is the start, as in `select_job`; None: no checkpoint
     command_line: TrainCommand | None = None  # to repeat it; None: it is not stored
     detach: bool = False
+    pull: str = ""  # directory for the results when the job has ended; empty: they are not pulled
     dry_run: bool = False
     grace_s: float = records.GRACE_S
     spares: int = 0  # the last slots get no task until a host is lost
@@ -97,6 +101,7 @@ def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
 def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
     """Do the same as `run`; append the job to `started` as soon as it runs."""
     check_job_name(request.name)
+    pull_to = _check_directory(request.pull)
     located = find(request)
     entry = located.entry
     directory, record = services.store.need(request.fleet)
@@ -139,7 +144,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             _show(record, commits, sink)
             return TrainSummary(job="")
         with defer_interrupts():
-            _commit(clients, commits, request.grace_s)
+            _commit(clients, commits, request.grace_s, directory, pull_to)
             record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
             directory.write(record)
             if request.command_line is not None:
@@ -158,6 +163,19 @@ def _find_origin(
         return None
     check_replication(request.replication)
     return find_origin(request.resume, record, directory, services, sink)
+
+
+def _check_directory(given: str) -> str:
+    """Return the absolute path of the directory for the results; empty if none is given.
+
+    Raises:
+        UsageError: it cannot take the results of a new job.
+    """
+    if not given:
+        return ""
+    path = Path(given).expanduser().absolute()
+    check_new(path, "--pull")
+    return str(path)
 
 
 def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
@@ -283,16 +301,25 @@ def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) ->
         )
 
 
-def _commit(clients: Sequence[AgentClient], commits: Sequence[records.Commit], grace_s: float) -> None:
-    """Commit on all hosts; if one cannot, stop the others again.
+def _commit(
+    clients: Sequence[AgentClient],
+    commits: Sequence[records.Commit],
+    grace_s: float,
+    directory: FleetDirectory,
+    pull_to: str,
+) -> None:
+    """Record the requested pull, and commit on all hosts; if one cannot, stop the others again.
 
     Raises:
         FleetError: a host did not accept the commit; nothing runs.
     """
     by_host = dict(zip((client.host.name for client in clients), commits, strict=True))
+    if pull_to:
+        directory.note_results(commits[0].job, pull_to=pull_to)
     try:
         call_all(clients, lambda client: client.commit(by_host[client.host.name]), "start the job")
     except FleetError:
+        directory.forget_pull(commits[0].job)
         stop_everywhere(clients, commits[0].job, grace_s)
         raise
 
@@ -329,20 +356,49 @@ def _follow(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
-            outcome_or_raise(_report(ended, fleet, first.job, clients, sink))
+            return _finish(request, fleet, first.job, clients, ended, sink)
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
+        if request.pull:
+            pull = Step("pull", first.job).text(request.fleet)
+            sink.emit(Note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"))
         return TrainSummary(job=first.job)
     with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=followed.whole)
-        ended = _report(ended, fleet, first.job, clients, sink)
-    result = outcome_or_raise(ended)
-    return TrainSummary(job=first.job, result=result)
+    return _finish(request, fleet, first.job, clients, ended, sink)
 
 
-def _report(ended: Ended, fleet: ExistingFleet, job: str, clients: Sequence[AgentClient], sink: Sink) -> Ended:
-    """Report the results of a job that has ended; return its end with whether a new job can continue it."""
-    stored = report_results(fleet.record, fleet.directory, job, clients, sink)
-    return dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
+def _finish(
+    request: TrainRequest,
+    fleet: ExistingFleet,
+    job: str,
+    clients: Sequence[AgentClient],
+    ended: Ended,
+    sink: Sink,
+) -> TrainSummary:
+    """Report the results of a job that has ended, or copy them if this was requested.
+
+    Raises:
+        JobFailedError: the job failed; a failed copy is a warning.
+        FleetError: the results could not be copied.
+    """
+    failed: FleetError | None = None
+    if ended.result is not None:
+        stored = report_results(fleet.record, fleet.directory, job, clients, sink)
+        ended = dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
+        if request.pull:
+            try:
+                pull_requested(request.fleet, job, fleet.services, sink)
+            except FleetError as error:
+                failed = error
+    try:
+        result = outcome_or_raise(ended)
+    except FleetError:
+        if failed is not None:
+            sink.emit(warning_of(job, request.fleet, failed))
+        raise
+    if failed is not None:
+        raise failed
+    return TrainSummary(job=job, result=result)

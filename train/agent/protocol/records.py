@@ -417,6 +417,7 @@ class ListFiles(NamedTuple):
     job: str
     slot: str
     directory: str = ""  # as in StoredJob
+    areas: List[Area] = []  # noqa: RUF012 - never changed; kinds to list; empty: all
 
 
 class ReadFiles(NamedTuple):

@@ -154,15 +154,18 @@ class Results:
         uses = [AreaUse(area, root_by_area[area].path, *counts[area], root_by_area[area].outside) for area in counts]
         return uses, hashed.hexdigest() if counts else ""
 
-    def entries(self, fingerprint: "hashlib._Hash") -> Iterator[FileEntry]:
-        """Yield all results with the hashes of their contents, and add them to the fingerprint."""
+    def entries(self, fingerprint: "hashlib._Hash", areas: Collection[Area] = tuple(Area)) -> Iterator[FileEntry]:
+        """Yield the results in `areas` with the hashes of their contents; add all results to the fingerprint."""
         for file in self.find(empty=True):
             self._tick()
             entry = FileEntry(file.area, file.path, file.kind, file.status.st_mode & 0o777)
+            if file.kind is not EntryKind.DIRECTORY:
+                _add(fingerprint, file)
+            if file.area not in areas:
+                continue
             if file.kind is EntryKind.DIRECTORY:
                 yield entry
                 continue
-            _add(fingerprint, file)
             if file.kind is EntryKind.LINK:
                 yield entry._replace(target=file.target)
                 continue

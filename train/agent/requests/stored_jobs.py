@@ -82,11 +82,10 @@ def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) ->
     """
     results = Results(_task(host, request), host.root, _Heartbeat(channel))
     fingerprint = hashlib.sha256()
-    count = 0
-    for entry in results.entries(fingerprint):
+    for entry in results.entries(fingerprint, request.areas or tuple(records.Area)):
         channel.send(entry)
-        count += 1
-    return records.FilesListed(fingerprint.hexdigest() if count else "", results.notes)
+    nothing = fingerprint.digest() == hashlib.sha256().digest()
+    return records.FilesListed("" if nothing else fingerprint.hexdigest(), results.notes)
 
 
 def read_files(channel: Channel, host: HostPaths, request: records.ReadFiles) -> None:

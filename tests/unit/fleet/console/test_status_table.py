@@ -58,6 +58,10 @@ def test_what_hosts_store_takes_a_few_lines() -> None:
         "  2 jobs not pulled; fleet jobs --fleet demo --prune",
         "  no job yet",
     ]
+    rented = FleetStatus("demo", "gce", (replace(hosts[0]),), stored=stored, delete_at=NOW + 2400)
+    assert "  2 jobs not pulled; deleted with the hosts in 40 min; fleet pull --fleet demo" in render_status(
+        [rented], now=NOW
+    )
 
 
 def test_a_fleet_without_hosts() -> None:

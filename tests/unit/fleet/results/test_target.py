@@ -11,7 +11,7 @@ import pytest
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
-from fleet.results.target import Target
+from fleet.results.target import Target, check_new
 from tests.next_steps import next_lines
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
@@ -117,3 +117,20 @@ def test_more_than_fits_is_refused_before_anything_comes(tmp_path: Path) -> None
         pytest.raises(NotReadyError, match=r"the results take 1048576\.0 TiB"),
     ):
         target.need_space([item("model/a", b"", size=1 << 60)])
+
+
+def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Path) -> None:
+    check_new(tmp_path / "a/b", "--pull")
+    assert not list(tmp_path.iterdir())
+    with Target(tmp_path / "r", "j"):
+        pass
+    (tmp_path / "file").touch()
+    cases = [
+        (tmp_path / "r", "holds the results of job j"),
+        (tmp_path, "is not empty"),
+        (tmp_path / "file/x", "cannot be"),
+    ]
+    for path, reason in cases:
+        with pytest.raises(UsageError, match=reason) as caught:
+            check_new(path, "--pull")
+        assert caught.value.hint == "choose another directory with --pull"

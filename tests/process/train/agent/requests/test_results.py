@@ -100,6 +100,9 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
     }  # fmt: skip
     assert isinstance(listed[-1], FilesListed)
     assert listed[-1].fingerprint == job.fingerprint
+    some = answers(agent, ListFiles("j", "worker-0", "", [Area.MODEL]), FilesListed)
+    assert [entry.path for entry in some if isinstance(entry, FileEntry)] == ["weights"]
+    assert some[-1] == listed[-1]  # the fingerprint is that of all results
     path = agent.root / "jobs/j/worker-0/src/new"
     path.write_text("another")
     assert stored(agent)[0].fingerprint != job.fingerprint

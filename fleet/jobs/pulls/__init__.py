@@ -1,0 +1,1 @@
+"""Copies of results on this computer: a pull, and pulls that were requested with a job."""

@@ -1,0 +1,385 @@
+"""Copy the results of a job from its hosts to a directory on this computer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fleet.errors import CancelledError, NotFoundError, NotReadyError
+from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import call_each, fleet_opened, open_some
+from fleet.folding import fold
+from fleet.jobs.results import StoredJobs, StoredTask, Survey, survey_job
+from fleet.jobs.tasks import worker_name
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, raise_failures, values_of
+from fleet.remote.results import Listing, list_files, read_files
+from fleet.results.kinds import parse_kinds
+from fleet.results.layout import Item, Layout, Listed, lay_out
+from fleet.results.target import PartialFile, Target, is_present
+from fleet.services import Services
+from fleet.state import FleetDirectory, OnThisComputer
+from fleet.steps import Step
+from train.agent.protocol.records import Area, FilePart
+
+T = TypeVar("T")
+
+DIRECTORY = "results"
+"""Default directory of results: results/JOB in the current directory."""
+
+_BATCH = 200  # files asked for at a time
+_ROUNDS = 3
+_PROGRESS_S = 0.1
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """Results to copy, and their destination.
+
+    Attributes:
+        fleet: Name of the fleet.
+        job: Job that wrote the results, as in `select_job`.
+        directory: Destination; empty: that of `fleet train --pull`, else results/JOB.
+        worker: ``all``, ``1`` or a task.
+        kinds: Kinds of results between commas; empty: all.
+    """
+
+    fleet: str
+    job: str = ""
+    directory: str = ""
+    worker: str = "all"
+    kinds: str = ""
+
+    def step(self, job: str) -> Step:
+        """Return the command that repeats the request for the job that it means."""
+        options = [("--to", self.directory), ("--what", self.kinds)]
+        if worker_name(self.worker):
+            options.append(("--worker", self.worker))
+        return Step("pull", job, *(word for option in options if option[1] for word in option))
+
+
+def pull_results(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
+    """Copy the results of a job to this computer; skip files that exist there already.
+
+    Raises:
+        NotFoundError: there is no such fleet, job or task, or the job has no results.
+        UsageError: the directory holds something else, or there is no such kind of results.
+        NotReadyError: there is no room for them, or they change all the time.
+        UnreachableError: a host does not answer; what the others have was copied.
+        CancelledError: Ctrl-C; a repeat continues.
+    """
+    name, areas = worker_name(request.worker), parse_kinds(request.kinds)
+    directory, record = services.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_job(request.job, clients, directory, unreached)
+        job = _select_job(request, stored)
+        tasks = select_tasks(job, name, areas)
+        given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
+        with Target(Path(given).expanduser().absolute(), job.job) as target:
+            sink.emit(fleet_opened(record))
+            pull = Pull(job, tasks, {client.host.name: client for client in clients}, target, sink, areas)
+            try:
+                summary = pull.run(directory, whole=not name and not stored.silent)
+            except KeyboardInterrupt:
+                raise interrupted(request, job.job) from None
+    sink.emit(summary)
+    if job.is_running:
+        command = request.step(job.job).text(request.fleet)
+        sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
+    raise_failures(list(pull.failed.values()), "copy the results")
+    _raise_if_silent(stored)
+    if not name and not areas and not job.is_running:
+        directory.forget_pull(job.job)
+    return summary
+
+
+def interrupted(request: PullRequest, job: str) -> CancelledError:
+    """Return the error that ends a pull after Ctrl-C."""
+    return CancelledError(
+        f"the pull of job {job} was interrupted; a repeat continues where it stopped", next_steps=[request.step(job)]
+    )
+
+
+def _select_job(request: PullRequest, stored: Survey) -> StoredJobs:
+    try:
+        return stored.select(request.job, request.fleet)
+    except NotFoundError:
+        _raise_if_silent(stored)
+        raise
+
+
+def _raise_if_silent(stored: Survey) -> None:
+    if stored.silent:
+        error = next(iter(stored.silent.values()))
+        raise type(error)(
+            f"{fold(stored.silent)} cannot be reached; its results are unknown",
+            cause=error.message,
+            next_steps=[Step("status")],
+        )
+
+
+def select_tasks(job: StoredJobs, name: str, areas: Sequence[Area] = ()) -> list[StoredTask]:
+    """Return the tasks to pull from, the chief first.
+
+    Raises:
+        NotFoundError: there is no such task, or there is nothing to pull.
+    """
+    if name and name not in [task.name for task in job.tasks]:
+        names = ", ".join(task.name for task in job.tasks)
+        raise NotFoundError(
+            f"job {job.job} has no {name}", cause=f"its tasks are {names}", next_steps=[Step("status")]
+        )
+    tasks = [task for task in job.tasks if name in ("", task.name)]
+    which = f"{name} of job {job.job}" if name else f"job {job.job}"
+    if not any(task.stored.fingerprint for task in tasks):
+        raise NotFoundError(
+            f"{which} has no results: no model, checkpoints, files, or log", next_steps=[Step("jobs")]
+        )
+    present = {use.area for task in tasks for use in task.stored.areas}
+    if areas and present.isdisjoint(areas):
+        raise NotFoundError(
+            f"{which} has no {' or '.join(area.value for area in areas)}",
+            cause=f"it has {', '.join(area.value for area in Area if area in present)}",
+            next_steps=[Step("pull", job.job)],
+        )
+    return tasks
+
+
+def covers(areas: Sequence[Area], task: StoredTask, fingerprint: str) -> bool:
+    """Return whether copying only `areas` copies all results of a task.
+
+    Args:
+        areas: Kinds of results; empty: all.
+        task: The task as surveyed before.
+        fingerprint: The fingerprint of all its results when they were listed.
+    """
+    unchanged = fingerprint == task.stored.fingerprint  # so the survey names all kinds that it has
+    return not areas or (unchanged and all(use.area in areas for use in task.stored.areas))
+
+
+def replaces(before: OnThisComputer, directory: str, tasks: Mapping[str, str]) -> bool:
+    """Return whether a copy becomes the recorded one: a copy of less in another directory does not.
+
+    Args:
+        before: The recorded copy.
+        directory: Directory of the new copy.
+        tasks: Fingerprints of the tasks of which the new copy has all results.
+    """
+    same = directory == before.directory
+    return same or not before.tasks or not is_present(before.directory) or before.tasks.keys() <= tasks.keys()
+
+
+@dataclass
+class Pull:
+    """Copy the results of some tasks.
+
+    Args:
+        job: The job.
+        tasks: Its tasks, the chief first.
+        clients: Conversations with agents, by host.
+        target: Takes the results.
+        sink: Takes the events.
+        areas: Kinds of results to copy; empty: all.
+
+    Attributes:
+        failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
+    """
+
+    job: StoredJobs
+    tasks: Sequence[StoredTask]
+    clients: Mapping[str, AgentClient]
+    target: Target
+    sink: Sink
+    areas: Sequence[Area] = ()
+    failed: dict[str, Outcome[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hosts = len({task.host.name for task in self.tasks})
+        self._lock = threading.Lock()
+        self._received_files = 0
+        self._received = 0
+
+    def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
+        """Copy them, and note in the fleet's files which of them are on this computer.
+
+        Args:
+            directory: Files of the fleet.
+            whole: The tasks are all tasks of the job.
+        """
+        rounds = 0
+        while True:
+            listings, failed = self._list(), len(self.failed)
+            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self.tasks])
+            changed = self._receive(layout)
+            if len(self.failed) > failed:  # other hosts may have the same files
+                continue
+            rounds += 1
+            if not changed or rounds == _ROUNDS:
+                break
+        hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
+        for text in [*layout.notes, *hosts]:
+            self.sink.emit(Note(text, Level.WARNING))
+        if changed:
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            raise NotReadyError(
+                f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
+                cause="the other results are on this computer",
+                next_steps=[Step("pull", self.job.job, "--to", str(self.target.path))],
+            )
+        self.target.finish()
+        kept = {
+            task.key: listings[task.key].fingerprint
+            for at, task in enumerate(self.tasks)
+            if at not in layout.lossy
+            and not listings[task.key].notes
+            and covers(self.areas, task, listings[task.key].fingerprint)
+        }
+        if replaces(self.job.local, str(self.target.path), kept):
+            directory.note_results(self.job.job, directory=str(self.target.path), tasks=kept)
+        size = sum(item.entry.size for item in layout.files)
+        complete = whole and not self.failed and len(kept) == len(self.tasks) and not self.job.is_running
+        return ResultsPulled(
+            fleet=directory.path.name,
+            job=self.job.job,
+            directory=str(self.target.path),
+            files=len(layout.files),
+            size=size,
+            received_files=self._received_files,
+            received=self._received,
+            complete=complete,
+        )
+
+    def _list(self) -> dict[str, Listing]:
+        def list_host(client: AgentClient) -> list[tuple[str, Listing]]:
+            meter = _Meter(client.host.name, 0, self.sink.emit)
+            mine = [task for task in self.tasks if task.host.name == client.host.name]
+            return [(task.key, list_files(client, task.stored, meter.listed, self.areas)) for task in mine]
+
+        listings = self._call_each(list_host)
+        return {key: listing for part in listings for key, listing in part}
+
+    def _call_each(self, call: Callable[[AgentClient], T]) -> list[T]:
+        """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
+
+        Raises:
+            FleetError: every host failed.
+        """
+        outcomes = call_each(
+            [self.clients[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], call
+        )
+        self.failed |= {outcome.host.name: outcome for outcome in outcomes if outcome.error is not None}
+        if len(self.failed) == self._hosts:
+            raise_failures(list(self.failed.values()), "copy the results")
+        self.tasks = [task for task in self.tasks if task.host.name not in self.failed]
+        return values_of(outcomes)
+
+    def _receive(self, layout: Layout) -> list[Item]:
+        """Copy missing files; return those that changed on their host meanwhile."""
+        missing = self.target.missing(layout.files)
+        by_content: dict[str, list[Item]] = {}
+        for item in missing:
+            by_content.setdefault(item.entry.sha256, []).append(item)
+        self.target.need_space(missing)
+
+        def receive_from(client: AgentClient) -> list[Item]:
+            host = client.host.name
+            mine = [same for same in by_content.values() if self.tasks[same[0].source].host.name == host]
+            meter = _Meter(host, sum(same[0].entry.size for same in mine), self.sink.emit)
+            changed = []
+            for task in self.tasks:
+                ours = [same for same in mine if self.tasks[same[0].source] is task]
+                for start in range(0, len(ours), _BATCH):
+                    changed += self._receive_batch(client, task, ours[start : start + _BATCH], meter)
+            meter.done()
+            with self._lock:
+                self._received += meter.received
+                self._received_files += meter.files
+            return changed
+
+        changed = [item for part in self._call_each(receive_from) for item in part]
+        for item in layout.directories:
+            self.target.directory(item)
+        for item in layout.links:
+            self.target.link(item)
+        return changed
+
+    def _receive_batch(
+        self, client: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
+    ) -> list[Item]:
+        parts = [
+            FilePart(first.entry.area, first.entry.path, self._offset(first), first.entry.size) for first, *_ in batch
+        ]
+        changed: list[Item] = []
+        part: PartialFile | None = None
+        try:
+            for index, data in read_files(client, task.stored, parts):
+                if part is None:
+                    part = self.target.partial_file(batch[index][0])
+                    meter.add(part.offset)
+                if isinstance(data, bytes):
+                    part.write(data)
+                    meter.add(len(data))
+                    continue
+                ended, part = part, None
+                if ended.close() and not data:
+                    with self._lock:
+                        self.target.store(ended, batch[index])
+                    meter.files += len(batch[index])
+                else:
+                    changed.append(batch[index][0])
+        finally:
+            if part is not None:
+                part.close()
+        return changed
+
+    def _offset(self, item: Item) -> int:
+        """Return the bytes of a file that an interrupted pull has left."""
+        part = self.target.partial_file(item)
+        part.close()
+        return part.offset if part.offset < item.entry.size else item.entry.size
+
+
+@dataclass
+class _Meter:
+    """Emit the progress of a host, a few times a second.
+
+    Args:
+        host: Its name.
+        total: Bytes to receive.
+        emit: Takes the events.
+
+    Attributes:
+        received: Bytes received.
+        files: Number of files that came.
+    """
+
+    host: str
+    total: int
+    emit: Callable[[Event], None]
+    received: int = 0
+    files: int = 0
+    _next: float = field(default_factory=lambda: time.monotonic() + _PROGRESS_S)
+
+    def listed(self) -> None:
+        """Count a file that the host lists, or is reading."""
+        self.files += 1
+        self._report()
+
+    def add(self, count: int) -> None:
+        """Count received bytes."""
+        self.received += count
+        self._report()
+
+    def _report(self) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_S
+            self.emit(PullProgress(self.host, self.received, self.total, self.files))
+
+    def done(self) -> None:
+        """Report that all bytes were received."""
+        self.emit(PullProgress(self.host, self.received, self.total, self.files, done=True))
