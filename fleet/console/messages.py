@@ -31,11 +31,12 @@ def describe_event(event: events.Event) -> str:
 
 
 class Reporter:
-    """Messages of events in their order, without repetitions in an attempt."""
+    """Messages of events in their order, without repetitions in an attempt, and without the past starts of tasks."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, str] = {}
         self._steps: set[tuple[str, str]] = set()  # hosts, and their reported steps
+        self._attached_to = 0  # newest attempt when a command began to follow a job that had been started before
 
     def message(self, event: events.Event) -> str:
         """Return the message of an event; empty if it repeats an earlier one."""
@@ -43,6 +44,11 @@ class Reporter:
             if (event.host, event.step) in self._steps:
                 return ""
             self._steps.add((event.host, event.step))
+        elif isinstance(event, events.JobStarted) and event.attached:
+            self._attached_to = event.attempt
+        elif isinstance(event, TaskState) and event.phase in (Phase.WAITING, Phase.RUNNING):
+            if event.attempt <= self._attached_to:
+                return ""
         elif isinstance(event, AttemptEnded):
             self._reasons[event.attempt] = _plain(event.reason)
         elif isinstance(event, events.JobDiagnosed) and not event.final:

@@ -125,6 +125,16 @@ def test_an_event_of_an_attempt_is_reported_once() -> None:
     assert reporter.message(replace(killed, message="worker-1 ran out of memory"))
 
 
+def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
+    reporter = Reporter()
+    running = TaskState("worker-0", "worker-0", 2, Phase.RUNNING, 1.0)
+    assert reporter.message(running)
+    reporter.message(JobStarted("j", "task.py", 2, (), 1.0, attached=True))
+    assert reporter.message(running) == reporter.message(replace(running, phase=Phase.WAITING)) == ""
+    assert reporter.message(replace(running, phase=Phase.EXITED))
+    assert reporter.message(replace(running, attempt=3))
+
+
 EXIT = {"worker-1": Exit(3)}
 
 
