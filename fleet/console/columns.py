@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fleet.console.colors import paint
@@ -36,6 +36,8 @@ class Column:
         rank: If space is short, columns of the highest rank are left out first; rank 0 never is.
         right: True if cells are aligned right.
         limit: Largest width; longer cells are cut.
+        reserve: Smallest width in a table whose columns keep their places, also before the column has content.
+        least: Smallest width.
     """
 
     title: str
@@ -43,6 +45,8 @@ class Column:
     rank: int = 0
     right: bool = False
     limit: int = 40
+    reserve: int = 0
+    least: int = 0
 
     @classmethod
     def of(cls, title: str, rows: Iterable[T], text: Callable[[T], str], **layout: Any) -> Column:
@@ -52,7 +56,8 @@ class Column:
     @property
     def width(self) -> int:
         """Return the width in terminal columns."""
-        return min(self.limit, max(measure_text(self.title), *(measure_text(cell.text) for cell in self.cells)))
+        texts = [self.title, *(cell.text for cell in self.cells)]
+        return min(self.limit, max(self.least, *map(measure_text, texts)))
 
 
 def measure_text(text: str) -> int:
@@ -119,6 +124,50 @@ def choose(columns: Iterable[Column], width: int) -> list[Column]:
             break
         chosen.remove(worst)
     return chosen
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table that is drawn again and again.
+
+    Attributes:
+        room: Terminal columns of the table.
+        widths: Titles of its columns with their widths, in order.
+    """
+
+    room: int = 0
+    widths: tuple[tuple[str, int], ...] = ()
+
+
+def settle(before: Layout, columns: Sequence[Column], room: int) -> tuple[Layout, list[Column]]:
+    """Return the columns to show, and their layout; columns of the layout before keep their places.
+
+    Further columns are added at the right if they fit, those of the lowest rank first. A column without content is
+    not added, but room is left for it. If cells have become too wide, columns of the highest rank are left out.
+
+    Args:
+        before: Layout of the table before; of another width, it does not count.
+        columns: All columns.
+        room: Terminal columns of the table.
+    """
+    widths = dict(before.widths) if before.room == room else {}
+    by_title: dict[str, Column] = {}
+    for column in columns:
+        by_title.setdefault(column.title, replace(column, least=widths.get(column.title, column.reserve)))
+    chosen = [by_title[title] for title in widths if title in by_title]
+    while measure_table(chosen) > room and (worst := max(chosen, key=lambda column: column.rank)).rank > 0:
+        chosen.remove(worst)
+    reserved: list[Column] = []
+    for column in sorted(by_title.values(), key=lambda column: column.rank):
+        has_content = any(cell.text for cell in column.cells)
+        if column.title in widths or not (has_content or column.reserve):
+            continue
+        if column.rank and measure_table([*chosen, *reserved, column]) > room:
+            continue
+        (chosen if has_content else reserved).append(column)
+    order = [*widths, *(title for title in by_title if title not in widths)]
+    chosen.sort(key=lambda column: order.index(column.title))
+    return Layout(room, tuple((column.title, column.width) for column in chosen)), chosen
 
 
 def measure_table(columns: Sequence[Column]) -> int:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from fleet.console.colors import choose_color
-from fleet.console.columns import Column, Span
+from fleet.console.columns import Column, Line, Span
 from fleet.console.formatting import format_count, format_metric, format_rate, format_short_size, shorten_metric
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress
 
 STOPPED = "stopped"
-_METRICS = 4  # shown of each task
+_METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and reserve; memory comes after the first metric
+_EXPECTED = ("loss", "metric")  # there is room for them before the first one is reported
+_SLOW_RATE = 0.7  # of the median of the others
+_WARM_STEPS = 10  # the first steps do not show the speed
+_LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
+_LAG_FRACTION = 0.05  # of the others' steps
 _TONE = {
     "waiting": "dim",
     "running": "green",
@@ -97,6 +104,53 @@ def describe_state(row: Row, slow: frozenset[str]) -> str:
     return "slow" if row.name in slow else row.phase.value
 
 
+def find_stragglers(rows: Sequence[Row]) -> frozenset[str]:
+    """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
+
+    In synchronous training the slowest task sets the pace of all, so that all are equal here: only tasks with an
+    independent speed are detected.
+    """
+    running = [row for row in rows if row.running and not row.lost]
+    return frozenset(
+        row.name for row in running if _is_straggler(row, [other for other in running if other is not row])
+    )
+
+
+def _is_straggler(row: Row, others: list[Row]) -> bool:
+    rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
+    if not rates:
+        return False
+    speed = median(rates)
+    if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
+        return True
+    positions = [other.position for other in others if other.position >= 0]
+    if row.position < 0 or not positions:
+        return False
+    middle = median(positions)
+    return middle - row.position > max(_LAG_S * speed, _LAG_FRACTION * middle)
+
+
+def fold_rows(rows: Sequence[Row], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
+    """Return the rows to show, preferring those that need attention, and the rows without room."""
+    if len(rows) <= room:
+        return list(rows), []
+    ranked = sorted(rows, key=lambda row: not _notable(row, slow))  # stable: by name within each half
+    names = {row.name for row in ranked[: room - 1]}
+    return [row for row in rows if row.name in names], [row for row in rows if row.name not in names]
+
+
+def _notable(row: Row, slow: frozenset[str]) -> bool:
+    failed = row.phase is Phase.EXITED and row.step_text != STOPPED and (row.exit is None or row.exit.code != 0)
+    return bool(failed or row.lost or describe_state(row, slow) in ("slow", "lost", "unknown"))
+
+
+def fold_line(rows: Sequence[Row], slow: frozenset[str], mark: str) -> Line:
+    """Return the line that stands for rows without room."""
+    (word, count), *others = Counter(describe_state(row, slow) or "known" for row in rows).most_common()
+    text = ", ".join([f"{count} more {word}", *(f"{count} {word}" for word, count in others)])
+    return (Span(f"{mark} and {text}", "dim"),)
+
+
 def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozenset()) -> list[Column]:
     """Return the columns of a table; if space is short, those with the highest rank are left out first.
 
@@ -106,25 +160,23 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozens
         slow: Names of the tasks that are clearly behind the others.
     """
 
-    def numbers(title: str, text: Callable[[Row], str], rank: int) -> Column:
-        return Column.of(title, rows, text, rank=rank, right=True, limit=12)
+    def numbers(title: str, text: Callable[[Row], str], rank: int, reserve: int = 0) -> Column:
+        return Column.of(title, rows, text, rank=rank, right=True, limit=12, reserve=reserve)
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
+    metrics = enumerate(_metrics(rows))
     return [
         Column(title, tuple(Span(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
-        Column("STATE", tuple(_state(row, slow) for row in rows), limit=30),
+        Column("STATE", tuple(_state(row, slow) for row in rows), limit=30, reserve=7),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
-        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1),
-        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2),
-        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4),
-        *(
-            numbers(shorten_metric(clean(name)), _metric(name), 5 + 2 * number if number else 3)
-            for number, name in enumerate(_metrics(rows))  # memory comes after the first metric
-        ),
+        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1, 5),
+        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2, 9),
+        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4, 7),
+        *(numbers(shorten_metric(clean(name)), _metric(name), *_METRIC_LAYOUT[at]) for at, name in metrics),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
         numbers("GPU MEM", lambda row: _memory(row.gpu_memory_mib * 2**20), 8),
-        numbers("CPU", lambda row: _percent(row.cpu_percent), 10 if gpu else 6),
-        numbers("MEM", lambda row: _memory(row.memory_bytes), 11 if gpu else 8),
+        numbers("CPU", lambda row: _percent(row.cpu_percent), 10 if gpu else 6, 4),
+        numbers("MEM", lambda row: _memory(row.memory_bytes), 11 if gpu else 8, 4),
     ]
 
 
@@ -137,9 +189,10 @@ def _state(row: Row, slow: frozenset[str]) -> Span:
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:
-    """Return the names of the metrics to show, the loss first and values of the validation last."""
+    """Return the names of the metrics to show, the loss first and values of the validation last; at least two."""
     names = dict.fromkeys(name for row in rows for name in row.progress.metrics)
-    return sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))[:_METRICS]
+    shown = sorted(names, key=lambda name: (name != "loss", name.startswith("val_")))[: len(_METRIC_LAYOUT)]
+    return shown + list(_EXPECTED[len(shown) :])
 
 
 def _metric(name: str) -> Callable[[Row], str]:

@@ -14,7 +14,7 @@ from fleet.console.columns import Line, Span, arrange_table, choose, crop, justi
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
-from fleet.console.rows import STOPPED, Row, make_columns
+from fleet.console.rows import STOPPED, Row, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
@@ -25,19 +25,41 @@ from train.agent.protocol.wording import endpoint
 _INDENT = "  "
 _CAUSE_LINES = 12
 _LARGEST = 2  # jobs shown
+_ROWS_MIN = 3  # of a table, on the smallest terminal
 
 
-def render_status(fleets: Sequence[FleetStatus], *, now: float, width: int = 80, color: bool = False) -> str:
+def render_status(
+    fleets: Sequence[FleetStatus], *, now: float, width: int = 80, height: int | None = None, color: bool = False
+) -> str:
     """Return fleets, their hosts, and newest jobs as text; no line is longer than `width`.
 
     Args:
         fleets: State of the fleets.
         now: Seconds since the epoch.
         width: Columns of the terminal.
+        height: Lines of the terminal; rows of long tables are folded to fit it. None: all rows.
         color: True if the stream accepts colors.
     """
-    parts = [render((crop(line, width) for line in _fleet(fleet, now, width)), color=color) for fleet in fleets]
-    return "\n".join(parts)
+    lines = arrange_status(fleets, now, width, height)
+    return render((crop(line, width) for line in lines), color=color)
+
+
+def arrange_status(fleets: Sequence[FleetStatus], now: float, width: int, height: int | None = None) -> list[Line]:
+    """Return the lines of `render_status`."""
+    lines = _arrange(fleets, now, width, None)
+    if height is None or len(lines) < height:
+        return lines
+    tables = sum(1 + (fleet.job is not None) for fleet in fleets)
+    spare = height - 1 - len(_arrange(fleets, now, width, _ROWS_MIN))
+    return _arrange(fleets, now, width, _ROWS_MIN + max(0, spare) // max(1, tables))
+
+
+def _arrange(fleets: Sequence[FleetStatus], now: float, width: int, room: int | None) -> list[Line]:
+    """Return the lines of all fleets, with an empty line between them; at most `room` rows in each table."""
+    lines: list[Line] = []
+    for fleet in fleets:
+        lines += [(), *_fleet(fleet, now, width, room)] if lines else _fleet(fleet, now, width, room)
+    return lines
 
 
 def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> None:
@@ -53,25 +75,32 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
         for fleet in fleets:
             sink.emit(fleet)
         return
-    width = shutil.get_terminal_size().columns if out.isatty() else 80
-    text = render_status(fleets, now=time.time(), width=width, color=accepts_color(out, os.environ))
+    size = shutil.get_terminal_size() if out.isatty() else None
+    text = render_status(
+        fleets,
+        now=time.time(),
+        width=size.columns if size else 80,
+        height=size.lines if size else None,
+        color=accepts_color(out, os.environ),
+    )
     out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
     out.flush()
 
 
-def _fleet(fleet: FleetStatus, now: float, width: int) -> list[Line]:
+def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[Line]:
     lines = [_header(fleet, now, width)]
-    lines += _table([_host_row(host) for host in fleet.hosts], "HOST", width)
+    hosts, table = _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
+    lines += table
     lines += [
         (Span(_INDENT + _describe_failure(host), "yellow"),)
         for host in fleet.hosts
-        if not host.reachable and host.reason
+        if not host.reachable and host.reason and host.name in hosts
     ]
     lines += _storage(fleet, now)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
-    lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width)
+    lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     return [*lines, *_cause(fleet.job, width)]
 
 
@@ -151,10 +180,15 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
     return "unknown", "yellow"
 
 
-def _table(rows: Sequence[Row], title: str, width: int) -> list[Line]:
-    room = width - len(_INDENT)
-    lines = arrange_table(choose(make_columns(rows, title), room), room) if rows else []
-    return [(Span(_INDENT), *line) for line in lines]
+def _table(rows: Sequence[Row], title: str, width: int, room: int | None) -> tuple[frozenset[str], list[Line]]:
+    """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
+    slow = find_stragglers(rows)
+    shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
+    columns = choose(make_columns(shown, title, slow), width - len(_INDENT)) if shown else []
+    lines = arrange_table(columns, width - len(_INDENT)) if shown else []
+    if folded:
+        lines.append(fold_line(folded, slow, "…"))
+    return frozenset(row.name for row in shown), [(Span(_INDENT), *line) for line in lines]
 
 
 def _host_row(host: HostStatus) -> Row:
@@ -164,6 +198,7 @@ def _host_row(host: HostStatus) -> Row:
         address=endpoint(host.address, host.port),
         step_text="ready" if host.reachable else "no answer",
         ready=host.reachable,
+        lost="" if host.reachable else host.reason or "no answer",
         gpu_percent=host.gpu_percent,
         cpu_percent=host.cpu_percent,
         memory_bytes=host.memory_bytes,

@@ -12,7 +12,7 @@ from typing import TextIO
 from fleet import events
 from fleet.console.colors import accepts_color, choose_color, paint
 from fleet.console.live.backlog import Backlog, Batch
-from fleet.console.live.table import ASCII, Glyphs, render_view
+from fleet.console.live.table import ASCII, Glyphs, TableMemory, render_view
 from fleet.console.live.terminal import Terminal, read_size, reflows
 from fleet.console.live.view import View, apply
 from fleet.console.log_lines import clean
@@ -93,6 +93,7 @@ class LiveSink:
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
         # Used only by the drawing thread:
+        self._memory = TableMemory()
         self._allowance = float(_LINES_PER_S)
         self._drawn_at = time.monotonic()
         self._flood = 0  # lines left out since the last that was shown
@@ -196,6 +197,7 @@ class LiveSink:
             bars=bars,
             notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
             glyphs=self._glyphs,
+            memory=self._memory,
         )
         self._terminal.update(text, lines, size)
 

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fleet.console.columns import GAP, Column, Line, Span, arrange_table, choose, crop, measure_line, measure_table
+from fleet.console.columns import (
+    GAP,
+    Column,
+    Layout,
+    Line,
+    Span,
+    arrange_table,
+    choose,
+    crop,
+    justify,
+    measure_line,
+    measure_table,
+    settle,
+)
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
-from fleet.console.live.view import Stage, View, find_stragglers
+from fleet.console.live.estimates import draw_curve, estimate_remaining_s
+from fleet.console.live.view import Stage, View
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_result
-from fleet.console.rows import STOPPED, Row, describe_state, make_columns
+from fleet.console.rows import Row, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns
+_CURVE_MIN, _CURVE_MAX = 8, 40
 
 
 @dataclass(frozen=True)
@@ -28,9 +42,17 @@ class Glyphs:
     rest: str = "─"
     mark: str = "…"
     dot: str = "·"
+    levels: str = "▁▂▃▄▅▆▇█"
 
 
-ASCII = Glyphs(rule="-", full="#", rest="-", mark="~", dot="-")
+@dataclass
+class TableMemory:
+    """The layout of the latest table, so that columns keep their places."""
+
+    layout: Layout = field(default_factory=Layout)
+
+
+ASCII = Glyphs(rule="-", full="#", rest="-", mark="~", dot="-", levels="")
 
 
 def render_view(
@@ -42,6 +64,7 @@ def render_view(
     bars: Mapping[str, str] = {},
     notice: str = "",
     glyphs: Glyphs = Glyphs(),
+    memory: TableMemory | None = None,
 ) -> list[Line]:
     """Return the lines below the log: a rule, the header, a row per task, and the state of the job.
 
@@ -53,6 +76,7 @@ def render_view(
         bars: Progress bars that tasks draw, by name of the task.
         notice: A remark for the last line.
         glyphs: Characters to draw with.
+        memory: Layout of the frame before; it gets the layout of this one.
     """
     if not view.fleet and not view.rows:
         return []
@@ -61,11 +85,13 @@ def render_view(
     foot = _foot(view, width, notice, glyphs)
     room = max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1)
     slow = find_stragglers(view.rows)
-    shown, folded = _fold_rows(view.rows, slow, room)
+    shown, folded = fold_rows(view.rows, slow, room)
     if shown:
-        lines += arrange_table(_columns(view, shown, slow, bars, width, glyphs), width, glyphs.mark)
+        lines += arrange_table(
+            _columns(view, shown, slow, bars, memory or TableMemory(), width, glyphs), width, glyphs.mark
+        )
     if folded:
-        lines.append(_fold_line(folded, slow, glyphs))
+        lines.append(fold_line(folded, slow, glyphs.mark))
     return [crop(line, width, glyphs.mark) for line in lines + foot]
 
 
@@ -80,6 +106,9 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     facts = []
     if view.started_at or view.began_at:
         facts.append(format_clock(now - (view.started_at or view.began_at)))
+    left_s = None if view.result or view.retry_at or view.stage is not Stage.JOB else estimate_remaining_s(view.rows)
+    if left_s is not None:
+        facts.append(f"{format_span(left_s)} left")
     if view.price_usd_h > 0:
         facts.append(format_money(view.cost_usd(now)))
     if view.delete_at > 0 and not view.down:
@@ -90,8 +119,16 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     rule = Span(glyphs.rule * (width - measure_line(left) - measure_line(right)), "dim")
     lines: list[Line] = [(*left, rule, *right)]
     if view.job:
-        lines.append((Span(f"job {view.job}  {_attempt_words(view, now)}  {clean(view.script)}"),))
+        lines.append(_job_line(view, width, now, glyphs))
     return lines
+
+
+def _job_line(view: View, width: int, now: float, glyphs: Glyphs) -> Line:
+    """Return the job, and the curve of its loss if there is room."""
+    line = (Span(f"job {view.job}  {_attempt_words(view, now)}  {clean(view.script)}"),)
+    room = width - measure_line(line) - GAP - len("loss ")
+    curve = draw_curve(view.loss.points, min(room, _CURVE_MAX), glyphs.levels) if room >= _CURVE_MIN else ""
+    return justify(line, (Span("loss ", "dim"), Span(curve)), width, glyphs.mark) if curve else line
 
 
 def _attempt_words(view: View, now: float) -> str:
@@ -129,30 +166,19 @@ def _stage_line(view: View, width: int, glyphs: Glyphs) -> Line:
     return (Span(f"{word}  "), Span(full, "green"), Span(drawn[len(full) :], "dim"), Span(f"  {text}"))
 
 
-def _fold_rows(rows: tuple[Row, ...], slow: frozenset[str], room: int) -> tuple[list[Row], list[Row]]:
-    """Return the rows to show, preferring those that need attention, and the rows without room."""
-    if len(rows) <= room:
-        return list(rows), []
-    ranked = sorted(rows, key=lambda row: not _notable(row, slow))  # stable: by name within each half
-    names = {row.name for row in ranked[: room - 1]}
-    return [row for row in rows if row.name in names], [row for row in rows if row.name not in names]
-
-
-def _notable(row: Row, slow: frozenset[str]) -> bool:
-    failed = row.phase is Phase.EXITED and row.step_text != STOPPED and (row.exit is None or row.exit.code != 0)
-    return bool(failed or row.lost or row.name in slow)
-
-
-def _fold_line(rows: list[Row], slow: frozenset[str], glyphs: Glyphs) -> Line:
-    (word, count), *others = Counter(describe_state(row, slow) or "known" for row in rows).most_common()
-    text = ", ".join([f"{count} more {word}", *(f"{count} {word}" for word, count in others)])
-    return (Span(f"{glyphs.mark} and {text}", "dim"),)
-
-
 def _columns(
-    view: View, rows: list[Row], slow: frozenset[str], bars: Mapping[str, str], width: int, glyphs: Glyphs
+    view: View,
+    rows: list[Row],
+    slow: frozenset[str],
+    bars: Mapping[str, str],
+    memory: TableMemory,
+    width: int,
+    glyphs: Glyphs,
 ) -> list[Column]:
-    columns = choose(make_columns(rows, "TASK" if view.stage is Stage.JOB else "HOST", slow), width)
+    if view.stage is Stage.JOB:
+        memory.layout, columns = settle(memory.layout, make_columns(rows, "TASK", slow), width)
+    else:
+        memory.layout, columns = Layout(), choose(make_columns(rows, "HOST", slow), width)
     room = width - measure_table(columns) - GAP
     if room < _BAR_MIN:
         return columns

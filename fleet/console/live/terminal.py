@@ -13,7 +13,7 @@ from fleet.console.columns import Line, measure_line, render
 # Synchronized output: https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
-_ERASE_BELOW, _ERASE_LINE = "\x1b[J", "\x1b[2K"
+_UP, _ERASE_LINE = "\x1b[1A", "\x1b[2K"  # not "erase below": tmux moves the lines of a cleared screen to its history
 _DEFAULT_SIZE = os.terminal_size((80, 24))
 
 
@@ -53,15 +53,10 @@ def compose_update(before: Frame, after: Frame, text: str, *, reflows: bool) -> 
     """
     if not (before.lines or after.lines or text):
         return ""
-    parts = [_BEGIN_UPDATE, "\r"]
-    above = _count_rows(before, after.size.columns if reflows else before.size.columns) - 1
-    if above > 0:
-        parts.append(f"\x1b[{above}A")
-    if text or before.size != after.size or len(after.lines) != len(before.lines):
-        parts += [_ERASE_BELOW, text, "\n".join(after.lines)]
-    else:
-        parts.append("\n".join(_ERASE_LINE + line for line in after.lines))
-    return "".join([*parts, _END_UPDATE])
+    above = max(0, _count_rows(before, after.size.columns if reflows else before.size.columns) - 1)
+    erasure = f"\r{_ERASE_LINE}{f'{_UP}{_ERASE_LINE}' * above}"
+    frame = "\n".join(after.lines)
+    return f"{_BEGIN_UPDATE}{erasure}{text}{frame}{_END_UPDATE}"
 
 
 def _count_rows(frame: Frame, columns: int) -> int:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from statistics import median
 from typing import Any
 
 from fleet import events
 from fleet.console.formatting import format_size
+from fleet.console.live.estimates import Curve
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.rows import STOPPED, Row
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from fleet.folding import order
 from provision.quantities import counted
-
-_SLOW_RATE = 0.7  # of the median of the others
-_WARM_STEPS = 10  # the first steps do not show the speed
-_LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
-_LAG_FRACTION = 0.05  # of the others' steps
 
 
 class Stage(Enum):
@@ -53,6 +48,7 @@ class View:
         started_at: When the job started.
         ended_at: When this computer received its end.
         rows: Hosts or tasks, in the order of their names.
+        loss: Curve of the loss in the present attempt.
         result: How the job ended.
         down: The deleted fleet.
     """
@@ -72,6 +68,7 @@ class View:
     started_at: float = 0.0
     ended_at: float = 0.0
     rows: tuple[Row, ...] = field(default=())
+    loss: Curve = field(default_factory=Curve)
     result: JobResult | None = None
     down: events.FleetDown | None = None
 
@@ -90,32 +87,6 @@ def apply(view: View, event: events.Event, now: float) -> View:
         view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
     return reducer(view, event) if reducer else view
-
-
-def find_stragglers(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
-
-    In synchronous training the slowest task sets the pace of all, so that all are equal here: only tasks with an
-    independent speed are detected.
-    """
-    running = [row for row in rows if row.running and not row.lost]
-    return frozenset(
-        row.name for row in running if _is_straggler(row, [other for other in running if other is not row])
-    )
-
-
-def _is_straggler(row: Row, others: list[Row]) -> bool:
-    rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
-    if not rates:
-        return False
-    speed = median(rates)
-    if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
-        return True
-    positions = [other.position for other in others if other.position >= 0]
-    if row.position < 0 or not positions:
-        return False
-    middle = median(positions)
-    return middle - row.position > max(_LAG_S * speed, _LAG_FRACTION * middle)
 
 
 def _row(view: View, name: str) -> Row:
@@ -227,6 +198,7 @@ def _job_started(view: View, event: events.JobStarted) -> View:
         ended_at=0.0,
         result=None,
         rows=tuple(rows),
+        loss=Curve(),
     )
 
 
@@ -252,7 +224,8 @@ def _enter_attempt(view: View, task: str, attempt: int) -> View | None:
     if attempt < max(view.attempt, _row(view, task).attempt):
         return None
     if attempt > view.attempt:
-        view = replace(view, attempt=attempt, retry_at=0.0, rows=tuple(_reset(row, attempt) for row in view.rows))
+        view = replace(view, attempt=attempt, retry_at=0.0, loss=Curve())
+        view = replace(view, rows=tuple(_reset(row, attempt) for row in view.rows))
     return view
 
 
@@ -282,6 +255,8 @@ def _progress(view: View, event: Progress) -> View:
     if current is None:
         return view
     metrics = {**_row(current, event.task).progress.metrics, **event.metrics}
+    if "loss" in event.metrics and current.loss.task in ("", event.task):
+        current = replace(current, loss=replace(current.loss, task=event.task).add(event.metrics["loss"]))
     return _update(current, event.task, progress=replace(event, metrics=metrics))
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from fleet.console.columns import (
     Column,
+    Layout,
     Span,
     arrange_table,
     choose,
@@ -14,6 +15,7 @@ from fleet.console.columns import (
     measure_line,
     measure_text,
     render,
+    settle,
 )
 
 WORDS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=60)
@@ -55,6 +57,28 @@ def test_columns_of_the_highest_rank_go_first_and_empty_ones_always() -> None:
     assert [chosen.title for chosen in choose(columns, 80)] == ["A", "B", "C"]
     assert [chosen.title for chosen in choose(columns, 12)] == ["A", "C"]
     assert [chosen.title for chosen in choose(columns, 2)] == ["A"]
+
+
+def test_columns_that_were_shown_keep_their_places() -> None:
+    first = [
+        column("A", "a"),
+        Column("B", (Span(""),), 1, reserve=4),
+        column("C", "cc", rank=2),
+        column("D", "d", rank=3),
+    ]
+    layout, shown = settle(Layout(), first, 12)
+    assert [(chosen.title, chosen.width) for chosen in shown] == [("A", 1), ("C", 2)]  # the room for B is kept
+    second = [
+        column("A", "aa"),
+        Column("B", (Span("b"),), 1, reserve=4),
+        column("C", "", rank=2),
+        column("D", "d", rank=3),
+    ]
+    layout, shown = settle(layout, second, 12)
+    assert [(chosen.title, chosen.width) for chosen in shown] == [("A", 2), ("C", 2), ("B", 4)]
+    wide = [column("A", "aaaa"), Column("B", (Span("b" * 6),), 1, reserve=4), column("C", "cc", rank=2)]
+    assert [chosen.title for chosen in settle(layout, wide, 12)[1]] == ["A", "B"]
+    assert [chosen.title for chosen in settle(layout, second, 13)[1]] == ["A", "B", "D"]
 
 
 def test_render_lets_no_control_character_through() -> None:

@@ -144,6 +144,25 @@ def test_colours_and_control_characters() -> None:
     assert "\x1b[2J" not in render_status([fleet], now=NOW, color=True)
 
 
+def test_tables_are_folded_to_the_height_of_the_terminal() -> None:
+    names = [f"worker-{number}" for number in range(32)]
+    hosts = tuple(
+        HostStatus(name, "127.0.0.2", 1, name != "worker-30", "timed out" * (name == "worker-30")) for name in names
+    )
+    late = replace(PROGRESS, step=2, steps_per_s=1.0)
+    tasks = tuple(
+        TaskStatus(name, name, Phase.RUNNING, True, progress=late if name == "worker-29" else PROGRESS)
+        for name in names
+    )
+    fleet = FleetStatus("demo", "gce", hosts, replace(JOB, tasks=tasks))
+    lines = render_status([fleet], now=NOW, height=24).splitlines()
+    assert len(lines) < 24
+    assert sum(line.startswith("  worker-30  no answer") for line in lines) == 1
+    assert sum(line.startswith("  worker-29  slow") for line in lines) == 1
+    assert [line for line in lines if "more" in line] == ["  … and 25 more ready", "  … and 25 more running"]
+    assert len(render_status([fleet], now=NOW).splitlines()) > 64
+
+
 def test_print_status_for_people_and_programs() -> None:
     for wanted in (False, True):
         raw = io.BytesIO()

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from fleet.console.columns import measure_line, render
-from fleet.console.live.table import ASCII, render_view
+from fleet.console.live.table import ASCII, TableMemory, render_view
 from fleet.console.live.view import View, apply
 from fleet.events import (
     BootstrapProgress,
@@ -40,11 +41,11 @@ def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: ob
 def test_a_training_at_80_columns() -> None:
     events = [opened(2, price=0.7), started(2), *running(2)]
     assert shown(events, notice="Ctrl-C detaches; the job keeps running") == [
-        "── demo ─────────────────────────────────── 12:34 · $0.85 · deleted in 47 min ──",
+        "── demo ────────────────────── 12:34 · 5 min left · $0.85 · deleted in 47 min ──",
         "job 20260102-101112-ab3d  attempt 1  custom_training_loop.py",
-        "TASK      STATE    EPOCH      STEP  STEPS/S    LOSS  ACCURACY   CPU   MEM",
-        "worker-0  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
-        "worker-1  running    2/5  840/1200     12.3  0.3412    0.8910  180%  1.1G",
+        "TASK      STATE    EPOCH       STEP  STEPS/S      LOSS  ACCURACY   CPU   MEM",
+        "worker-0  running    2/5   840/1200     12.3    0.3412    0.8910  180%  1.1G",
+        "worker-1  running    2/5   840/1200     12.3    0.3412    0.8910  180%  1.1G",
         "Ctrl-C detaches; the job keeps running",
     ]
 
@@ -172,3 +173,36 @@ def test_ascii() -> None:
     events: list[Event] = [opened(40, price=0.7), InstanceChanged("worker-0", "ready", done=True)]
     assert "".join(shown(events, glyphs=ASCII)).isascii()
     assert "".join(shown([opened(40), started(40), *running(40)], 120, glyphs=ASCII)).isascii()
+
+
+def test_columns_keep_their_places_while_values_arrive() -> None:
+    usage = [Usage(name, name, START, 180.0, 1_234_567_890) for name in names(2)]
+    state = [TaskState(name, name, 1, Phase.RUNNING, START, 12) for name in names(2)]
+
+    def at(step: int, metrics: dict[str, float]) -> list[Event]:
+        return [Progress(name, name, 1, START, 2, 5, step, 1200, metrics, 12.3) for name in names(2)]
+
+    view, memory, headings = View(), TableMemory(), []
+    history = [opened(2), started(2), *state, *usage, *at(-1, {}), *at(9, {"loss": 1.0})]
+    history += [
+        *at(1000, {"loss": 12.0, "accuracy": 0.5, "mae": 3.0}),
+        *at(3, {"val_accuracy": 0.1, "val_loss": 7.0}),
+    ]
+    for event in history:
+        view = apply(view, event, START)
+        lines = render(render_view(view, width=80, height=24, now=START, memory=memory), color=False).splitlines()
+        headings += [line for line in lines if line.startswith("TASK")]
+    for before, after in pairwise(headings):
+        assert after.startswith(before), (before, after)
+    for title in ("EPOCH", "STEP", "STEPS/S", "LOSS", "ACCURACY", "CPU"):
+        assert f" {title}" in headings[-1]
+
+
+def test_the_curve_of_the_loss_is_shown_if_there_is_room() -> None:
+    steps = [Progress("worker-0", "worker-0", 1, START, 1, 5, step, 9, {"loss": 8.0 - step}) for step in range(8)]
+    other = Progress("worker-1", "worker-1", 1, START, 1, 5, 1, 9, {"loss": 99.0})
+    events = [started(2), *running(2)[::3], steps[0], other, *steps[1:]]
+    assert shown(events)[1].endswith("custom_training_loop.py       loss █▇▆▅▄▃▂▁")
+    assert "loss" not in shown(events, 70)[1]
+    assert "loss" not in shown(events, glyphs=ASCII)[1]
+    assert "█" not in shown([*events, TaskState("worker-0", "worker-0", 2, Phase.RUNNING, START)])[1]

@@ -38,8 +38,8 @@ def test_a_frame_that_the_terminal_wrapped_is_replaced_whole(text: str) -> None:
 
 def test_on_a_terminal_that_does_not_wrap_again_nothing_above_the_frame_is_erased() -> None:
     before, after = frame("a" * 80, "b" * 80), frame("c", size=NARROW)
-    assert "\x1b[1A" in compose_update(before, after, "", reflows=False)
-    assert "\x1b[5A" in compose_update(before, after, "", reflows=True)
+    assert compose_update(before, after, "", reflows=False).count("\x1b[1A") == 1
+    assert compose_update(before, after, "", reflows=True).count("\x1b[1A") == 5
 
 
 def test_nothing_is_written_for_nothing() -> None:

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.console.live.estimates import Curve, draw_curve, estimate_remaining_s
+from fleet.console.rows import Row
+from fleet.events import Phase, Progress
+
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def row(epoch: int, epochs: int, step: int, steps: int, rate: float, phase: Phase = Phase.RUNNING) -> Row:
+    progress = Progress("w", "w", 1, 0.0, epoch, epochs, step, steps, {}, rate)
+    return Row("w", phase=phase, progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], None),
+        ([row(1, 3, 50, 100, 10.0)], 25.0),
+        ([row(1, 3, 50, 100, 10.0), row(1, 3, 40, 100, 5.0)], 52.0),  # the last one to end
+        ([row(3, 3, 100, 100, 10.0)], 0.0),
+        ([row(-1, -1, 60, 100, 2.0)], 20.0),  # a loop without epochs
+        ([row(1, 3, 50, 100, -1.0)], None),
+        ([row(1, 3, 50, 100, 0.0)], None),
+        ([row(1, -1, 50, 100, 1.0)], None),  # number of epochs unknown
+        ([row(1, 3, 50, -1, 1.0)], None),
+        ([row(1, 3, 2, 100, 1.0)], None),  # too early
+        ([row(1, 3, 50, 100, 1.0, Phase.EXITED)], None),
+        ([row(1, 3, 50, 100, 10.0), Row("ps-0", phase=Phase.RUNNING)], 25.0),
+    ],
+)
+def test_remaining_time(rows: list[Row], expected: float | None) -> None:
+    assert estimate_remaining_s(rows) == expected
+
+
+def test_a_curve_has_bounded_size_and_keeps_its_shape() -> None:
+    curve = Curve("worker-0")
+    for number in range(10_000):
+        curve = curve.add(10_000.0 - number).add(math.nan)
+    assert 32 <= len(curve.points) < 128
+    assert draw_curve(curve.points, 8, LEVELS) == "█▇▆▅▄▃▂▁"
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=300), st.integers(0, 50))
+def test_drawing_a_curve_never_fails(points: list[float], width: int) -> None:
+    assert len(draw_curve(points, width, LEVELS)) <= width
+
+
+def test_a_flat_curve_and_too_few_values() -> None:
+    assert draw_curve([1.0, 1.0, 1.0], 8, LEVELS) == "▁▁▁"
+    assert draw_curve([1.0], 8, LEVELS) == draw_curve([1.0, 2.0], 8, "") == ""
