@@ -1,7 +1,7 @@
-"""The files of an attempt: the task's output byte for byte, its times, and its records, one JSON line each.
+"""The files of an attempt: the task's output byte for byte, its times, its records, and its telemetry.
 
-The field ``log_at`` of a record is the number of output bytes that were written before it, so that a reader can put
-both into one order.
+Records are one JSON line each. The field ``log_at`` of a record is the number of output bytes that were written
+before it, so that a reader can put both into one order.
 """
 
 import os
@@ -9,8 +9,9 @@ from typing import Any, Dict, List, Optional
 
 from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
+from train.agent.files.telemetry import TelemetryWriter, format_sample
 from train.agent.files.times import TimesWriter
-from train.agent.protocol.records import JobResult, Progress, Record, TaskState, decode, encode
+from train.agent.protocol.records import JobResult, Progress, Record, TaskState, Usage, decode, encode
 
 LOG_AT = b'"log_at":'
 SPARE = 1 << 18  # bytes
@@ -34,6 +35,7 @@ class Journal:
         self._log = _append(paths.log(attempt))
         self._times = TimesWriter(paths.times(attempt))
         self._records = _append(paths.records(attempt))
+        self._telemetry = TelemetryWriter(paths.telemetry(attempt))
         self.log_size = os.fstat(self._log).st_size
         self._spare = paths.spare(attempt)
         write_atomic(self._spare, bytes(SPARE))
@@ -59,6 +61,10 @@ class Journal:
         """
         line = encode(record)
         write_all(self._records, line[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n")
+
+    def write_sample(self, task: str, at: float, usage: Optional[Usage], progress: Optional[Progress]) -> None:
+        """Append to the telemetry; on a full disk, the sample is lost."""
+        self._telemetry.add(format_sample(task, at, usage, progress))
 
     def free_reserve(self) -> None:
         """Free the reserved space on a full disk, for the remaining records and the result."""

@@ -23,6 +23,7 @@ ROOT/                       one fleet's files on this host, readable only by the
         bin/                the interpreter under the names python and python3
         attempt-1/log       output of the task
         attempt-1/times     when each piece of it was read
+        attempt-1/telemetry.jsonl  samples of its resource use and progress
         attempt-1/records   its records, one JSON line each
         attempt-1/spare     reserved space for these on a full disk
         agent.log           output of the supervisor
@@ -144,6 +145,10 @@ class TaskPaths(_Directory):
     def times(self, attempt: int) -> str:
         """The times of the task's output in one attempt."""
         return os.path.join(self.attempt(attempt), "times")
+
+    def telemetry(self, attempt: int) -> str:
+        """Samples of the task's resource use and progress in one attempt."""
+        return os.path.join(self.attempt(attempt), "telemetry.jsonl")
 
     def records(self, attempt: int) -> str:
         """Records of the task in one attempt."""

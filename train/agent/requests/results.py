@@ -15,7 +15,11 @@ from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEn
 _PIECE = 1 << 20
 _MOST_NOTES = 20
 _REGENERABLE = "__pycache__"
-_LOG_FILES = {"log": TaskPaths.log, "times": TaskPaths.times}  # by their names among the results
+_LOG_FILES = {  # by their names among the results
+    "log": TaskPaths.log,
+    "times": TaskPaths.times,
+    "telemetry.jsonl": TaskPaths.telemetry,
+}
 
 
 class Root(NamedTuple):

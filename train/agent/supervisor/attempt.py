@@ -125,6 +125,7 @@ class Attempt:
         self._gpu_pid = 0
         self._usage: Optional[records.Usage] = None
         self._recorded_progress: Optional[records.Progress] = None
+        self._sampled_progress: Optional[records.Progress] = None
         self._recorded_count = 0
         self._failure = NO_REASON
         self._stopping = False
@@ -331,6 +332,8 @@ class Attempt:
             self._keep(progress)
         if self._parser.latest is not None and self._parser.latest is not self._recorded_progress:
             self.record(self._parser.latest)
+        if self._parser.latest is not self._sampled_progress:
+            self._write_sample(None)
         # The exit of a process whose gate was never opened is not the result of user code.
         ended = None if self.task.never_ran else self.task.exit
         self._record_phase(Phase.EXITED, self._failure or self._reason, ended)
@@ -351,6 +354,7 @@ class Attempt:
             used = (time.time(), round(percent, 1), resident, self._gpu.read())
             self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
+            self._write_sample(self._usage)
         self._loop.after("usage", PERIOD_S, self._sample)
         stepped = self._parser.latest is not None
         self._report_event(
@@ -358,6 +362,10 @@ class Attempt:
                 self.number, round(now - self._output_at, 1), round(now - self._active_at, 1), stepped
             )
         )
+
+    def _write_sample(self, usage: Optional[records.Usage]) -> None:
+        self.journal.write_sample(self._task, time.time(), usage, self._parser.latest)
+        self._sampled_progress = self._parser.latest
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""

@@ -1,0 +1,128 @@
+"""Samples of what a task uses and how far it is: one JSON line each, in the order of time, the older the fewer.
+
+A line that was cut off by a crash is invalid and is left out by readers. The size of the file is bounded: it is
+thinned when it has `MOST_SAMPLES` lines.
+"""
+
+import json
+import os
+from typing import Any, Dict, List, Optional, Sequence
+
+from train.agent.files.disk import write_all, write_atomic
+from train.agent.protocol.records import Progress, Usage
+
+MOST_SAMPLES = 2048
+LONGEST_LINE = 1 << 12
+"""Bytes; metrics with very long names are left out."""
+
+_FINEST = 1 / 512  # time between two samples, as a part of their age
+
+
+class TelemetryWriter:
+    """Append samples to a file, which is made with the first one. A full disk loses samples, and is not an error.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._count = len(_read_lines(path))
+
+    def add(self, line: bytes) -> None:
+        """Append a sample."""
+        try:
+            if self._count >= MOST_SAMPLES:
+                self._thin()
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(fd).st_size
+                is_cut_off = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                write_all(fd, b"\n" + line if is_cut_off else line)
+            finally:
+                os.close(fd)
+            self._count += 1
+        except OSError:
+            pass
+
+    def _thin(self) -> None:
+        samples = [(line, at) for line in _read_lines(self._path) for at in [_time_of(line)] if at is not None]
+        kept = thin([at for _, at in samples], MOST_SAMPLES // 2)
+        write_atomic(self._path, b"".join(samples[index][0] + b"\n" for index in kept))
+        self._count = len(kept)
+
+
+def thin(times: Sequence[float], most: int) -> List[int]:
+    """Return the indices of the samples to keep: more of the recent ones than of the old ones.
+
+    Args:
+        times: Of the samples, in their order, seconds since the epoch.
+        most: Maximum number of samples to keep, at least 2.
+
+    Returns:
+        Indices in order; the first and the last sample are always kept.
+    """
+    kept = list(range(len(times)))
+    finest = _FINEST
+    while len(kept) > most:
+        kept = _thin_once(times, finest) if finest < 1 else [0, len(times) - 1]
+        finest *= 2
+    return kept
+
+
+def _thin_once(times: Sequence[float], finest: float) -> List[int]:
+    """Keep samples whose distance is at least the part `finest` of their age."""
+    kept = [0]
+    last = len(times) - 1
+    for index in range(1, last):
+        if times[index] - times[kept[-1]] >= finest * (times[last] - times[index]) > 0:
+            kept.append(index)
+    return [*kept, last]
+
+
+def format_sample(task: str, at: float, usage: Optional[Usage], progress: Optional[Progress]) -> bytes:
+    """Return the line of a sample; a value is null if it is unknown.
+
+    Args:
+        task: Name of the task.
+        at: Time of the sample, seconds since the epoch.
+        usage: What the task uses.
+        progress: How far it is.
+    """
+    sample: Dict[str, Any] = {
+        "at": round(at, 3),
+        "task": task,
+        "cpu_percent": usage.cpu_percent if usage else None,
+        "memory_bytes": usage.memory_bytes if usage else None,
+        "gpus": [gpu._asdict() for gpu in usage.gpus] if usage else [],
+        **{name: _known(progress, name) for name in ("epoch", "epochs", "step", "steps", "steps_per_s")},
+        "metrics": {name: _finite(value) for name, value in progress.metrics.items()} if progress else {},
+    }
+    line = json.dumps(sample, separators=(",", ":")).encode()
+    if len(line) >= LONGEST_LINE:
+        line = json.dumps({**sample, "metrics": {}, "gpus": []}, separators=(",", ":")).encode()
+    return line + b"\n"
+
+
+def _known(progress: Optional[Progress], name: str) -> Optional[float]:
+    value: Optional[float] = getattr(progress, name, None)
+    return None if value is None or value < 0 else value
+
+
+def _finite(value: float) -> Optional[float]:
+    return value if abs(value) < float("inf") else None  # neither is JSON
+
+
+def _read_lines(path: str) -> List[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2 * MOST_SAMPLES * LONGEST_LINE).splitlines()
+    except OSError:
+        return []
+
+
+def _time_of(line: bytes) -> Optional[float]:
+    try:
+        return float(json.loads(line)["at"])
+    except (ValueError, KeyError, TypeError):
+        return None
