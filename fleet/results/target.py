@@ -67,13 +67,13 @@ class Target:
             self._state_directory = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS
             self._manifest = os.open("manifest", flags, 0o666, dir_fd=self._state_directory)
+            self._lock()
+            self._read()
         except OSError as error:
             cause = error.strerror or str(error)
             raise UsageError(
                 f"{str(path)!r} cannot be written", cause=cause, hint="choose another directory with --to"
             ) from error
-        self._lock()
-        self._read()
 
     def __enter__(self) -> Target:
         return self
@@ -202,13 +202,23 @@ class Target:
         Raises:
             NotReadyError: there is not enough.
         """
-        needed = sum(item.entry.size for item in items)
+        needed = sum(item.entry.size for item in items) - self._partial_bytes(items)
         free = shutil.disk_usage(self.path).free
         if needed + _RESERVE > free:
             raise NotReadyError(
                 f"the results take {readable_size(needed)}, and {str(self.path)!r} has {readable_size(free)} free",
                 hint="free some space, or choose a directory on another disk with --to",
             )
+
+    def _partial_bytes(self, items: Sequence[Item]) -> int:
+        """Return the bytes of `items` that an interrupted pull has left; each content counts once."""
+        size_by_name = {f"{item.entry.sha256}.part": item.entry.size for item in items}
+        count = 0
+        for name, size in size_by_name.items():
+            with contextlib.suppress(OSError):
+                status = os.stat(name, dir_fd=self._state_directory, follow_symlinks=False)
+                count += min(status.st_blocks * 512, size)
+        return count
 
     def partial_file(self, item: Item) -> PartialFile:
         """Return the incomplete file of an item, with the data of an interrupted pull."""

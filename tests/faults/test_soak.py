@@ -1,4 +1,4 @@
-"""Play a sample of `./scripts/soak faults`."""
+"""Play a sample of `./scripts/soak faults` and of `./scripts/soak results`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import results
 from tests.soak.faults import Campaign
 from tests.soak.histories import plan
 
@@ -22,3 +23,14 @@ def test_a_sample_of_histories_keeps_every_promise(tmp_path: Path, capsys: pytes
 def test_a_seed_always_gives_the_same_history() -> None:
     assert plan(7) == plan(7)
     assert len({plan(seed) for seed in range(50)}) == 50
+
+
+def test_no_result_is_lost_in_a_sample_of_interrupted_pulls() -> None:
+    """One history: a host that is killed during `train --pull`."""
+    reports: list[str] = []
+    assert results.run(seed=1, histories=1, report=reports.append) == 0, reports
+
+
+def test_a_seed_always_gives_the_same_interrupted_pulls() -> None:
+    assert results.plan(7) == results.plan(7)
+    assert len({results.plan(seed) for seed in range(50)}) == 50

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.soak import cloud, faults, fuzz, interrupts, standins, tensorflow
+from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow
 
 
 def main() -> int:
@@ -45,6 +45,13 @@ def main() -> int:
     )
     emulated.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
     emulated.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
+    copied = campaigns.add_parser(
+        "results",
+        help="kills of the client, a link, or a host during fleet pull, train --pull, and fleet down",
+        description="Interrupt pulls and deletions; check that no file of a finished job is lost without consent.",
+    )
+    copied.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
+    copied.add_argument("--histories", type=int, default=200, help="number of histories [default: 200]")
     properties = campaigns.add_parser(
         "properties",
         help="random examples for all tests of properties",
@@ -84,6 +91,10 @@ def main() -> int:
         violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
         print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
         return 1 if violations else 0
+    if options.campaign == "results":
+        lost = results.run(seed, options.histories, lambda line: print(line, flush=True))
+        print(f"{options.histories} histories from seed {seed}: {lost} violations")
+        return 1 if lost else 0
     if options.campaign in rounds:
         _, run = rounds[options.campaign]
         violations_found = run(seed, options.rounds, lambda line: print(line, flush=True))

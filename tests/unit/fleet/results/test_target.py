@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -134,3 +136,28 @@ def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Pa
         with pytest.raises(UsageError, match=reason) as caught:
             check_new(path, "--pull")
         assert caught.value.hint == "choose another directory with --pull"
+
+
+def test_bytes_of_an_interrupted_pull_need_no_further_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = item("model/a", b"x" * (8 << 20))
+    with Target(tmp_path / "r", "j") as target:
+        part = target.partial_file(file)
+        part.write(b"x" * (6 << 20))
+        part.close()
+        free = shutil.disk_usage(tmp_path)._replace(free=(64 + 3) << 20)
+        monkeypatch.setattr("fleet.results.target.shutil.disk_usage", lambda _: free)
+        target.need_space([file])
+        with pytest.raises(NotReadyError, match=r"the results take 12\.0 MiB, and .* has 67\.0 MiB free"):
+            target.need_space([file, item("model/b", b"y" * (10 << 20))])
+
+
+def test_a_full_disk_is_reported_when_the_directory_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fleet.results.target.os.write", write)
+    with pytest.raises(UsageError, match="cannot be written") as caught:
+        Target(tmp_path / "r", "j")
+    assert caught.value.cause == "No space left on device"
