@@ -6,13 +6,14 @@ import os
 import shutil
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from fleet.console.colors import accepts_color
 from fleet.console.columns import Line, Span, arrange_table, choose, crop, justify, render
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.jsonl import JsonSink
+from fleet.console.live.terminal import Terminal, read_size, reflows
 from fleet.console.log_lines import clean
 from fleet.console.rows import STOPPED, Row, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
@@ -25,6 +26,7 @@ from train.agent.protocol.wording import endpoint
 _INDENT = "  "
 _CAUSE_LINES = 12
 _LARGEST = 2  # jobs shown
+_WATCH_S = 2.0  # between two questions to the hosts
 _ROWS_MIN = 3  # of a table, on the smallest terminal
 
 
@@ -85,6 +87,37 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
     )
     out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
     out.flush()
+
+
+def watch_status(
+    read: Callable[[], Sequence[FleetStatus]],
+    out: TextIO,
+    *,
+    size: Callable[[], os.terminal_size] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show fleets on a terminal again and again, until Ctrl-C.
+
+    Args:
+        read: Returns the present state of the fleets.
+        out: A terminal that can move its cursor.
+        size: Returns the present size of the terminal.
+        pause: Waits for a number of seconds.
+    """
+    color = accepts_color(out, os.environ)
+    terminal = Terminal(out, color=color, reflows=reflows(os.environ), size=size or (lambda: read_size(out)))
+    terminal.open()
+    try:
+        while True:
+            fleets, now = read(), time.time()
+            present = terminal.read_size()
+            lines = arrange_status(fleets, now, present.columns, present.lines)
+            terminal.update("", [crop(line, present.columns) for line in lines], present)
+            pause(_WATCH_S)
+    except KeyboardInterrupt:
+        return
+    finally:
+        terminal.close()
 
 
 def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[Line]:

@@ -6,12 +6,13 @@ import os
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TextIO
 
 from fleet import events
 from fleet.console.colors import accepts_color, choose_color, paint
 from fleet.console.live.backlog import Backlog, Batch
+from fleet.console.live.repeats import Repeats
 from fleet.console.live.table import ASCII, Glyphs, TableMemory, render_view
 from fleet.console.live.terminal import Terminal, read_size, reflows
 from fleet.console.live.view import View, apply
@@ -94,6 +95,7 @@ class LiveSink:
         self._gone = False
         # Used only by the drawing thread:
         self._memory = TableMemory()
+        self._repeats = Repeats() if prefix and not startup else None
         self._allowance = float(_LINES_PER_S)
         self._drawn_at = time.monotonic()
         self._flood = 0  # lines left out since the last that was shown
@@ -177,7 +179,8 @@ class LiveSink:
 
     def _is_due(self) -> bool:
         waited = time.monotonic() - self._drawn_at >= _CLOCK_S
-        return bool(self._dirty or self._flood or waited or self._terminal.is_resized)
+        held = self._repeats is not None and self._repeats.is_waiting
+        return bool(self._dirty or self._flood or held or waited or self._terminal.is_resized)
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
@@ -187,7 +190,8 @@ class LiveSink:
             bars = {} if last else self._backlog.bars()
             hidden = self._backlog.hidden
             self._dirty = bool(self._messages)
-        text = before + self._log_text(view, batch, end, last=last) + due
+        text = before + self._log_text(view, batch, end, last=last)
+        text += self._held_text(view) + due if last or due else ""
         size = self._terminal.read_size()
         lines = render_view(
             view,
@@ -227,22 +231,33 @@ class LiveSink:
             self._flood += batch.dropped + len(self._held)
             self._held = batch.lines
             if not last:
-                return ""
+                return self._held_text(view)
             batch = Batch()
-        wide = max((len(row.name) for row in view.rows), default=0)
         text = ""
         if self._flood:
-            text = paint(_left_out(self._flood, self._glyphs), self._style("dim")) + "\n"
+            text = self._held_text(view) + paint(_left_out(self._flood, self._glyphs), self._style("dim")) + "\n"
             batch = Batch(self._held + batch.lines)
             self._flood, self._held = 0, ()
         self._allowance -= len(batch.lines)
-        return text + "".join(self._log_line(task, line, wide) for task, line in batch.lines + end.lines)
+        lines = batch.lines + end.lines
+        if self._repeats is None:
+            return text + self._lines_text(view, [((task,), line) for task, line in lines])
+        return text + self._lines_text(view, self._repeats.add(lines, _comparable(view), time.monotonic()))
 
-    def _log_line(self, task: str, line: str, wide: int) -> str:
+    def _held_text(self, view: View) -> str:
+        """Return the lines that wait for the same lines of other tasks."""
+        return self._lines_text(view, self._repeats.flush(_comparable(view))) if self._repeats else ""
+
+    def _lines_text(self, view: View, lines: Iterable[tuple[Sequence[str], str]]) -> str:
+        wide = max((len(row.name) for row in view.rows), default=0)
+        return "".join(self._log_line(tasks, line, wide) for tasks, line in lines)
+
+    def _log_line(self, tasks: Sequence[str], line: str, wide: int) -> str:
         text = line if self._color else clean(line)
-        return (
-            f"{paint(f'{task:{wide}} |', self._style(choose_color(task)))} {text}\n" if self._prefix else text + "\n"
-        )
+        if not self._prefix:
+            return f"{text}\n"
+        name, style = (tasks[0], choose_color(tasks[0])) if len(tasks) == 1 else (f"all {len(tasks)}", "bold")
+        return f"{paint(f'{name:{wide}} |', self._style(style))} {text}\n"
 
     def _notice(self, hidden: int, hint: str) -> str:
         parts = []
@@ -256,6 +271,11 @@ class LiveSink:
 
     def _style(self, style: str) -> str:
         return style if self._color else ""
+
+
+def _comparable(view: View) -> list[str]:
+    """Return the running tasks that print the same lines if they train together."""
+    return [row.name for row in view.rows if row.running and not row.name.startswith(("ps-", "evaluator-"))]
 
 
 def _left_out(count: int, glyphs: Glyphs) -> str:

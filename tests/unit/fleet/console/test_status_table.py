@@ -5,9 +5,10 @@ import json
 import re
 from dataclasses import replace
 
-from fleet.console.status_table import print_status, render_status
+from fleet.console.status_table import print_status, render_status, watch_status
 from fleet.events import Exit, JobResult, Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from tests.screen import Screen
 from train.diagnosis import Kind, Verdict
 
 NOW = 1_000_000.0
@@ -173,3 +174,18 @@ def test_print_status_for_people_and_programs() -> None:
             assert [json.loads(line)["event"] for line in lines] == ["schema", "fleet_status", "fleet_status"]
         else:
             assert lines[0].startswith("demo  gce")
+
+
+def test_watching_draws_in_place_until_ctrl_c() -> None:
+    screen, pauses = Screen(100, 24), iter([None, None, KeyboardInterrupt()])
+
+    def pause(seconds: float) -> None:
+        error = next(pauses)
+        if error:
+            raise error
+
+    watch_status(lambda: [FLEET], screen.file, size=screen.read_size, pause=pause)
+    lines = screen.plain
+    assert sum(line.startswith("demo  gce, 2 hosts") for line in lines) == 1
+    assert lines[-1] == ""
+    assert screen.text.endswith("\x1b[?25h")

@@ -165,6 +165,14 @@ def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
     assert "worker-0 | Downloading 45%" in screen.plain
 
 
+def test_lines_that_all_tasks_print_are_shown_once() -> None:
+    screen = LiveScreen()
+    both = [log(b"Epoch 1/2\n", name) for name in names(2)]
+    play(screen, opened(2), started(2), *running(2), log(b"mine\n"), *both, log(b"yours\n", "worker-1"), Note("end"))
+    assert screen.plain[1:4] == ["worker-0 | mine", "all 2    | Epoch 1/2", "worker-1 | yours"]
+    assert screen.plain[-1] == ""
+
+
 def test_the_hint_is_gone_in_the_end() -> None:
     screen = LiveScreen()
     screen.sink.emit(started(1))

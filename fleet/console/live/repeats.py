@@ -1,0 +1,82 @@
+"""Folds lines that all tasks print at the same time into one; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+WINDOW_S = 0.3  # in which all tasks print the same line
+_WAITING_MAX = 500  # lines
+
+
+@dataclass
+class _Entry:
+    line: str
+    at: float
+    tasks: list[str] = field(default_factory=list)
+
+
+class Repeats:
+    """Holds lines for a short time, and passes each on once if all tasks have printed it.
+
+    The lines of each task keep their order. Lines that only some tasks print are passed on unchanged.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if lines are held."""
+        return bool(self._entries)
+
+    def add(
+        self, lines: Iterable[tuple[str, str]], tasks: Collection[str], now: float
+    ) -> list[tuple[Sequence[str], str]]:
+        """Return the lines that are due, each with the tasks that printed it.
+
+        Args:
+            lines: Further lines, with the task of each.
+            tasks: Tasks whose lines are compared; with less than two, nothing is held.
+            now: Time in seconds.
+        """
+        for task, line in lines:
+            self._add(task, line, now)
+        due = len(self._entries) - _WAITING_MAX if len(tasks) > 1 else len(self._entries)
+        count = 0
+        for entry in self._entries:
+            if count >= due and now - entry.at < WINDOW_S and not _is_complete(entry, tasks):
+                break
+            count += 1
+        return self._take(count, tasks)
+
+    def flush(self, tasks: Collection[str]) -> list[tuple[Sequence[str], str]]:
+        """Return all lines that are held."""
+        return self._take(len(self._entries), tasks)
+
+    def _add(self, task: str, line: str, now: float) -> None:
+        """Add a line to the waiting line with the same text, if that does not move it before another of its task."""
+        match = None
+        for entry in reversed(self._entries):
+            if task in entry.tasks:
+                break
+            if entry.line == line:
+                match = entry
+        if match is None:
+            match = _Entry(line, now)
+            self._entries.append(match)
+        match.tasks.append(task)
+
+    def _take(self, count: int, tasks: Collection[str]) -> list[tuple[Sequence[str], str]]:
+        taken, self._entries = self._entries[:count], self._entries[count:]
+        lines: list[tuple[Sequence[str], str]] = []
+        for entry in taken:
+            if _is_complete(entry, tasks):
+                lines.append((entry.tasks, entry.line))
+            else:
+                lines += [([task], entry.line) for task in entry.tasks]
+        return lines
+
+
+def _is_complete(entry: _Entry, tasks: Collection[str]) -> bool:
+    return len(tasks) > 1 and set(entry.tasks) == set(tasks)
