@@ -67,9 +67,9 @@ def test_a_shell_on_a_host_has_the_terminal(pair: Program) -> None:
     with at_a_terminal(pair, "ssh", "1") as (process, terminal):
         terminal.write(b"stty size\n")
         read_until(terminal, b"31 97")
+        terminal.write(b"""until [ "$(stty size)" = "40 120" ]; do sleep 0.1; done; echo resi""zed\n""")
         resize(terminal, 40, 120)
-        terminal.write(b"echo $((6 * 7)); stty size\n")
-        read_until(terminal, b"40 120")
+        read_until(terminal, b"resized")
         terminal.write(b"""sh -c 'trap "exit 3" INT; echo be""gun; sleep 600'; echo ended $?\n""")
         read_until(terminal, b"begun")
         terminal.write(b"\x03")
