@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import struct
-import zipfile
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
@@ -54,6 +53,8 @@ def _is_unfinished_hdf5(head: bytes, size: int) -> bool:
 
 def _is_unfinished_zip(file: str) -> bool:
     """Read the central directory, which is written last."""
+    import zipfile
+
     try:
         zipfile.ZipFile(file).close()
     except (zipfile.BadZipFile, OSError, ValueError, struct.error):

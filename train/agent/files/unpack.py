@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import py_compile
-import zipfile
 
 from train.agent.files.disk import remove_tree
 
@@ -16,6 +15,8 @@ def unpack(archive: str, directory: str) -> None:
     Raises:
         OSError: the disk is full.
     """
+    import zipfile
+
     temporary = f"{directory}.{os.urandom(8).hex()}.new"  # hosts with separate process IDs may share it
     try:
         with zipfile.ZipFile(archive) as packed:

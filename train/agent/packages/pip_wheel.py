@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import subprocess
-import zipfile
 from typing import Dict, List, Tuple
 
 from train.agent.files.disk import list_names, make_directory, write_atomic
@@ -56,6 +55,8 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
     Raises:
         OSError: the environment cannot be written.
     """
+    import zipfile
+
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     script = f'#!/bin/sh\nexec {shlex.quote(paths.python)} -I -m pip "$@"\n'.encode("utf-8", "surrogateescape")
@@ -107,6 +108,8 @@ def _is_whole(path: str) -> bool:
 
 
 def _is_pip(path: str) -> bool:
+    import zipfile
+
     try:
         with zipfile.ZipFile(path) as archive:
             return "pip/__main__.py" in archive.namelist()

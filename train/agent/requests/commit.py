@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import time
-import traceback
 from typing import NoReturn, Optional, Set
 
 from train.agent.checkpoints.resumption import copy_checkpoint
@@ -134,6 +133,8 @@ def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
         stopped_s = _STOPPED_FRACTION * start.commit.link_timeout_s
         watch(start.paths, start.commit.slot, stopped_s, supervise, start.port.release)
     except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
+        import traceback
+
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)

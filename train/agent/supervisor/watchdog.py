@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import time
-import traceback
 from typing import Callable, List, NoReturn, Optional
 
 from train.agent.files.paths import TaskPaths
@@ -163,6 +162,8 @@ def _run_supervisor(
             supervise(watchdog, last, reason)
             code = 0
     except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
+        import traceback
+
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
     finally:
         os._exit(code)
