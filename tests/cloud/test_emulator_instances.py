@@ -100,15 +100,12 @@ def test_a_disk_without_auto_delete_is_kept(emulator: Emulator, client: Client) 
     [
         ({"machine": "n2-standard-4", **t4()}, r"\[n2-standard-4, nvidia-tesla-t4\] features are not compatible"),
         ({**t4(3)}, "must be one of"),
-        ({**t4(), "scheduling": compute.Scheduling()}, "do not support live migration"),
+        ({**t4(), "scheduling": {}}, "do not support live migration"),
         ({"machine": "n1-standard-5"}, "does not exist in zone"),
         ({"labels": {"Fleet": "demo"}}, "does not conform"),
-        (
-            {"scheduling": compute.Scheduling(max_run_duration=compute.Duration(seconds=60))},
-            "instanceTerminationAction",
-        ),
+        ({"scheduling": {"max_run_duration": {"seconds": 60}}}, "instanceTerminationAction"),
         ({"scheduling": limited(10)}, "from 30 seconds to 120 days"),
-        ({"tags": compute.Tags(items=["no_tag"])}, "Must be a match of regex"),
+        ({"tags": {"items": ["no_tag"]}}, "Must be a match of regex"),
         ({"disks": []}, "boot disk"),
     ],
 )
@@ -231,8 +228,7 @@ def test_quotas_show_their_usage(client: Client) -> None:
 
 def test_gpus_of_a_limited_run_can_use_the_preemptible_quota(emulator: Emulator, client: Client) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 0)
-    scheduling = limited(3600)
-    scheduling.on_host_maintenance = "TERMINATE"
+    scheduling = {**limited(3600), "on_host_maintenance": "TERMINATE"}
     client.create("demo", **{**t4(), "scheduling": scheduling})
 
 
