@@ -17,7 +17,7 @@ from fleet.settings import Settings
 from fleet.steps import Shell
 
 FLEET = "demo"
-EPOCHS = 5
+EPOCHS = 3
 
 
 @dataclass(frozen=True)
