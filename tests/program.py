@@ -91,8 +91,13 @@ class CommandResult:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Return the objects of ``-o json``, one per line."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        """Return the objects of ``-o json``, one per line; each must match the published schema."""
+        from tests.docs.schema import check_event
+
+        events = [json.loads(line) for line in self.out.splitlines()]
+        for event in events:
+            check_event(event)
+        return events
 
 
 @dataclass
