@@ -66,12 +66,19 @@ def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yar
     writer = yard.writer(chief, "tensorflow", pause=0.05)
     seen: set[str] = set()
 
+    def named() -> str:
+        return (evaluator.live / "checkpoint").read_text().splitlines()[0].split('"')[1]
+
     def read_on() -> bool:
         if chief.held is not None and chief.held != evaluator.held:
             evaluator.replicator.fetch(chief.held, [chief.source])
         if (evaluator.live / "checkpoint").exists():
-            newest = (evaluator.live / "checkpoint").read_text().splitlines()[0].split('"')[1]
-            steps = {step_of(evaluator.live / f"{newest}{end}") for end in (".index", ".data-00000-of-00001")}
+            newest = named()
+            try:
+                steps = {step_of(evaluator.live / f"{newest}{end}") for end in (".index", ".data-00000-of-00001")}
+            except FileNotFoundError:  # removed meanwhile, after a newer one had been named
+                assert named() != newest
+                return False
             assert steps == {int(newest.rpartition("-")[2])}
             seen.add(newest)
         return len(seen) >= 5
