@@ -143,7 +143,8 @@ def settle(before: Layout, columns: Sequence[Column], room: int) -> tuple[Layout
     """Return the columns to show, and their layout; columns of the layout before keep their places.
 
     Further columns are added at the right if they fit, those of the lowest rank first. A column without content is
-    not added, but room is left for it. If cells have become too wide, columns of the highest rank are left out.
+    not added, unless its rank is 0, but room is left for it. If cells have become too wide, columns of the
+    highest rank are left out.
 
     Args:
         before: Layout of the table before; of another width, it does not count.
@@ -164,7 +165,7 @@ def settle(before: Layout, columns: Sequence[Column], room: int) -> tuple[Layout
             continue
         if column.rank and measure_table([*chosen, *reserved, column]) > room:
             continue
-        (chosen if has_content else reserved).append(column)
+        (chosen if has_content or not column.rank else reserved).append(column)
     order = [*widths, *(title for title in by_title if title not in widths)]
     chosen.sort(key=lambda column: order.index(column.title))
     return Layout(room, tuple((column.title, column.width) for column in chosen)), chosen

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 WINDOW_S = 0.3  # in which all tasks print the same line
 _WAITING_MAX = 500  # lines
+_DURATION = re.compile(r"\b\d+(?:\.\d+)?(?:us|ms|s)(?:/(?:step|epoch|sample))?(?![\w.])")  # as Keras prints them
 
 
 @dataclass
 class _Entry:
-    line: str
+    """Lines that differ only in durations, by task."""
+
+    key: str
     at: float
-    tasks: list[str] = field(default_factory=list)
+    lines: dict[str, str] = field(default_factory=dict)
 
 
 class Repeats:
     """Holds lines for a short time, and passes each on once if all tasks have printed it.
 
-    The lines of each task keep their order. Lines that only some tasks print are passed on unchanged.
+    Lines that differ only in durations (``305ms/step``) count as the same; the first one is passed on. The lines of
+    each task keep their order. Lines that only some tasks print are passed on unchanged.
     """
 
     def __init__(self) -> None:
@@ -56,27 +61,27 @@ class Repeats:
 
     def _add(self, task: str, line: str, now: float) -> None:
         """Add a line to the waiting line with the same text, if that does not move it before another of its task."""
-        match = None
+        match, key = None, _DURATION.sub("", line)
         for entry in reversed(self._entries):
-            if task in entry.tasks:
+            if task in entry.lines:
                 break
-            if entry.line == line:
+            if entry.key == key:
                 match = entry
         if match is None:
-            match = _Entry(line, now)
+            match = _Entry(key, now)
             self._entries.append(match)
-        match.tasks.append(task)
+        match.lines[task] = line
 
     def _take(self, count: int, tasks: Collection[str]) -> list[tuple[Sequence[str], str]]:
         taken, self._entries = self._entries[:count], self._entries[count:]
         lines: list[tuple[Sequence[str], str]] = []
         for entry in taken:
             if _is_complete(entry, tasks):
-                lines.append((entry.tasks, entry.line))
+                lines.append((list(entry.lines), next(iter(entry.lines.values()))))
             else:
-                lines += [([task], entry.line) for task in entry.tasks]
+                lines += [([task], line) for task, line in entry.lines.items()]
         return lines
 
 
 def _is_complete(entry: _Entry, tasks: Collection[str]) -> bool:
-    return len(tasks) > 1 and set(entry.tasks) == set(tasks)
+    return len(tasks) > 1 and entry.lines.keys() == set(tasks)

@@ -36,6 +36,17 @@ def test_lines_of_a_single_task_are_not_held() -> None:
     assert Repeats().add([(A, "x"), (A, "x")], [A], 0.0) == [([A], "x"), ([A], "x")]
 
 
+def test_lines_may_differ_in_durations_only() -> None:
+    ours, theirs = (
+        "44/44 - 13s - loss: 1.5 - 13s/epoch - 305ms/step",
+        "44/44 - 14s - loss: 1.5 - 14s/epoch - 306ms/step",
+    )
+    assert Repeats().add([(A, ours), (B, theirs)], BOTH, 0.0) == [([A, B], ours)]
+    repeats = Repeats()
+    repeats.add([(A, ours), (B, theirs.replace("1.5", "1.6"))], BOTH, 0.0)
+    assert [line for _, line in repeats.flush(BOTH)] == [ours, theirs.replace("1.5", "1.6")]
+
+
 def test_a_flood_does_not_wait() -> None:
     repeats = Repeats()
     assert len(repeats.add([(A, str(number)) for number in range(2000)], BOTH, 0.0)) == 1500

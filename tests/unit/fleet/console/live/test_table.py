@@ -194,6 +194,7 @@ def test_columns_keep_their_places_while_values_arrive() -> None:
         headings += [line for line in lines if line.startswith("TASK")]
     for before, after in pairwise(headings):
         assert after.startswith(before), (before, after)
+    assert headings[-1].split()[:2] == ["TASK", "STATE"]
     for title in ("EPOCH", "STEP", "STEPS/S", "LOSS", "ACCURACY", "CPU"):
         assert f" {title}" in headings[-1]
 
