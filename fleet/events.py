@@ -539,6 +539,16 @@ class ResultsPulled:
 
 
 @dataclass(frozen=True)
+class TensorboardStarted:
+    """`fleet tensorboard` shows a job until Ctrl-C."""
+
+    job: str
+    url: str
+    directory: str | None  # of the pulled results that it shows; None: it copies from the hosts
+    opened: bool  # in a browser
+
+
+@dataclass(frozen=True)
 class SshConfigChanged:
     """`fleet ssh-config` added the Include line to the user's OpenSSH configuration, or removed it."""
 
@@ -605,6 +615,7 @@ Event = (
     | ResultsFound
     | PullProgress
     | ResultsPulled
+    | TensorboardStarted
     | SshConfigChanged
     | CommandOutput
     | CommandResult

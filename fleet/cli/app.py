@@ -20,7 +20,7 @@ from fleet.cli.failures import (
 )
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
 from fleet.cli.fleets import exec as execute
-from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, train
+from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, tensorboard, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
@@ -62,7 +62,12 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
         (rerun.rerun, WithJobs),
         (agent.agent, Grouped),
     ),
-    "Results": ((jobs.jobs, WithJobs), (pull.pull, WithJobs), (compare.compare, WithJobs)),
+    "Results": (
+        (jobs.jobs, WithJobs),
+        (pull.pull, WithJobs),
+        (tensorboard.tensorboard, WithJobs),
+        (compare.compare, WithJobs),
+    ),
 }
 """Commands by group in the order of use, and the classes of those that are more than Typer's own."""
 

@@ -229,6 +229,11 @@ def _results_pulled(event: events.ResultsPulled) -> str:
     return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
 
 
+def _tensorboard_started(event: events.TensorboardStarted) -> str:
+    opened = "opened in the browser; " if event.opened else ""
+    return f"TensorBoard of job {event.job}: {event.url} ({opened}Ctrl-C ends it)"
+
+
 def _ssh_config_changed(event: events.SshConfigChanged) -> str:
     if not event.installed:
         return f"{event.file}: the line was removed" if event.changed else f"{event.file} does not have the line"
@@ -265,6 +270,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,
+    events.TensorboardStarted: _tensorboard_started,
     events.SshConfigChanged: _ssh_config_changed,
     events.CommandResult: _command_result,
     TaskState: _task_state,

@@ -102,7 +102,11 @@ def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
 
 
 def list_files(
-    agent: AgentClient, job: StoredJob, on_entry: Callable[[], None] = lambda: None, areas: Sequence[Area] = ()
+    agent: AgentClient,
+    job: StoredJob,
+    on_entry: Callable[[], None] = lambda: None,
+    areas: Sequence[Area] = (),
+    names: Sequence[str] = (),
 ) -> Listing:
     """Return the results of a task with their hashes.
 
@@ -111,13 +115,14 @@ def list_files(
         job: The task, as the host listed it.
         on_entry: Called for each file, and repeatedly while the host reads a large one.
         areas: Kinds of results to list; empty: all. The fingerprint is that of all kinds.
+        names: List only files whose name contains one of these; empty: all files.
 
     Raises:
         NotReadyError: the host sends an unexpected answer, or lists more files than the limit.
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its results"
-    agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas)), doing=doing)
+    agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas), list(names)), doing=doing)
     entries: list[FileEntry] = []
     for record in _records(agent, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
         if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):

@@ -44,6 +44,7 @@ _PRINTED = (
     events.JobsDeleted,
     events.ResultsPulled,
     events.SshConfigChanged,
+    events.TensorboardStarted,
 )
 
 

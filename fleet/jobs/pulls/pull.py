@@ -185,6 +185,7 @@ class Pull:
         target: Takes the results.
         sink: Takes the events.
         areas: Kinds of results to copy; empty: all.
+        names: Copy only files whose name contains one of these; empty: all files.
 
     Attributes:
         failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
@@ -196,6 +197,7 @@ class Pull:
     target: Target
     sink: Sink
     areas: Sequence[Area] = ()
+    names: Sequence[str] = ()
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -211,26 +213,7 @@ class Pull:
             directory: Files of the fleet.
             whole: The tasks are all tasks of the job.
         """
-        rounds = 0
-        while True:
-            listings, failed = self._list(), len(self.failed)
-            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self.tasks])
-            changed = self._receive(layout)
-            if len(self.failed) > failed:  # other hosts may have the same files
-                continue
-            rounds += 1
-            if not changed or rounds == _ROUNDS:
-                break
-        hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
-        for text in [*layout.notes, *hosts]:
-            self.sink.emit(Note(text, Level.WARNING))
-        if changed:
-            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-            raise NotReadyError(
-                f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
-                cause="the other results are on this computer",
-                next_steps=[Step("pull", self.job.job, "--to", str(self.target.path))],
-            )
+        layout, listings = self.copy()
         self.target.finish()
         kept = {
             task.key: listings[task.key].fingerprint
@@ -254,11 +237,41 @@ class Pull:
             complete=complete,
         )
 
+    def copy(self) -> tuple[Layout, dict[str, Listing]]:
+        """Copy them, and return what was copied, with the lists of the tasks by key.
+
+        Raises:
+            FleetError: every host failed, or results change all the time.
+        """
+        rounds = 0
+        while True:
+            listings, failed = self._list(), len(self.failed)
+            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self.tasks])
+            changed = self._receive(layout)
+            if len(self.failed) > failed:  # other hosts may have the same files
+                continue
+            rounds += 1
+            if not changed or rounds == _ROUNDS:
+                break
+        hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
+        for text in [*layout.notes, *hosts]:
+            self.sink.emit(Note(text, Level.WARNING))
+        if changed:
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+            raise NotReadyError(
+                f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
+                cause="the other results are on this computer",
+                next_steps=[Step("pull", self.job.job, "--to", str(self.target.path))],
+            )
+        return layout, listings
+
     def _list(self) -> dict[str, Listing]:
         def list_host(client: AgentClient) -> list[tuple[str, Listing]]:
             meter = _Meter(client.host.name, 0, self.sink.emit)
             mine = [task for task in self.tasks if task.host.name == client.host.name]
-            return [(task.key, list_files(client, task.stored, meter.listed, self.areas)) for task in mine]
+            return [
+                (task.key, list_files(client, task.stored, meter.listed, self.areas, self.names)) for task in mine
+            ]
 
         listings = self._call_each(list_host)
         return {key: listing for part in listings for key, listing in part}

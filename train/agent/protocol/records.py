@@ -418,6 +418,7 @@ class ListFiles(NamedTuple):
     slot: str
     directory: str = ""  # as in StoredJob
     areas: List[Area] = []  # noqa: RUF012 - never changed; kinds to list; empty: all
+    names: List[str] = []  # noqa: RUF012 - never changed; list only files whose name contains one of these; empty: all
 
 
 class ReadFiles(NamedTuple):

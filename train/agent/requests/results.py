@@ -158,14 +158,25 @@ class Results:
         uses = [AreaUse(area, root_by_area[area].path, *counts[area], root_by_area[area].outside) for area in counts]
         return uses, hashed.hexdigest() if counts else ""
 
-    def entries(self, fingerprint: "hashlib._Hash", areas: Collection[Area] = tuple(Area)) -> Iterator[FileEntry]:
-        """Yield the results in `areas` with the hashes of their contents; add all results to the fingerprint."""
+    def entries(
+        self, fingerprint: "hashlib._Hash", areas: Collection[Area] = tuple(Area), names: Collection[str] = ()
+    ) -> Iterator[FileEntry]:
+        """Yield the results in `areas` with the hashes of their contents; add all results to the fingerprint.
+
+        Args:
+            fingerprint: Changes when a result changes.
+            areas: Kinds of results.
+            names: Yield only files whose name contains one of these; empty: all files.
+        """
         for file in self.find(empty=True):
             self._tick()
             entry = FileEntry(file.area, file.path, file.kind, file.status.st_mode & 0o777)
             if file.kind is not EntryKind.DIRECTORY:
                 _add(fingerprint, file)
-            if file.area not in areas:
+            is_named = not names or (
+                file.kind is EntryKind.FILE and any(name in os.path.basename(file.path) for name in names)
+            )
+            if file.area not in areas or not is_named:
                 continue
             if file.kind is EntryKind.DIRECTORY:
                 yield entry

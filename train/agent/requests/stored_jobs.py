@@ -82,7 +82,7 @@ def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) ->
     """
     results = Results(_task(host, request), host.root, _Heartbeat(channel))
     fingerprint = hashlib.sha256()
-    for entry in results.entries(fingerprint, request.areas or tuple(records.Area)):
+    for entry in results.entries(fingerprint, request.areas or tuple(records.Area), request.names):
         channel.send(entry)
     nothing = fingerprint.digest() == hashlib.sha256().digest()
     return records.FilesListed("" if nothing else fingerprint.hexdigest(), results.notes)

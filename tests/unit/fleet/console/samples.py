@@ -51,6 +51,7 @@ from fleet.events import (
     TaskPlanned,
     TaskPrepared,
     TaskState,
+    TensorboardStarted,
     Usage,
     ZoneTried,
 )
@@ -156,6 +157,7 @@ ONE_OF_EACH: list[Event] = [
     ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),
     PullProgress("worker-0", 10, 20, 2),
     ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
+    TensorboardStarted("j-1", "http://127.0.0.1:6006/", None, True),
     SshConfigChanged("/home/ann/.ssh/config", "Include /state/*/ssh_config", True, True, ("demo-worker-0",)),
     CommandOutput(("worker-0", "worker-1"), "stdout", b"Linux\n"),
     CommandResult("demo", ("uname", "-s"), (HostResult("worker-0", 0), HostResult("worker-1", None, "is gone"))),

@@ -1,0 +1,199 @@
+"""Arrange pulled event files and telemetry as TensorBoard's runs: WORKER/attempt-N/…, the telemetry in …/fleet.
+
+Names and contents come from hosts: only regular files are read, and all paths that are written are inside the
+directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+EVENT_FILE = ".tfevents."
+"""Part of the names of event files."""
+
+NAMES = (EVENT_FILE, ".telemetry.jsonl", ".times")
+"""Parts of the names of all files that a directory of runs is made of."""
+
+_TIMES = struct.Struct(">QQ")
+_TELEMETRY = re.compile(r"attempt-([0-9]{1,9})\.(?:telemetry\.jsonl|times)")
+_CREATED = re.compile(r"\.tfevents\.([0-9]{1,12})")
+_MOST_BYTES = 16 << 20  # of telemetry that is read
+_MIB = 1 << 20
+
+
+def run_of(path: str, chief: str, starts: Mapping[str, Mapping[int, float]]) -> str:
+    """Return the run of an event file.
+
+    Args:
+        path: Path of the file in the directory of results, see fleet.results.layout.
+        chief: The task that has the model and the checkpoints.
+        starts: The times at which the attempts of each task began, by number.
+    """
+    kind, *parts = path.split("/")[:-1]
+    if kind == "others":
+        task, *parts = parts[:1] + parts[2:]
+    elif kind in ("model", "checkpoints"):
+        task = chief
+    else:
+        task, *parts = parts or [chief]
+    created = _CREATED.search(path.rpartition("/")[2])
+    attempt = attempt_at(float(created[1]) if created else 0.0, starts.get(task, {}))
+    return "/".join([task, f"attempt-{attempt}", *parts])
+
+
+def attempt_at(at: float, starts: Mapping[int, float]) -> int:
+    """Return the number of the last attempt that began before a time; the first one if none did.
+
+    Args:
+        at: The time, whole seconds since the epoch.
+        starts: The times at which the attempts began, by number.
+    """
+    return max((number for number, start in starts.items() if int(start) <= at), default=min(starts, default=1))
+
+
+def scalars_of(sample: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values of a sample of telemetry by tag; values that are unknown or of a wrong type are left out."""
+    memory: Any = sample.get("memory_bytes")
+    values: dict[str, Any] = {name: sample.get(name) for name in ("cpu_percent", "epoch", "step", "steps_per_s")}
+    values["memory_mib"] = memory / _MIB if _is_number(memory) else None
+    gpus, metrics = sample.get("gpus"), sample.get("metrics")
+    for gpu in gpus if isinstance(gpus, list) else []:
+        if isinstance(gpu, dict) and isinstance(gpu.get("number"), int):
+            values |= {f"gpu-{gpu['number']}/{name}": gpu.get(name) for name in ("percent", "memory_mib")}
+    if isinstance(metrics, dict):
+        values |= {f"metrics/{name}": value for name, value in metrics.items()}
+    return {f"fleet/{name}": float(value) for name, value in values.items() if _is_number(value)}
+
+
+def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the samples of a telemetry file; damaged lines are left out."""
+    for line in data.splitlines():
+        try:
+            sample = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(sample, dict) and _is_number(sample.get("at")):
+            yield sample
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+class Runs:
+    """A directory for TensorBoard, made of a directory of results.
+
+    TensorBoard keeps event files open, and a pull replaces them; so they are copied, and what was added is appended.
+
+    Args:
+        results: The directory of results.
+        directory: The directory for TensorBoard.
+    """
+
+    def __init__(self, results: Path, directory: Path) -> None:
+        self._results = results
+        self._directory = directory
+        self._latest: dict[str, float] = {}  # time of the last sample that was written, by run
+
+    def refresh(self) -> int:
+        """Bring the directory up to date; return the number of event files of the script."""
+        files = list(_regular_files(self._results))
+        starts = self._starts(files)
+        chief = _chief([path.split("/")[1] for path in files if path.count("/") > 1])
+        events = [path for path in files if EVENT_FILE in path.rpartition("/")[2]]
+        for path in events:
+            target = self._directory / run_of(path, chief, starts) / path.rpartition("/")[2]
+            _append_new(self._results / path, target)
+        for path in files:
+            if path.startswith("logs/") and path.endswith(".telemetry.jsonl"):
+                self._write_telemetry(path, starts)
+        return len(events)
+
+    def _starts(self, files: Sequence[str]) -> dict[str, dict[int, float]]:
+        starts: dict[str, dict[int, float]] = {}
+        for path in files:
+            kind, task, name = [*path.split("/", 2), "", ""][:3]
+            match = _TELEMETRY.fullmatch(name)
+            if kind == "logs" and match:
+                at = _first_time(self._results / path)
+                times = starts.setdefault(task, {})
+                times[int(match[1])] = min(at, times.get(int(match[1]), at))
+        return starts
+
+    def _write_telemetry(self, path: str, starts: Mapping[str, Mapping[int, float]]) -> None:
+        _, task, name = path.split("/", 2)
+        attempt = int(name[len("attempt-") :].partition(".")[0])
+        run = f"{task}/attempt-{attempt}/fleet"
+        before = self._latest.get(run, 0.0)
+        with (self._results / path).open("rb") as file:
+            samples = [sample for sample in samples_in(file.read(_MOST_BYTES)) if sample["at"] > before]
+        if samples:
+            self._latest[run] = samples[-1]["at"]
+            start = starts[task][attempt]
+            rows = [
+                (sample["at"], int(max(0.0, sample["at"] - start)), {**scalars_of(sample), "fleet/attempt": attempt})
+                for sample in samples
+            ]
+            write_scalars(self._directory / run / f"events.out{EVENT_FILE}{int(start)}.fleet", rows)
+
+
+def write_scalars(path: Path, rows: Sequence[tuple[float, int, Mapping[str, float]]]) -> None:
+    """Append scalars to an event file: time, step, and values by tag."""
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("ab") as file:
+        writer = RecordWriter(file)
+        if is_new:
+            writer.write(event_pb2.Event(wall_time=rows[0][0], file_version="brain.Event:2").SerializeToString())
+        for at, step, values in rows:
+            summary = summary_pb2.Summary(
+                value=[summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            )
+            writer.write(event_pb2.Event(wall_time=at, step=step, summary=summary).SerializeToString())
+
+
+def _append_new(source: Path, target: Path) -> None:
+    """Append what was added to an event file; one that became shorter is copied again."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as reader, target.open("ab") as writer:
+        size = writer.seek(0, os.SEEK_END)
+        if os.fstat(reader.fileno()).st_size < size:
+            writer.truncate(0)
+            size = 0
+        reader.seek(size)
+        shutil.copyfileobj(reader, writer)
+
+
+def _regular_files(directory: Path) -> Iterator[str]:
+    """Yield the files that runs are made of, relative to the directory, in order; links are not followed."""
+    for root, directories, names in os.walk(directory):
+        directories[:] = sorted(name for name in directories if not name.startswith(".fleet-results"))
+        for name in sorted(names):
+            path = Path(root) / name
+            if any(part in name for part in NAMES) and stat.S_ISREG(path.lstat().st_mode):
+                yield path.relative_to(directory).as_posix()
+
+
+def _chief(tasks: Sequence[str]) -> str:
+    """Return the task that wrote the model: a chief if there is one."""
+    return next((task for task in tasks if task.startswith(("chief", "master"))), "worker-0")
+
+
+def _first_time(path: Path) -> float:
+    """Return the time of the first entry of a telemetry file or of the times of a log; infinity if it has none."""
+    with path.open("rb") as file:
+        data = file.read(1 << 13)
+    if path.name.endswith(".times"):
+        return _TIMES.unpack_from(data)[1] / 1e6 if len(data) >= _TIMES.size else float("inf")
+    return next((float(sample["at"]) for sample in samples_in(data)), float("inf"))

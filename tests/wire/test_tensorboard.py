@@ -1,0 +1,73 @@
+"""`fleet tensorboard` with the real TensorBoard, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.results.runs import write_scalars
+from tests.program import Program, wait_for
+
+pytestmark = pytest.mark.wire
+
+WRITES = """
+import os, shutil, time
+print("Epoch 1/1\\n1/1 - loss: 0.5", flush=True)
+os.mkdir(os.path.join(os.environ["FLEET_LOG_DIR"], "train"))
+name = f"events.out.tfevents.{int(time.time()) + 1}.host.1.0.v2"
+shutil.copy("prepared", os.path.join(os.environ["FLEET_LOG_DIR"], "train", name))
+if os.environ["FLEET_RANK"] == "0":
+    while not os.path.exists("more"):
+        time.sleep(0.1)
+    os.mkdir("logs")
+    shutil.copy("prepared", os.path.join("logs", name))
+    time.sleep(600)
+"""
+
+
+def tags(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url + "data/plugin/scalars/tags", timeout=60) as answer:
+        return {run: set(values) for run, values in json.load(answer).items()}
+
+
+def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull(
+    two: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise ImportError\n")  # TensorBoard starts faster without it
+    two.env |= {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    write_scalars(two.directory / "prepared", [(1.0, 1, {"epoch_loss": 0.5})])
+    two.script("task.py", WRITES)
+    two.run("train", "-d", "task.py")
+    assert "does not hold results" in two.run("tensorboard", "--dir", "nowhere", code=2).err
+    assert "has no job 'nope'" in two.run("tensorboard", "nope", code=102).err
+
+    shown = two.start("tensorboard", "--no-open", "-o", "json")
+    assert shown.stdout is not None
+    started = next(event for event in map(json.loads, shown.stdout) if event["event"] == "tensorboard_started")
+    assert started["directory"] is None
+    wait_for("the curves of both workers", lambda: len(tags(started["url"])) >= 2)
+    assert tags(started["url"])["worker-1/attempt-1/train"] == {"epoch_loss"}
+    for source in (two.state / "local").glob(f"*/fleet/jobs/{started['job']}/worker-0/src"):
+        (source / "more").touch()
+    wait_for("a new file", lambda: "worker-0/attempt-1/logs" in tags(started["url"]))
+    shown.send_signal(signal.SIGINT)
+    shown.communicate()
+    assert shown.returncode == 0
+    assert not list(tmp_path.glob("fleet-tensorboard-*"))
+
+    two.run("stop", "--grace", "0")
+    two.run("pull", "--to", "pulled")
+    local = two.start("tensorboard", "--dir", "pulled", "--no-open", "-o", "json")
+    assert local.stdout is not None
+    started = next(event for event in map(json.loads, local.stdout) if event["event"] == "tensorboard_started")
+    assert started["directory"] == str(two.directory / "pulled")
+    wait_for("all runs", lambda: len(tags(started["url"])) >= 5)
+    assert {"fleet/metrics/loss", "fleet/attempt"} <= tags(started["url"])["worker-1/attempt-1/fleet"]
+    local.send_signal(signal.SIGINT)
+    local.communicate()
+    assert local.returncode == 0
