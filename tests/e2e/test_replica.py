@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from tests.process.train.agent.replicators import Yard
 from train.agent.checkpoints.replicator import Restored
 from train.agent.checkpoints.snapshot import named_checkpoints
+from train.script.keras import NEW_NAMES, OLD_NAMES, VARIABLE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -73,6 +75,18 @@ while int(step.numpy()) < epochs:
     time.sleep(0.3)
 print("end", int(step.numpy()), flush=True)
 """
+# Reports for each name whether tf_keras and Keras 3 have it. Runs after the script, to start TensorFlow once less.
+NAMES_SCRIPT = r"""
+import json
+def has(root, name):
+    for part in name.split("."):
+        try:
+            root = getattr(root, part)
+        except AttributeError:
+            return False
+    return True
+print(json.dumps({name: [has(tf_keras, name), has(tf.keras, name)] for name in json.loads(sys.argv[3])}))
+"""
 
 
 @pytest.fixture
@@ -87,10 +101,10 @@ def begun(lines: list[bytes], kind: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-def test_each_saver_resumes_on_another_host_from_the_newest_snapshot(
+def test_each_saver_resumes_on_another_host_from_the_newest_snapshot_and_old_names_are_in_tf_keras_only(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    monkeypatch.setenv(VARIABLE, "0")
     chief, other = yard.host(), yard.host("worker-1")
     chief.replicator.watch(1)
     writer = yard.process(chief, [sys.executable, "-c", SCRIPT, str(chief.live), "50"])
@@ -105,10 +119,20 @@ def test_each_saver_resumes_on_another_host_from_the_newest_snapshot(
     assert reached - 3 <= step <= reached + 1
 
     shutil.rmtree(chief.live)
-    resumed = yard.process(other, [sys.executable, "-c", SCRIPT, str(other.live), str(step + 2)])
+    names = json.dumps([*OLD_NAMES, *NEW_NAMES])
+    command = [sys.executable, "-c", SCRIPT + NAMES_SCRIPT, str(other.live), str(step + 2), names]
+    resumed = yard.process(other, command)
     resumed.wait(90)
-    lines = yard.output_of(resumed)
+    *lines, has_names = yard.output_of(resumed)
     assert lines[0] == b"found %d [301, 301, 301, 301]" % step
     for kind in (b"keras3", b"tf_keras"):
         assert step - 1 <= begun(lines, kind)[0] <= step + 1
     assert lines[-1].startswith(b"end")
+    check_names(json.loads(has_names))
+
+
+def check_names(has_names: dict[str, list[bool]]) -> None:
+    """Check the names that `fleet lint` knows: the old ones are in tf_keras and not in Keras 3, the new ones not."""
+    assert {name for name in NEW_NAMES if has_names.pop(name)[0]} == set()
+    has_names.pop("optimizers.legacy")  # in Keras 3 too, to raise an error
+    assert {name for name, result in has_names.items() if result != [True, False]} == set()
