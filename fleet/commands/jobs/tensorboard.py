@@ -119,6 +119,7 @@ class _Page:
         """Show pulled results; a later pull is seen too."""
         runs = Runs(results, self._runs)
         self._refresh(runs, running=False)
+        self._sink.emit(Note("starting TensorBoard"))
         with serve(self._runs, self._scratch, self._port) as process:
             self._announce(job_of(results) or "", str(results))
             while not _has_ended(process):
@@ -136,6 +137,7 @@ class _Page:
             copy.update(clients)
             runs = Runs(self._scratch / "results", self._runs)
             self._refresh(runs, running=job.is_running)
+            self._sink.emit(Note("starting TensorBoard"))
             with serve(self._runs, self._scratch, self._port) as process:
                 self._announce(job.job, "")
                 self._follow(process, copy, runs, directory, clients)
@@ -186,8 +188,12 @@ class _Page:
         if has_events and not self._has_events:
             self._sink.emit(Note("event files have arrived"))
         elif not has_events and self._has_events:
-            text = "waiting for the script to write them to FLEET_LOG_DIR" if running else "the script wrote none"
-            self._sink.emit(Note(f"no event files yet: {text}; TensorBoard shows the telemetry of the fleet"))
+            text = (
+                "no event files yet: waiting for the script to write them to FLEET_LOG_DIR"
+                if running
+                else "the script wrote no event files"
+            )
+            self._sink.emit(Note(f"{text}; TensorBoard shows the telemetry of the fleet"))
         self._has_events = has_events
 
     def _announce(self, job: str, directory: str) -> None:
