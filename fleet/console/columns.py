@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -64,13 +63,9 @@ def measure_text(text: str) -> int:
     """Return the terminal columns of `text`, which has no control characters."""
     if text.isascii():
         return len(text)
-    return sum(_char_len(char) for char in text)
+    from rich.cells import cell_len
 
-
-def _char_len(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return cell_len(text)
 
 
 def fit(text: str, width: int, mark: str = "…") -> str:
@@ -80,12 +75,11 @@ def fit(text: str, width: int, mark: str = "…") -> str:
     room = width - measure_text(mark)
     if room < 0:
         return ""
-    used, end = 0, 0
-    for end, char in enumerate(text):  # noqa: B007 - the final value is used below
-        used += _char_len(char)
-        if used > room:
-            break
-    return text[:end] + mark
+    if text.isascii():
+        return text[:room] + mark
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, room).rstrip() + mark  # a space replaces half of a wide character
 
 
 def measure_line(line: Line) -> int:

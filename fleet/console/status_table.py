@@ -13,7 +13,6 @@ from fleet.console.colors import accepts_color
 from fleet.console.columns import Line, Span, arrange_table, choose, crop, justify, render
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.jsonl import JsonSink
-from fleet.console.live.terminal import Terminal, read_size, reflows
 from fleet.console.log_lines import clean
 from fleet.console.rows import STOPPED, Row, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
@@ -104,6 +103,8 @@ def watch_status(
         size: Returns the present size of the terminal.
         pause: Waits for a number of seconds.
     """
+    from fleet.console.live.terminal import Terminal, read_size, reflows
+
     color = accepts_color(out, os.environ)
     terminal = Terminal(out, color=color, reflows=reflows(os.environ), size=size or (lambda: read_size(out)))
     terminal.open()

@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from rich.control import Control
+from rich.segment import ControlType
+
 from fleet.console.columns import Line, measure_line, render
 
-# Private modes of DEC terminals and of xterm; a terminal ignores those that it lacks.
-# Synchronized output: https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036
-_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_HIDE_CURSOR, _SHOW_CURSOR = str(Control.show_cursor(False)), str(Control.show_cursor(True))
+# Not "erase below": tmux moves the lines of a cleared screen to its history.
+_ERASE_LINE = str(Control((ControlType.ERASE_IN_LINE, 2)))
+_ERASE_LINE_ABOVE = str(Control((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)))
+# Synchronized output, which rich does not offer; terminals without it ignore these modes:
+# https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036
 _BEGIN_UPDATE, _END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
-_UP, _ERASE_LINE = "\x1b[1A", "\x1b[2K"  # not "erase below": tmux moves the lines of a cleared screen to its history
 _DEFAULT_SIZE = os.terminal_size((80, 24))
 
 
@@ -54,7 +59,7 @@ def compose_update(before: Frame, after: Frame, text: str, *, reflows: bool) -> 
     if not (before.lines or after.lines or text):
         return ""
     above = max(0, _count_rows(before, after.size.columns if reflows else before.size.columns) - 1)
-    erasure = f"\r{_ERASE_LINE}{f'{_UP}{_ERASE_LINE}' * above}"
+    erasure = f"\r{_ERASE_LINE}{_ERASE_LINE_ABOVE * above}"
     frame = "\n".join(after.lines)
     return f"{_BEGIN_UPDATE}{erasure}{text}{frame}{_END_UPDATE}"
 
