@@ -70,7 +70,7 @@ def test_a_shell_on_a_host_has_the_terminal(pair: Program) -> None:
         terminal.write(b"""until [ "$(stty size)" = "40 120" ]; do sleep 0.1; done; echo resi""zed\n""")
         resize(terminal, 40, 120)
         read_until(terminal, b"resized")
-        terminal.write(b"""sh -c 'trap "exit 3" INT; echo be""gun; sleep 600'; echo ended $?\n""")
+        terminal.write(b"""sh -c 'trap "exit 3" INT; echo be""gun; while :; do sleep 0.1; done'; echo ended $?\n""")
         read_until(terminal, b"begun")
         terminal.write(b"\x03")
         read_until(terminal, b"ended 3")
