@@ -6,7 +6,7 @@ import sys
 
 def test_consoles_do_not_import_rich() -> None:
     code = (
-        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors, fleet.console.live.sink\n"
+        "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors\n"
         "fleet.console.make_sink('auto', stdout=sys.stdout, stderr=sys.stderr)\n"
         "sys.exit(any(name.split('.')[0] == 'rich' for name in sys.modules))\n"
     )
