@@ -325,6 +325,19 @@ class ConnectionRestored:
 
 
 @dataclass(frozen=True)
+class FleetResized:
+    """`fleet up` added hosts to a fleet or released some, and verified the deletion by listing its instances."""
+
+    fleet: str
+    workers: int  # number of hosts now
+    added: tuple[str, ...]
+    released: tuple[str, ...]
+    cost_usd: float  # of the released hosts until now
+    price_usd_h: float  # of the whole fleet now
+    external: bool = False  # the hosts existed before the fleet
+
+
+@dataclass(frozen=True)
 class FleetDown:
     """A fleet was deleted, and the deletion was verified by listing its instances."""
 
@@ -602,6 +615,7 @@ Event = (
     | JobDiagnosed
     | ConnectionLost
     | ConnectionRestored
+    | FleetResized
     | FleetDown
     | OrphansFound
     | OrphansDeleted

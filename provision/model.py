@@ -129,6 +129,19 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Resize:
+    """Change of the number of workers of a fleet.
+
+    Attributes:
+        added: Names of the new workers, in the order of their index.
+        released: Instances that leave the fleet.
+    """
+
+    added: tuple[str, ...] = ()
+    released: tuple[Instance, ...] = ()
+
+
+@dataclass(frozen=True)
 class Offer:
     """A zone that can have the instances, and the price of one instance in it.
 

@@ -193,6 +193,7 @@ class ProviderOptions:
         rents: Instances cost money. The user is asked first, lost instances are replaced, TensorFlow is installed.
         existing: The hosts exist before and after the fleet. They are released: files of the fleet are deleted
             through SSH.
+        resizable: ``fleet up --workers N`` can add hosts to a fleet and release them.
         remote: The hosts are other computers, on which packages can be installed.
         extend_warning: Warning about the effect of ``fleet extend`` on running instances; empty: none.
         preemption_notice: How the provider announces that it takes a host, which may belong to a fleet of another
@@ -205,6 +206,7 @@ class ProviderOptions:
     title: ClassVar[str] = ""
     rents: ClassVar[bool] = False
     existing: ClassVar[bool] = False
+    resizable: ClassVar[bool] = True
     remote: ClassVar[bool] = True
     extend_warning: ClassVar[str] = ""
     preemption_notice: ClassVar[PreemptionNotice | None] = None

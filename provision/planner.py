@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.model import FleetSpec, Instance, InstanceState, Plan
-from provision.names import instance_name
+from provision.model import FleetSpec, Instance, InstanceState, Plan, Resize
+from provision.names import index_of, instance_name
 from provision.quantities import counted
 
 
@@ -33,6 +33,20 @@ def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
     )
 
 
+def resize(workers: int, spec: FleetSpec, steps: Plan) -> Resize:
+    """Return how a plan changes the size of a fleet.
+
+    Args:
+        workers: Number of workers that the fleet has.
+        spec: The requested fleet.
+        steps: The plan for it.
+    """
+    return Resize(
+        added=tuple(instance_name(index) for index in range(workers, spec.workers)),
+        released=tuple(instance for instance in steps.delete if index_of(instance.name) >= spec.workers),
+    )
+
+
 def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
     """Return a clause for each setting in which an existing fleet differs from the requested one.
 
@@ -45,7 +59,10 @@ def conflicts(spec: FleetSpec, existing: FleetSpec) -> list[str]:
     """
     clauses = []
     if spec.workers != existing.workers:
-        clauses.append(f"{counted(spec.workers, 'worker')} requested, the fleet has {existing.workers}")
+        fixed = (
+            "" if existing.options.resizable else f", and a fleet of provider {existing.provider} cannot be resized"
+        )
+        clauses.append(f"{counted(spec.workers, 'worker')} requested, the fleet has {existing.workers}{fixed}")
     if spec.provider != existing.provider:
         clauses.append(f"provider {spec.provider} requested, the fleet was created by {existing.provider}")
     if spec.python != existing.python:

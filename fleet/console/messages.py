@@ -187,6 +187,17 @@ def _fleet_down(event: events.FleetDown) -> str:
     return f"fleet {event.fleet}: {deleted}, uptime {format_span(event.uptime_s)}{cost}"
 
 
+def _fleet_resized(event: events.FleetResized) -> str:
+    changes = []
+    if event.added:
+        changes.append(f"{fold(event.added)} added")
+    if event.released:
+        cost = f", cost {format_money(event.cost_usd)}" if event.cost_usd > 0 else ""
+        changes.append(f"{fold(event.released)} {'released' if event.external else 'deleted'}{cost}")
+    price = f", {format_money(event.price_usd_h)}/h" if event.price_usd_h else ""
+    return f"fleet {event.fleet}: {'; '.join(changes)}; it has {counted(event.workers, 'worker')} now{price}"
+
+
 def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
@@ -266,6 +277,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.JobStarted: _job_started,
     events.ConnectionLost: _connection_lost,
     events.ConnectionRestored: lambda event: f"{event.host}: connected again",
+    events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
     events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
     events.JobsDeleted: _jobs_deleted,

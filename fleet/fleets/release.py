@@ -9,6 +9,7 @@ from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.agents import call_each, opened
 from fleet.remote.fanout import errors_by_host, values_of
+from fleet.state import slots
 from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider
 from train.agent.protocol.records import Release
@@ -19,17 +20,21 @@ def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Pro
     return [host for instance in instances for host in _find_host(spec, instance, provider)]
 
 
-def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink) -> list[str]:
+def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: int = 1) -> list[str]:
     """Stop all processes of a fleet on its hosts, and remove its files there.
 
     Args:
         hosts: The hosts, with their SSH settings.
         key: Private key of the fleet.
         sink: Takes progress and warnings.
+        tasks_per_host: Number of slots of each host. Slots are subdirectories of the hosts' directories; processes
+            in them are stopped first.
 
     Returns:
         Names of hosts on which files may be left.
     """
+    if tasks_per_host > 1:
+        release_hosts(slots(hosts, tasks_per_host), key, sink)
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
     with opened(hosts, key) as opening:

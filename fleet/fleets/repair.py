@@ -20,6 +20,7 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
 from provision.model import Host, Instance, InstanceState, Plan
+from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
 
@@ -96,6 +97,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
         _check_worth(record, steps, services)
         _replace_instances(record, steps, directory, provider, sink)
         existing = provider.list(spec.name)
+    existing = [instance for instance in existing if index_of(instance.name) < spec.workers]  # not of a failed resize
     recorded = {instance.id for instance in record.instances}
     new = [
         instance

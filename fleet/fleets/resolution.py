@@ -59,7 +59,7 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
     if record is None:
         return _new_spec(request)
     spec = _existing_spec(request, record)
-    different = conflicts(spec, _fixed_spec(spec, record)) or _other_hosts(request.given, spec, record)
+    different = conflicts(spec, _fixed_spec(request.given, spec, record)) or _other_hosts(request.given, spec, record)
     if different:
         raise UsageError(
             f"fleet {request.fleet!r} is already up with other settings",
@@ -144,9 +144,15 @@ def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
     return spec
 
 
-def _fixed_spec(spec: FleetSpec, record: FleetRecord) -> FleetSpec:
-    """Return what cannot change any more; until a fleet is ready, its packages and its interpreter can."""
-    return record.spec if record.ready else replace(record.spec, python=spec.python, packages=spec.packages)
+def _fixed_spec(given: Settings, spec: FleetSpec, record: FleetRecord) -> FleetSpec:
+    """Return what cannot change any more.
+
+    Until a fleet is ready, its packages and its interpreter can change; after that, the number of its workers.
+    """
+    if not record.ready:
+        return replace(record.spec, python=spec.python, packages=spec.packages)
+    is_resize = given.workers is not None and record.spec.options.resizable
+    return replace(record.spec, workers=spec.workers) if is_resize else record.spec
 
 
 def _default_workers(options: ProviderOptions) -> int:
@@ -163,13 +169,13 @@ def _overrides(given: Settings, provider: str) -> bool:
 
 
 def _other_hosts(given: Settings, spec: FleetSpec, record: FleetRecord) -> list[str]:
-    """Return a clause if the given inventory has other hosts now than the fleet."""
+    """Return a clause if the hosts of the fleet are not the first ones of the given inventory."""
     if not record.instances or not _overrides(given, spec.provider):
         return []
     with translate_errors():
         now = list(provider_class(type(spec.options)).named_hosts(spec.options) or ())[: spec.workers]
-    has = [instance.zone for instance in record.instances]
-    return [] if now == has else [f"hosts {', '.join(now)} requested, the fleet has {', '.join(has)}"]
+    has = [instance.zone for instance in record.instances][: spec.workers]
+    return [] if now[: len(has)] == has else [f"hosts {', '.join(now)} requested, the fleet has {', '.join(has)}"]
 
 
 def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ class AllocationOptions(StaticOptions):
     """
 
     implementation: ClassVar[str] = "provision.allocation.provider:AllocationProvider"
+    resizable: ClassVar[bool] = False
     batch: ClassVar[str]
 
     inventory: str = ""

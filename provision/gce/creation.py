@@ -161,6 +161,8 @@ def _insert(
         else:
             search = search.skip(region, scope, diagnosis.zones)
     if diagnosis is not None and len(reasons) == 1:
+        if pinned and diagnosis.kind is ErrorKind.CAPACITY:
+            diagnosis.hint = f"the fleet is in {pinned[0]}, so only this zone was tried; --retry-until-up waits"
         raise diagnosis
     raise nowhere(len(names), cloud, reasons)
 

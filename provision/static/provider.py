@@ -60,8 +60,9 @@ class StaticProvider(Provider):
             ProviderError: hosts are missing, or a host cannot be reached as configured.
         """
         super().check(spec)
-        if len(self._assignments.read(spec.name)) != spec.workers:
-            select_hosts(spec)
+        assignments = self._assignments.read(spec.name)
+        if len(assignments) < spec.workers:
+            _check_new(select_hosts(spec), assignments)
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return the hosts of the inventory that would be used, without a price."""
@@ -174,6 +175,21 @@ class StaticProvider(Provider):
             f"{instance.name} in fleet {instance.fleet} is not in the state directory any more",
             next_steps=[("fleet", "up")],
         )
+
+
+def _check_new(selected: Sequence[SelectedHost], assignments: Sequence[Assignment]) -> None:
+    """Raise ProviderError if a host that would be added is in the fleet already, under the name of another worker."""
+    assigned = {assignment.name for assignment in assignments}
+    by_id = {assignment.id: assignment for assignment in assignments}
+    for index, host in enumerate(selected):
+        if instance_name(index) not in assigned and host.id in by_id:
+            raise ProviderError(
+                ErrorKind.USAGE,
+                f"host {host.entry.name!r} cannot be added as {instance_name(index)}: "
+                f"it is {by_id[host.id].name} of the fleet already",
+                cause="the order of the hosts in the inventory has changed",
+                hint="add new hosts at the end of the inventory",
+            )
 
 
 def _assignment(fleet: str, name: str, selected: SelectedHost, now: float) -> Assignment:

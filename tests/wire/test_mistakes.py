@@ -60,9 +60,9 @@ def test_user_errors_without_a_fleet_are_refused(
 def test_user_errors_with_a_fleet_are_refused(program: Program) -> None:
     program.script("task.py", "print('x')\n")
     program.run("up", "--workers", "2")
-    other = program.run("up", "--workers", "3", code=2)
+    other = program.run("up", "--workers", "3", "--python", "/usr/bin/env", code=2)
     assert "already up with other settings" in other.err
-    assert "3" in other.err
+    assert "/usr/bin/env" in other.err
     again = program.run("up")
     assert "already up" in again.err + again.text
     assert "no deletion time" in program.run("extend", "2h", code=2).err

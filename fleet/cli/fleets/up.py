@@ -47,10 +47,11 @@ def up(
     ] = False,
     retry_until_up: Annotated[bool, option("--retry-until-up", "Keep retrying until capacity is available.")] = False,
 ) -> None:
-    """Create or repair a fleet.
+    """Create, repair, or resize a fleet.
 
     Uses this computer, unless the options or fleet.toml select an inventory, a GPU, a machine type, a zone, Spot VMs,
-    or a project. Shows the price and asks before it spends money.
+    or a project. Shows the price and asks before it spends money. With another number of workers, adds hosts to an
+    existing fleet or releases the last ones; asks first if results on these are not on this computer.
 
     Examples:
       fleet up --workers 4

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.errors import CancelledError, FleetError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
+from fleet.jobs.deletion.risk import confirm_loss, results_at_risk, survey_present
 from fleet.jobs.pulls.requested import pull_ended
-from fleet.jobs.results import StoredJobs, result_locations, survey
 from fleet.providers import find_options
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, cost_usd, slots
+from fleet.state import FleetDirectory, FleetRecord, cost_usd
 from fleet.steps import Step
 from provision.model import FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted
 from provision.registry import make_options
-
-_PULLS = 3  # suggested
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,7 @@ def _release(
         CancelledError: the user declined to forget these hosts.
     """
     hosts = external_hosts(spec, instances, provider) or (record.hosts if record else ())
-    if record is not None and record.tasks_per_host > 1:
-        # Slots are subdirectories of the hosts' directories; processes in them are stopped first.
-        release_hosts(slots(hosts, record.tasks_per_host), directory.key, sink)
-    silent = release_hosts(hosts, directory.key, sink)
+    silent = release_hosts(hosts, directory.key, sink, record.tasks_per_host if record else 1)
     if silent and not services.confirm(f"Forget {', '.join(silent)} anyway?"):
         raise CancelledError(
             "the fleet record was kept", hint="repeat the command when all hosts answer", next_steps=[Step("down")]
@@ -158,39 +153,8 @@ def _confirm(
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
         pull_ended(fleet, services, sink)
-        at_risk = at_stake(record, directory, instances, Access(record.spec, services, sink))
+        stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
+        at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
     else:
         return
-    if not at_risk.jobs and not at_risk.silent:
-        return
-    sink.emit(at_risk)
-    pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
-    if not services.attended:
-        raise UsageError(
-            "results would be lost, and confirmation requires a terminal",
-            next_steps=[*pulls[:_PULLS], Step("down", "--yes")],
-        )
-    if not services.consent("Delete everything anyway?"):
-        raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
-
-
-def at_stake(
-    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
-) -> ResultsAtRisk:
-    """Ask the hosts for results that the deletion would lose.
-
-    A host whose instance is gone has no results. One that does not answer may hold results if a job was
-    ever started.
-    """
-    present = {instance.name for instance in instances}
-    rented = record.spec.options.rents
-    hosts = tuple(host for host in record.hosts if host.name in present)
-    result = survey(replace(record, hosts=hosts), directory, access)
-    jobs = [job for job in result.jobs if job.is_running or not _is_safe(job, rented=rented)]
-    silent = tuple(result.silent) if record.last_job else ()
-    return ResultsAtRisk(record.spec.name, tuple(job.summary(rented=rented) for job in jobs), silent)
-
-
-def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
-    """Return True if no result of an ended job is lost: external hosts keep those outside the fleet directory."""
-    return all(task.safe or not list(result_locations(task, rented=rented)) for task in job.tasks)
+    confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), services, sink)

@@ -1,4 +1,4 @@
-"""`fleet up`: start a fleet, or repair it."""
+"""`fleet up`: start a fleet, repair it, or change its number of workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
-from fleet.events import Level, Note, Quoted, Sink
+from fleet.events import FleetResized, Level, Note, Quoted, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
@@ -18,12 +18,16 @@ from fleet.fleets.rejoin import rejoin
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
+from fleet.folding import fold
+from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.state import FleetDirectory, FleetRecord, cost_usd, replace_hosts
 from fleet.steps import Again, Shell, Step
-from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote
-from provision.planner import plan
+from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote, Resize
+from provision.names import index_of
+from provision.planner import plan, resize
 from provision.provider import Provider
+from provision.quantities import counted
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
@@ -44,7 +48,8 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     """Create or repair the requested fleet, and check that every host answers.
 
     Raises:
-        UsageError: the request is invalid, or costs money and no user can be asked; nothing was changed.
+        UsageError: the request is invalid, or costs money or loses results and no user can be asked; nothing was
+            changed.
         FleetError: an instance could not be created or reached. Instances that this call created are deleted.
         CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
     """
@@ -66,6 +71,8 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
                 f"{', '.join(steps.create)} would now be created",
                 next_steps=[Again({}, "up")],
             )
+        if record and record.ready and spec.workers < record.spec.workers:
+            confirm_shrink(record, spec.workers, before, directory, services, sink)
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
 
 
@@ -92,14 +99,18 @@ def _confirm_price(
     """
     provider = services.provider(spec.options, keep=False)
     provider.check(spec)
-    names = plan(spec, provider.list(spec.name) if record else ()).create
+    steps = plan(spec, provider.list(spec.name) if record else ())
+    names, excess = steps.create, resize(spec.workers, spec, steps).released
     quote = provider.quote(spec, names) if names else Quote(0)
     if quote.offers:
         sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
-    elif request.dry_run:
+    elif request.dry_run and not excess:
         sink.emit(
             Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
         )
+    if request.dry_run and excess:
+        verb = "released" if spec.options.existing else "deleted"
+        sink.emit(Note(f"{fold(instance.name for instance in excess)} would be {verb}"))
     if request.dry_run or not quote.offers:
         return frozenset(names)
     if not services.attended:
@@ -151,6 +162,8 @@ class _Up:
             CancelledError: interrupted; the instances are deleted too.
         """
         kept = record.kept if record else ()
+        workers = record.spec.workers if record and record.ready else self.spec.workers
+        change = resize(workers, self.spec, steps)
         try:
             self.spec = replace(self.spec, public_key=self.directory.create())
             record = self._write_record(record, before)
@@ -163,30 +176,38 @@ class _Up:
             self._undo(old, error)
             if isinstance(error, KeyboardInterrupt):
                 left = "everything it created was deleted" if before else "nothing is left"
+                left = "hosts to release may be left, and the next call releases them" if steps.delete else left
                 raise CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")]) from None
             if not before:
                 _repeat_as_typed(error)
             raise
-        record = replace_hosts(record, hosts, self._list())
+        record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
         self.directory.write(record)
-        self._report(record, steps)
+        self._report(record, steps, change)
         if record.last_job:
             rejoin(record, self.directory, self.sink)
         return UpSummary(self.spec.name, tuple(hosts), steps.create)
 
     def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
-        """Return the record that must be on disk before the first instance is created."""
+        """Return the record that must be on disk before the first instance is created or deleted.
+
+        If the fleet grows, the record has the new number of workers only when their hosts are ready; if it shrinks,
+        from the beginning. If this program ends in between, the next ``fleet up`` deletes the other instances.
+        """
         if record is None or not before:
             now = self.services.clock()
             record = replace(record or FleetRecord(self.spec, now), created_at=now)
-        record = replace(record, spec=self.spec, kept_until=0.0)
+        workers = min(self.spec.workers, record.spec.workers)
+        if workers < record.spec.workers:
+            instances = [instance for instance in record.instances if index_of(instance.name) < workers]
+            record = replace(replace_hosts(record, record.hosts[:workers], instances), kept=record.kept)
+        record = replace(record, spec=replace(self.spec, workers=workers), kept_until=0.0)
         self.directory.write(record)
         return record
 
     def _apply(self, steps: Plan) -> list[Host]:
         if steps.delete:
-            self.directory.intend("delete", instances=[[item.name, item.id] for item in steps.delete])
-            self.provider.delete(steps.delete, progress_to(self.sink, "deleted"))
+            self._release_excess(steps.delete)
         if steps.create:
             options = asdict(self.spec.options)
             self.directory.intend(
@@ -210,6 +231,34 @@ class _Up:
             )
         except UnreachableError as error:
             raise access.explained(error) from error
+
+    def _release_excess(self, instances: Sequence[Instance]) -> None:
+        """Delete instances that are not requested, and verify that they are gone.
+
+        Raises:
+            CancelledError: a host does not answer, and the user declined to leave files of the fleet on it.
+            FleetError: an instance could not be deleted.
+        """
+        silent = self._clean(instances)
+        if silent and not self.services.confirm(f"Forget {fold(silent)} anyway?"):
+            raise CancelledError(
+                f"{fold(silent)} was not released",
+                hint="repeat the command when all hosts answer",
+                next_steps=[Again({}, "up")],
+            )
+        if left := delete_instances(instances, self.directory, self.provider, self.sink):
+            raise FleetError(
+                f"{counted(len(left), 'instance')} could not be deleted: {', '.join(left)}",
+                next_steps=[Again({}, "up"), Step("down")],
+            )
+
+    def _clean(self, instances: Sequence[Instance]) -> list[str]:
+        """Delete the files of the fleet on existing hosts; return the names of those on which some may be left."""
+        if not self.spec.options.existing:
+            return []
+        record = self.directory.read()
+        hosts = external_hosts(self.spec, instances, self.provider)
+        return release_hosts(hosts, self.directory.key, self.sink, record.tasks_per_host if record else 1)
 
     def _create(self, names: Sequence[str]) -> None:
         """Create the instances; without capacity, retry if the user requested that."""
@@ -244,8 +293,8 @@ class _Up:
         Returns:
             `error`, with how long they are kept; None if they cannot be kept and must be deleted.
         """
-        if not (self._created and self.spec.options.rents):
-            return None
+        if not (self._created and self.spec.options.rents) or self.spec.workers > record.spec.workers:
+            return None  # after a failure to add workers, the fleet is as before
         ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
         try:
             instances = self._list()
@@ -286,6 +335,7 @@ class _Up:
         if before:
             old = {instance.id for instance in before}
             made = [instance for instance in self._list() if instance.id not in old]
+            self._clean(made)
             return delete_instances(made, self.directory, self.provider, self.sink)
         if not self.directory.exists():
             return []
@@ -299,10 +349,22 @@ class _Up:
             self.directory.delete()
         return left
 
-    def _report(self, record: FleetRecord, steps: Plan) -> None:
+    def _report(self, record: FleetRecord, steps: Plan, change: Resize) -> None:
         name = record.spec.name
         self.sink.emit(fleet_opened(record))
-        if not steps.create:
+        if change != Resize():
+            self.sink.emit(
+                FleetResized(
+                    name,
+                    len(record.hosts),
+                    change.added,
+                    tuple(instance.name for instance in change.released),
+                    cost_usd(change.released, self.services.clock()),
+                    record.price_usd_h,
+                    external=self.spec.options.existing,
+                )
+            )
+        elif not steps.create:
             self.sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         scripts = [path.name for path in Path.cwd().glob("*.py")]
         self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Instance, InstanceState, Plan
 from provision.names import index_of, instance_name
-from provision.planner import conflicts, plan
+from provision.planner import conflicts, plan, resize
 
 
 def spec(workers: int) -> FleetSpec:
@@ -82,6 +82,13 @@ def test_one_that_is_stopped_is_started_again_with_what_it_holds() -> None:
 
 def test_an_excess_instance_is_deleted() -> None:
     assert plan(spec(1), [instance(0), instance(1)]) == Plan(keep=(instance(0),), delete=(instance(1),))
+
+
+@given(st.integers(1, 10), st.integers(1, 10), observations())
+def test_a_resize_adds_and_releases_the_last_workers(before: int, workers: int, observed: list[Instance]) -> None:
+    change = resize(before, spec(workers), plan(spec(workers), observed))
+    assert change.added == tuple(instance_name(index) for index in range(before, workers))
+    assert set(change.released) == {each for each in observed if index_of(each.name) >= workers}
 
 
 def test_equal_settings_do_not_conflict() -> None:

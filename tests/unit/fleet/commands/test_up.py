@@ -9,7 +9,7 @@ import pytest
 from fleet.commands.fleets import up
 from fleet.commands.fleets.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
-from fleet.events import FleetOpened, InstanceChanged, Note, Quoted, ZoneTried
+from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
@@ -298,3 +298,67 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     assert record is not None
     assert (record.ready, record.kept, record.kept_until) == (True, (), 0.0)
     assert record.spec.packages == ("six",)
+
+
+# --- another number of workers --------------------------------------------------------------------------------
+
+
+def grow(workers: int) -> UpRequest:
+    return UpRequest("demo", settings(workers=workers))
+
+
+def test_growth_costs_only_the_new_instances_and_shrinking_deletes_the_last(world: World) -> None:
+    world.answers = [True, True]
+    run(ASKED, world.services(), world.sink)
+    first = list(world.cloud.instances)
+    assert run(grow(4), world.services(), world.sink).created == ("worker-2", "worker-3")
+    assert [event.instances for event in world.sink.events if isinstance(event, Quoted)] == [2, 2]
+    assert world.cloud.instances[:2] == first
+    added, names = FleetResized("demo", 4, ("worker-2", "worker-3"), (), 0.0, 2.0), ("worker-2", "worker-3")
+    assert world.sink.of(FleetResized) == [added]
+
+    run(UpRequest("demo", settings(workers=2), dry_run=True), world.services(), world.sink)
+    assert world.sink.events[-1] == Note("worker-[2-3] would be deleted")
+    world.cloud.stuck = {world.cloud.instances[3].id}
+    with pytest.raises(FleetError, match="1 instance could not be deleted: worker-3"):
+        run(grow(2), world.services(), world.sink)
+    record = world.store.fleet("demo").read()
+    assert record is not None
+    assert (record.spec.workers, len(record.hosts), len(record.instances), record.price_usd_h) == (2, 2, 2, 1.0)
+    world.cloud.stuck = set()
+    run(UpRequest("demo"), world.services(), world.sink)
+    assert world.sink.of(FleetResized)[1:] == [FleetResized("demo", 2, (), names[1:], 1.0, 1.0)]
+    assert world.cloud.instances == first
+
+
+@pytest.mark.parametrize("error", [NOTHING, KeyboardInterrupt()])
+def test_after_a_failed_growth_the_fleet_is_as_before(
+    world: World, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.answers, world.cloud.keeps = [True, True, True], True
+    run(ASKED, world.services(), world.sink)
+    before, instances = world.store.fleet("demo").read(), list(world.cloud.instances)
+    world.cloud.broken = error
+    with pytest.raises((CapacityError, CancelledError)):
+        run(grow(3), world.services(), world.sink)
+    assert (world.store.fleet("demo").read(), world.cloud.instances) == (before, instances)
+
+    def unprepared(*_: object, **__: object) -> list[object]:
+        raise NotReadyError("worker-2 has no disk space")
+
+    world.cloud.broken = None
+    monkeypatch.setattr(up, "reach", unprepared)
+    with pytest.raises(NotReadyError):
+        run(grow(3), world.services(), world.sink)
+    assert (world.store.fleet("demo").read(), world.cloud.instances) == (before, instances)
+
+
+def test_instances_of_a_growth_that_was_killed_are_completed_or_deleted(world: World) -> None:
+    world.answers = [True]
+    run(ASKED, world.services(), world.sink)
+    world.cloud.make("demo", "worker-2")
+    run(grow(3), world.services(), world.sink)
+    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1", "worker-2"]
+    world.cloud.make("demo", "worker-3")
+    run(UpRequest("demo"), world.services(), world.sink)
+    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1", "worker-2"]

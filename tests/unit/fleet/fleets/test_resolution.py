@@ -10,6 +10,7 @@ from fleet.errors import UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
+from provision.allocation.options import SlurmOptions
 from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
 from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
@@ -168,7 +169,6 @@ def test_a_repetition_keeps_a_local_fleet() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (settings(workers=3), "3 workers requested, the fleet has 2"),
         (settings(provider="local"), "provider local requested, the fleet was created by gce"),
         (settings(gpu="t4:2"), "2 GPUs per instance requested, the fleet has 1"),
         (settings(gpu="a100"), "GPU type nvidia-tesla-a100 requested, the fleet has nvidia-tesla-t4"),
@@ -182,3 +182,25 @@ def test_a_different_option_is_reported(given: Settings, words: str) -> None:
     with pytest.raises(UsageError, match="already up with other settings") as refusal:
         asked(given, record=has, ready=True)
     assert words in refusal.value.cause
+
+
+def test_only_the_option_changes_the_number_of_workers_of_a_fleet() -> None:
+    has = asked(settings(gpu="t4"))
+    for workers in (1, 5):
+        assert asked(settings(workers=workers), record=has, ready=True) == replace(has, workers=workers)
+        assert asked(defaults=settings(workers=workers), record=has, ready=True) == has
+    with pytest.raises(UsageError) as refusal:
+        asked(settings(workers=5, spot=True), record=has, ready=True)
+    assert refusal.value.cause == "spot yes requested, the fleet has no"
+    with pytest.raises(UsageError) as refusal:
+        asked(settings(workers=5), record=has)  # its creation has not finished
+    assert refusal.value.cause == "5 workers requested, the fleet has 2"
+
+
+def test_a_fleet_on_an_allocation_keeps_its_nodes() -> None:
+    has = FleetSpec("demo", "slurm", 2, options=SlurmOptions(inventory="slurm:12"))
+    with pytest.raises(UsageError) as refusal:
+        asked(settings(workers=3), record=has, ready=True)
+    assert refusal.value.cause == (
+        "3 workers requested, the fleet has 2, and a fleet of provider slurm cannot be resized"
+    )

@@ -1,0 +1,77 @@
+"""Find the results that the deletion of hosts would lose, and ask before they are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from fleet.errors import CancelledError, UsageError
+from fleet.events import ResultsAtRisk, Sink
+from fleet.fleets.access import Access
+from fleet.jobs.results import StoredJobs, Survey, result_locations, survey
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord
+from fleet.steps import NextStep, Step
+from provision.model import Instance
+
+_PULLS = 3  # suggested
+
+
+def survey_present(
+    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
+) -> Survey:
+    """Ask the hosts of a fleet whose instances exist for their results: a deleted instance has none."""
+    present = {instance.name for instance in instances}
+    return survey(
+        replace(record, hosts=tuple(host for host in record.hosts if host.name in present)), directory, access
+    )
+
+
+def results_at_risk(record: FleetRecord, stored: Survey, hosts: Collection[str]) -> ResultsAtRisk:
+    """Return the results that the deletion of `hosts` loses, and the running jobs that it ends.
+
+    A host that does not answer may hold results if a job was ever started.
+
+    Args:
+        record: The fleet.
+        stored: The contents of its hosts.
+        hosts: Names of the hosts to delete.
+    """
+    rented = record.spec.options.rents
+    on_hosts = [
+        replace(job, tasks=tuple(task for task in job.tasks if task.host.name in hosts)) for job in stored.jobs
+    ]
+    jobs = [job for job in on_hosts if job.tasks and (job.is_running or not _is_safe(job, rented=rented))]
+    silent = tuple(name for name in stored.silent if name in hosts) if record.last_job else ()
+    return ResultsAtRisk(record.spec.name, tuple(job.summary(rented=rented) for job in jobs), silent)
+
+
+def confirm_loss(at_risk: ResultsAtRisk, question: str, again: NextStep, services: Services, sink: Sink) -> None:
+    """Show what a deletion would lose, and ask; return at once if that is nothing.
+
+    Args:
+        at_risk: The results that would be lost.
+        question: The question.
+        again: Command that answers it in advance.
+        services: The outside world.
+        sink: Takes the event.
+
+    Raises:
+        UsageError: something would be lost, and confirmation requires a terminal.
+        CancelledError: the user declined.
+    """
+    if not at_risk.jobs and not at_risk.silent:
+        return
+    sink.emit(at_risk)
+    pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
+    if not services.attended:
+        raise UsageError(
+            "results would be lost, and confirmation requires a terminal", next_steps=[*pulls[:_PULLS], again]
+        )
+    if not services.consent(question):
+        raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
+
+
+def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
+    """Return True if no result of an ended job is lost: external hosts keep those outside the fleet directory."""
+    return all(task.safe or not list(result_locations(task, rented=rented)) for task in job.tasks)
