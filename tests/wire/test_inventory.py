@@ -140,6 +140,13 @@ def run_at_terminal(program: Program, answer: str, *arguments: str) -> tuple[str
 def test_a_fleet_keeps_its_hosts_and_their_accepted_keys(program: Program, home: Lab) -> None:
     inventory = home.inventory("gpu1", "gpu2")
     program.run("up", "--inventory", str(inventory), "--accept-new")
+    assert "worker-1 released; it has 1 worker now" in program.run("up", "--workers", "1").err
+    assert machines(home)[0].files_in_home()
+    assert not machines(home)[1].files_in_home()
+    home.inventory("gpu2", "gpu1")
+    assert "it is worker-0 of the fleet already" in program.run("up", "--workers", "2", code=2).err
+    home.inventory("gpu1", "gpu2")
+    program.run("up", "--inventory", str(inventory), "--workers", "2", "--accept-new")
     home.inventory("gpu2", "gpu1")
     assert "already up" in program.run("up").err
     up = program.run("up", "--inventory", str(inventory), code=2)
