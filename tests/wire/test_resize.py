@@ -31,7 +31,7 @@ def record(program: Program) -> dict[str, Any]:
     return content
 
 
-def test_a_local_fleet_grows_beside_a_running_job_and_shrinks(program: Program) -> None:
+def test_a_local_fleet_grows_during_a_job_and_shrinks(program: Program) -> None:
     program.script("task.py", SCRIPT)
     program.run("up", "--workers", "2")
     first = record(program)
