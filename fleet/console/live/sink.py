@@ -39,6 +39,7 @@ _PRINTED = (
     events.JobDiagnosed,
     events.ConnectionLost,
     events.ConnectionRestored,
+    events.FleetResized,
     events.FleetDown,
     events.OrphansDeleted,
     events.JobsDeleted,

@@ -215,6 +215,11 @@ def _connection_restored(view: View, event: events.ConnectionRestored) -> View:
     return _connection(view, event.host, "")
 
 
+def _fleet_resized(view: View, event: events.FleetResized) -> View:
+    rows = tuple(replace(row, ready=True, step_text="ready") for row in view.rows)
+    return replace(view, fleet=event.fleet, stage=Stage.UP, rows=rows)
+
+
 def _fleet_down(view: View, event: events.FleetDown) -> View:
     return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
 
@@ -290,6 +295,7 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.JobStarted: _job_started,
     events.ConnectionLost: _connection_lost,
     events.ConnectionRestored: _connection_restored,
+    events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
     TaskState: _task_state,
     Progress: _progress,

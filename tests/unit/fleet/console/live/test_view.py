@@ -12,6 +12,7 @@ from fleet.events import (
     ConnectionRestored,
     Exit,
     FleetDown,
+    FleetResized,
     GpuUse,
     HostConnected,
     InstanceChanged,
@@ -186,6 +187,14 @@ def test_down() -> None:
     assert row(view, "worker-0").ready
     assert view.down is not None
     assert view.ended_at == START + 5
+
+
+def test_a_resize_leaves_only_ready_hosts() -> None:
+    deleted, connected = InstanceChanged("worker-1", "deleted", done=True), HostConnected("worker-0", "10.0.0.2")
+    resized = FleetResized("demo", 1, (), ("worker-1",), 0.0, 0.0)
+    view = after(opened(2), deleted, connected, opened(1), resized)
+    assert view.stage is Stage.UP
+    assert [(row.name, row.ready) for row in view.rows] == [("worker-0", True)]
 
 
 def test_output_changes_nothing() -> None:
