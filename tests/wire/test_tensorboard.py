@@ -68,6 +68,6 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     assert started["directory"] == str(two.directory / "pulled")
     wait_for("all runs", lambda: len(tags(started["url"])) >= 5)
     assert {"fleet/metrics/loss", "fleet/attempt"} <= tags(started["url"])["worker-1/attempt-1/fleet"]
-    local.send_signal(signal.SIGINT)
+    local.send_signal(signal.SIGHUP)  # the terminal was closed
     local.communicate()
     assert local.returncode == 0

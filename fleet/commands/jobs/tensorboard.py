@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,8 @@ def run(request: TensorBoardRequest, services: Services, sink: Sink) -> None:
     port = choose_port(request.port)
     with tempfile.TemporaryDirectory(prefix="fleet-tensorboard-") as name:
         page = _Page(request, port, Path(name), sink)
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal ends TensorBoard too
+            signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
         try:
             results = _local_results(request, services)
             if results is not None:
