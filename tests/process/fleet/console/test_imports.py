@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_consoles_do_not_import_rich() -> None:
+def test_only_the_live_console_imports_rich() -> None:
     code = (
         "import sys, io, fleet.console, fleet.console.status_table, fleet.console.errors\n"
         "fleet.console.make_sink('auto', stdout=sys.stdout, stderr=sys.stderr)\n"
