@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.fleets.agents import call_each
-from fleet.jobs.independence import independence_warning
+from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
 from train.agent.protocol.records import (
     NO_REASON,

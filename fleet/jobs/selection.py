@@ -1,8 +1,10 @@
-"""Names of jobs: which job an ID, the start of an ID, a name, or a number such as -1 refers to; without I/O."""
+"""IDs of jobs, and which job an ID, the start of an ID, a name, or a number such as -1 refers to; without I/O."""
 
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -21,6 +23,13 @@ _BACK = re.compile(r"-([1-9][0-9]{0,5})")
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z0-9]{4}")
 _CLOSE_NAME, _CLOSE_ID = 0.5, 0.6  # of difflib
 _LISTED = 5  # IDs in an error
+
+
+def job_id(now: float) -> str:
+    """Return a job name that sorts by time: ``20261121-094500-k3f9``."""
+    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    suffix = "".join(secrets.choice(letters) for _ in range(4))
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{suffix}"
 
 
 class NamedJob(NamedTuple):

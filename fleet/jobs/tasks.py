@@ -1,15 +1,16 @@
-"""Assign the tasks of a job to slots, according to the requested task types."""
+"""Assign the tasks of a job to slots by the requested task types, and detect tasks that did not train together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import UsageError
 from fleet.steps import Again, Change
 from provision.quantities import counted
+from train.agent.gang.assignment import is_evaluator
 from train.agent.protocol.cluster import parse_task
-from train.agent.protocol.records import JobReport, Member, SuccessPolicy
+from train.agent.protocol.records import JobReport, JobResult, Member, Outcome, SuccessPolicy
 
 
 @dataclass(frozen=True)
@@ -141,3 +142,23 @@ def worker_name(worker: str) -> str:
             f"--worker {worker} is not a task", hint="tasks are named as 0, worker-0, or ps-0; all shows all of them"
         ) from None
     return f"{kind}-{index}"
+
+
+def independence_warning(result: JobResult, tasks: Iterable[tuple[str, bool | None]]) -> str:
+    """Return a warning if a job succeeded although no task listened on its port; empty if one did.
+
+    Args:
+        result: The result of the job.
+        tasks: The tasks of its last attempt, and whether each listened on its port; None: unknown.
+    """
+    listened = [has_listened for task, has_listened in tasks if not is_evaluator(task)]
+    if (
+        result.outcome is not Outcome.SUCCEEDED
+        or len(listened) < 2
+        or any(has_listened is not False for has_listened in listened)
+    ):
+        return ""
+    return (
+        f"no task opened its port: each of the {len(listened)} tasks trained alone; TF_CONFIG is set for each task, "
+        "but the script has to create tf.distribute.MultiWorkerMirroredStrategy()"
+    )

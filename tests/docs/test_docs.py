@@ -50,6 +50,15 @@ def test_each_module_that_a_description_names_exists(page: Path) -> None:
         assert any((ROOT / package / name).exists() for package in packages), f"{page.name}: {name}"
 
 
+def test_no_package_has_more_than_15_modules() -> None:
+    for package in ("fleet", "provision", "train"):
+        for directory in {file.parent for file in (ROOT / package).rglob("*.py")}:
+            modules = [
+                file.name for file in directory.glob("*.py") if file.name not in ("__init__.py", "__main__.py")
+            ]
+            assert len(modules) <= 15, f"{directory.relative_to(ROOT)}: {len(modules)} modules"
+
+
 # Stands in for train/examples/keras_fit.py, with which the demo and the README's commands for Compute Engine train.
 TASK = """
 import argparse, os, time

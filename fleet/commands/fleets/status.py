@@ -12,8 +12,8 @@ from fleet.events import DiskUse, Phase
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
-from fleet.jobs.independence import independence_warning
 from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
+from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.publication import publish

@@ -21,10 +21,10 @@ from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.follow import Ended, outcome_or_raise
-from fleet.jobs.ids import job_id
 from fleet.jobs.local_task import LocalTask
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
+from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
 from fleet.remote.publication import publish

@@ -12,7 +12,6 @@ from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_agents
 from fleet.folding import fold
-from fleet.jobs.ids import job_id
 from fleet.jobs.program import (
     Program,
     ProgramRequest,
@@ -26,6 +25,7 @@ from fleet.jobs.program import (
     preparation,
     script_findings,
 )
+from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, where
 from fleet.services import Services

@@ -17,7 +17,6 @@ from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
-from fleet.jobs.ids import job_id
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
 from fleet.jobs.program import (
     Program,
@@ -35,7 +34,7 @@ from fleet.jobs.program import (
 from fleet.jobs.pulls.requested import pull_requested, warning_of
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
-from fleet.jobs.selection import check_job_name
+from fleet.jobs.selection import check_job_name, job_id
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.jobs.evidence import Evidence
-from fleet.jobs.independence import independence_warning
+from fleet.jobs.tasks import independence_warning
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
 
 SUCCEEDED = JobResult("j-1", 2, Outcome.SUCCEEDED, 9.0)
