@@ -161,7 +161,7 @@ def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fleet.commands.fleets.up.reach", reached)
         patch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-        patch.setattr("fleet.commands.fleets.down.survey", store_nothing)
+        patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
         patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
         for seed in seeds:
             emulator.reset()

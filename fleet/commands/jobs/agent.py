@@ -420,19 +420,22 @@ class _Process:
     def _end(self, task: LocalTask, commit: records.Commit, result: records.JobResult) -> int:
         """Report how the job ended; after a failure, find the first cause with the other processes."""
         ended_well = result.outcome is records.Outcome.SUCCEEDED
-        failed = result.started and not ended_well
-        local: Value = task.evidence(log=not ended_well) if failed or ended_well else {}
+        ran = result.started or ended_well
+        local: Value = {"stopped_by": task.stopped_by, "evidence": task.evidence(log=not ended_well) if ran else {}}
         if not self._leads:
             self.rendezvous.send_to_rank_0("end", local)
         try:
-            if task.stopped_by and not ended_well:
-                raise CancelledError(f"job {self._job} was stopped by {task.stopped_by}")
             cause = None
+            values = [local] if task.stopped_by or not self._leads else self._values_at_end(local, collect=ran)
+            # A scheduler signals one node after the other: the job may end before the signal arrives at rank 0.
+            stopped_by = next((str(value["stopped_by"]) for value in values if value.get("stopped_by")), "")
+            if stopped_by and not ended_well:
+                raise CancelledError(f"job {self._job} was stopped by {stopped_by}")
             if self._leads:
-                evidence = self._evidence(commit, local) if local else None
-                cause = evidence.verdict(result) if evidence and failed else None
+                evidence = self._evidence(commit, values)
+                cause = evidence.verdict(result) if ran and not ended_well else None
                 self.sink.emit(publish(result))
-                warning = evidence.independence_warning(result) if evidence else ""
+                warning = evidence.independence_warning(result) if ran else ""
                 if warning:
                     self.sink.emit(Note(warning, Level.WARNING))
             _raise_outcome(Ended(result, cause))
@@ -442,12 +445,14 @@ class _Process:
             return error.exit_code
         return 0
 
-    def _evidence(self, commit: records.Commit, local: Value) -> Evidence:
+    def _values_at_end(self, local: Value, *, collect: bool) -> list[Value]:
+        return [local, *(self.rendezvous.collect("end", _COLLECT_S).values() if collect else ())]
+
+    def _evidence(self, commit: records.Commit, values: Sequence[Value]) -> Evidence:
         """Return the evidence of all nodes for the last attempt."""
-        values = self.rendezvous.collect("end", _COLLECT_S)
         evidence = Evidence(commit.members)
-        for value in (local, *values.values()):
-            evidence.merge(value)
+        for value in values:
+            evidence.merge(value.get("evidence") or {})
         return evidence
 
 
