@@ -5,14 +5,15 @@ Run: .venv/bin/python -m tests.docs.reference
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
 from pathlib import Path
+from unittest import mock
 
 import typer
 
-from fleet.cli.app import app
-from tests.program import PROGRAM
+from fleet.cli.app import app, run
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
@@ -26,8 +27,9 @@ The help texts of all commands, as printed by `fleet COMMAND --help`. Exit codes
 def help_of(*command: str) -> str:
     """Return the help of the program or of one command, 80 columns wide."""
     env = {**{key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}, "COLUMNS": "80"}
-    done = subprocess.run([str(PROGRAM), *command, "--help"], check=True, capture_output=True, text=True, env=env)
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    with mock.patch.dict(os.environ, env, clear=True), contextlib.redirect_stdout(io.StringIO()) as out:
+        assert run([*command, "--help"]) == 0
+    return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 
 def reference() -> str:
