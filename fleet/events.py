@@ -599,6 +599,26 @@ class CommandResult:
     hosts: tuple[HostResult, ...]
 
 
+@dataclass(frozen=True)
+class PushedHost:
+    """The files on one host."""
+
+    host: str
+    directory: str | None  # absolute, on the host; None: the host failed, see `error`
+    written: int | None  # number of files that were not there before
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class FilesPushed:
+    """The result of `fleet push`."""
+
+    fleet: str
+    files: int
+    size: int  # bytes
+    hosts: tuple[PushedHost, ...]
+
+
 Event = (
     Note
     | FleetOpened
@@ -633,6 +653,7 @@ Event = (
     | SshConfigChanged
     | CommandOutput
     | CommandResult
+    | FilesPushed
     | Finding
     | TaskState
     | AttemptEnded

@@ -18,7 +18,7 @@ from fleet.cli.failures import (
     render_next_steps,
     report_failure,
 )
-from fleet.cli.fleets import doctor, down, extend, gc, inventory, ssh, ssh_config, status, up
+from fleet.cli.fleets import doctor, down, extend, gc, inventory, push, ssh, ssh_config, status, up
 from fleet.cli.fleets import exec as execute
 from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, tensorboard, train
 from fleet.cli.options import Output
@@ -50,6 +50,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
     "Hosts": (
         (ssh.ssh, ssh.WithJob),
         (execute.exec_, WithProgram),
+        (push.push, None),
         (ssh_config.ssh_config, None),
         (inventory.inventory, None),
     ),

@@ -35,6 +35,7 @@ _COMMAND_HABITS = {  # words of other tools
     "ls": "status",
     "prune": "jobs --prune",
     "ps": "status",
+    "put": "push",
     "queue": "jobs",
     "results": "jobs",
     "rm": "down",
@@ -46,6 +47,7 @@ _COMMAND_HABITS = {  # words of other tools
     "teardown": "down",
     "terminate": "down",
     "top": "status",
+    "upload": "push",
     "version": "--version",
 }
 _OPTION_HABITS = {  # options of other tools

@@ -264,6 +264,24 @@ def _command_result(event: events.CommandResult) -> str:
     return "\n".join(f"{fold(hosts)}: exit code {code}" for code, hosts in sorted(by_code.items()))
 
 
+def _files_pushed(event: events.FilesPushed) -> str:
+    hosts: dict[tuple[str, int], list[str]] = {}
+    for pushed in event.hosts:
+        if pushed.directory is not None and pushed.written is not None:
+            hosts.setdefault((pushed.directory, pushed.written), []).append(pushed.host)
+    files = f"{counted(event.files, 'file')}, {format_size(event.size)}"
+    return "\n".join(
+        f"{fold(names)}: {files}, in {directory}" + _unchanged(event.files - written, written)
+        for (directory, written), names in hosts.items()
+    )
+
+
+def _unchanged(unchanged: int, written: int) -> str:
+    if unchanged <= 0:
+        return ""
+    return f" ({unchanged:,} unchanged)" if written else " (unchanged)"
+
+
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
     events.FleetOpened: _fleet_opened,
@@ -285,6 +303,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.TensorboardStarted: _tensorboard_started,
     events.SshConfigChanged: _ssh_config_changed,
     events.CommandResult: _command_result,
+    events.FilesPushed: _files_pushed,
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,

@@ -196,7 +196,7 @@ class AgentClient:
 
         def send(need: NeedContents) -> None:
             if bundle is not None:
-                self._send_contents(need, bundle, on_progress)
+                self.send_contents(need, bundle, on_progress)
             elif need.objects:
                 raise self.unexpected(need)
 
@@ -211,18 +211,23 @@ class AgentClient:
             return self._answer(Prepared, PREPARE_S, doing)
         return self._checked(record, Prepared)
 
-    def _send_contents(
-        self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None]
+    def send_contents(
+        self,
+        need: NeedContents,
+        bundle: Bundle,
+        on_progress: Callable[[int, int, int], None],
+        subject: str = "the script",
     ) -> None:
+        """Send the contents that a host lacks; the arguments are those of `prepare`, and a name for them."""
         on_progress(0, need.size, len(need.objects))
         if not need.objects:
             return
         sent = 0
         for piece in bundle.compress(need.objects).pieces():
-            self._send_chunk(piece.data, f"receiving the script ({_of(sent, need.size)} sent)")
+            self._send_chunk(piece.data, f"receiving {subject} ({_of(sent, need.size)} sent)")
             sent = piece.raw_end
             on_progress(sent, need.size, len(need.objects))
-        self._send_chunk(b"", "receiving the script (all of it sent)")
+        self._send_chunk(b"", f"receiving {subject} (all of it sent)")
 
     def _send_chunk(self, data: bytes, doing: str) -> None:
         """Send a chunk, unless the host has refused the rest in the meantime."""

@@ -132,6 +132,23 @@ def test_a_command_runs_on_all_hosts(pair: Program) -> None:
     assert "nosuch: command not found" in pair.run("exec", "--", "nosuch", code=127).err
 
 
+def test_files_are_pushed_to_the_hosts(pair: Program) -> None:
+    directory, target = pair.directory / "a b\n", pair.directory / "to" / "here"
+    directory.mkdir()
+    (directory / "data").write_bytes(os.urandom(1 << 20))
+    (directory / "link").symlink_to("data")
+    pushed = pair.run("push", str(directory), "--to", str(target), "--worker", "1", "-o", "json").events
+    assert pushed[-1]["hosts"] == [{"host": "worker-1", "directory": str(target), "written": 1, "error": ""}]
+    assert [event["sent"] for event in pushed if event["event"] == "push_progress"][-1] == 1 << 20
+    assert (target / directory.name / "link").read_bytes() == (directory / "data").read_bytes()
+    again = pair.run("push", str(directory), "--to", str(target))
+    assert f"worker-[0-1]: 1 file, 1.0 MiB, in {target} (unchanged)\n" in again.err
+    assert "there is no 'missing'" in pair.run("push", "missing", code=2).err
+    assert "no host 'worker-7'" in pair.run("push", "--worker", "7", str(directory), code=102).err
+    refused = pair.run("push", str(directory), "--to", "/proc/here", code=14)
+    assert "cannot push to all hosts: worker-[0-1]: cannot write to /proc/here" in refused.err
+
+
 def test_ctrl_c_ends_a_command_on_all_hosts(pair: Program) -> None:
     command = 'echo $$ > "$(mktemp -p "$1")"; sleep 600; true'
     running = pair.start("exec", "--", "sh", "-c", command, "name", str(pair.directory))
@@ -152,6 +169,10 @@ def test_a_host_that_does_not_answer_is_an_error(pair: Program) -> None:
     ran = pair.run("exec", "--", "echo", "works", code=13)
     assert ran.text == "worker-0 | works\n"
     assert "cannot run the command on all hosts: worker-1 (127." in ran.err
+    pair.script("data", "some")
+    pushed = pair.run("push", str(pair.directory / "data"), "--to", str(pair.directory / "to"), code=13)
+    assert f"worker-0: 1 file, 4 B, in {pair.directory / 'to'}\n" in pushed.err
+    assert "cannot push to all hosts: worker-1 (127." in pushed.err
     failed = pair.run("ssh", "1", "--", "true", code=13)
     assert "cannot open a session: worker-1 (127." in failed.err
     assert "next:  fleet up\n" in failed.err

@@ -45,6 +45,7 @@ _PRINTED = (
     events.JobsDeleted,
     events.ResultsPulled,
     events.SshConfigChanged,
+    events.FilesPushed,
     events.TensorboardStarted,
 )
 

@@ -160,6 +160,28 @@ def scan(
     return _bundle(tree, HashCache(cache))
 
 
+def scan_files(sources: Sequence[DataSource], cache: Path, *, state: Path) -> Bundle:
+    """Return a bundle of files and complete directories, regardless of ignore files.
+
+    Links are treated as by `scan`.
+
+    Args:
+        sources: The files and directories; no destination is within another.
+        cache: File that stores hashes from one scan to the next.
+        state: Directory with the keys of fleets; never uploaded, wherever it is.
+
+    Raises:
+        UsageError: a file cannot be read, or a link leads to a directory outside.
+    """
+    tree = _Tree(Path(), sources, state, ())
+    try:
+        for source in sources:
+            tree.add_data(source)
+        return _bundle(tree, HashCache(cache))
+    except UsageError as error:
+        raise error.replaced(hint="push the other files by name to leave it out") from None
+
+
 def _checked(workdir: Path) -> Path:
     root = workdir.resolve()
     if not root.is_dir():

@@ -26,6 +26,8 @@ One exec of the agent on a host is one conversation:
     client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
     client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
     client  → PruneJobs          agent → Beat*, JobsPruned
+    client  → PushFiles          agent → Beat*, NeedContents
+    client  → Chunk* Chunk(0)    agent → Beat*, FilesStored | Refused
 
 An empty NeedContents is followed by Prepared at once; a stream that comes nevertheless is passed over, as is the rest
 of one after Refused. End of input before Commit gives everything back that Prepare reserved. During Follow the client
@@ -436,6 +438,13 @@ class PruneJobs(NamedTuple):
     jobs: List[str]
 
 
+class PushFiles(NamedTuple):
+    """Write files into a directory of the user, without following links in it."""
+
+    directory: str  # relative to the login directory, or absolute
+    entries: List[Entry]
+
+
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
@@ -644,6 +653,13 @@ class JobsPruned(NamedTuple):
     kept: Dict[str, str] = {}  # noqa: RUF012 - never changed; why a job was not deleted
 
 
+class FilesStored(NamedTuple):
+    """The files of PushFiles are complete in the directory."""
+
+    directory: str  # absolute
+    written: int  # number of files, without those that were there with the same content
+
+
 # --- what happens to a job --------------------------------------------------------------------------------------
 
 
@@ -786,6 +802,7 @@ _RECORDS = (
     Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest,
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
+    PushFiles, FilesStored,
     Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,

@@ -244,14 +244,21 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     channel.send(need)
     if need.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        _receive(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects]))
+        receive_contents(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects]))
     if not is_kept:
         _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):
         disk.make_directory(directory)
 
 
-def _receive(channel: Channel, receiver: contents.Receiver) -> None:
+def receive_contents(channel: Channel, receiver: contents.Receiver) -> None:
+    """Receive the contents that a NeedContents named.
+
+    Raises:
+        RefusedError: they are damaged, or not what was named.
+        ClientGoneError: the client disconnected.
+        OSError: they cannot be written.
+    """
     try:
         while True:
             chunk = channel.receive(STREAM_DEADLINE_S)

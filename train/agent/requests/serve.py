@@ -33,6 +33,7 @@ _ANSWERS: Dict[Type[Any], str] = {
     records.ListFiles: "requests.stored_jobs.list_files",
     records.ListJobs: "requests.stored_jobs.list_jobs",
     records.PruneJobs: "requests.stored_jobs.prune_jobs",
+    records.PushFiles: "requests.push.push_files",
     records.ReadFiles: "requests.stored_jobs.read_files",
     records.Release: "requests.release.release_host",
     records.Stop: "requests.stop.stop",

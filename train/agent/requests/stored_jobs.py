@@ -25,7 +25,7 @@ _BEAT_S = 2.0
 _PIECE = 1 << 18
 
 
-class _Heartbeat:
+class Heartbeat:
     """Send heartbeats during long work, so that the client does not time out."""
 
     def __init__(self, channel: Channel) -> None:
@@ -33,6 +33,7 @@ class _Heartbeat:
         self._last = time.monotonic()
 
     def __call__(self) -> None:
+        """Send a heartbeat if the last one is old enough."""
         if time.monotonic() - self._last >= _BEAT_S:
             self._channel.send(records.Beat(time.time()))
             self._last = time.monotonic()
@@ -44,7 +45,7 @@ def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> r
     Raises:
         ClientGoneError: the client disconnected.
     """
-    heartbeat = _Heartbeat(channel)
+    heartbeat = Heartbeat(channel)
     jobs = []
     for host_paths in HostPaths(host.root).slots():
         directory = host_paths.root[len(host.root) + 1 :]
@@ -80,7 +81,7 @@ def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) ->
         RefusedError: the task does not exist.
         ClientGoneError: the client disconnected.
     """
-    results = Results(_task(host, request), host.root, _Heartbeat(channel))
+    results = Results(_task(host, request), host.root, Heartbeat(channel))
     fingerprint = hashlib.sha256()
     for entry in results.entries(fingerprint, request.areas or tuple(records.Area), request.names):
         channel.send(entry)
@@ -126,7 +127,7 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     Raises:
         ClientGoneError: the client disconnected.
     """
-    heartbeat = _Heartbeat(channel)
+    heartbeat = Heartbeat(channel)
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
         existing = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
@@ -143,7 +144,7 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     return records.JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
 
 
-def _remove(directory: str, heartbeat: _Heartbeat) -> int:
+def _remove(directory: str, heartbeat: Heartbeat) -> int:
     """Delete a job; return the bytes that this frees."""
     for task in os.listdir(directory):
         end_leftovers(TaskPaths(os.path.join(directory, task)))

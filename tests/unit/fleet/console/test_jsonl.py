@@ -24,6 +24,7 @@ from fleet.events import (
     Note,
     Orphan,
     Progress,
+    PushedHost,
     ResultLocation,
     TaskState,
 )
@@ -216,6 +217,7 @@ def test_the_document_has_every_kind_of_cause() -> None:
 
 NESTED = [
     ("command_result", HostResult),
+    ("files_pushed", PushedHost),
     ("fleet_status", HostStatus),
     ("fleet_status", JobStatus),
     ("fleet_status", TaskStatus),

@@ -10,6 +10,7 @@ from fleet.events import (
     ConnectionRestored,
     Event,
     Exit,
+    FilesPushed,
     FleetDown,
     FleetOpened,
     InstanceChanged,
@@ -23,6 +24,7 @@ from fleet.events import (
     Outcome,
     Phase,
     Progress,
+    PushedHost,
     PushProgress,
     TaskPlanned,
     TaskPrepared,
@@ -32,6 +34,9 @@ from fleet.events import (
 from tests.unit.fleet.console.samples import ENDED, HANG_INSPECTION
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", "127.0.0.1:2222") for index in range(3))
+HERE, THERE = PushedHost("worker-0", "/d", 1), PushedHost("worker-1", "/d", 1)
+UNCHANGED, FAILED = PushedHost("worker-2", "/d", 0), PushedHost("worker-3", None, None, "is gone")
+PUSHED = "worker-[0-1]: 3 files, 2.0 KiB, in /d (2 unchanged)"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,9 @@ MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", "127.0
         (PushProgress("worker-0", 1, 2, 3), ""),
         (PushProgress("worker-0", 0, 0, 0), "worker-0: up to date"),
         (PushProgress("worker-0", 2048, 2048, 1), "worker-0: 1 file pushed, 2.0 KiB"),
+        (FilesPushed("demo", 3, 2048, (HERE, THERE, FAILED)), PUSHED),
+        (FilesPushed("demo", 1, 2048, (HERE,)), "worker-0: 1 file, 2.0 KiB, in /d"),
+        (FilesPushed("demo", 1, 2048, (UNCHANGED,)), "worker-2: 1 file, 2.0 KiB, in /d (unchanged)"),
         (TaskPrepared("worker-0", "127.0.0.1:2222"), "worker-0: prepared at 127.0.0.1:2222"),
         (
             TaskPrepared("worker-0", "h:1", {"tensorflow": "2.21.0"}, ("T4", "T4")),

@@ -1,0 +1,109 @@
+"""Test files that a client pushes into a directory of a host."""
+
+from __future__ import annotations
+
+import stat
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.hosts import Agent, Bundle
+from train.agent.protocol.records import (
+    Chunk,
+    Entry,
+    EntryKind,
+    FilesStored,
+    NeedContents,
+    PushFiles,
+    Record,
+    Refusal,
+    Refused,
+)
+
+
+def push(agent: Agent, directory: Path, files: Bundle) -> tuple[int, Record]:
+    """Push the files; return the number of contents that the host lacked, and its last answer."""
+    agent.send(PushFiles(str(directory), files.entries))
+    need, _ = agent.receive()
+    if not isinstance(need, NeedContents):
+        return 0, need
+    if need.objects:
+        stream = zlib.compress(b"".join(files.contents[digest] for digest in need.objects))
+        agent.send(Chunk(len(stream)), stream)
+        agent.send(Chunk(0))
+    return len(need.objects), agent.receive()[0]
+
+
+def files() -> Bundle:
+    pushed = Bundle()
+    pushed.add("run me.sh", b"#!/bin/sh", mode=0o755)
+    pushed.add("data/a\nb", b"same", EntryKind.DATA)
+    pushed.add("data/copy", b"same", EntryKind.DATA)
+    pushed.entries += [Entry("data/link", EntryKind.LINK, target="copy"), Entry("empty", EntryKind.DIRECTORY)]
+    return pushed
+
+
+def test_only_contents_that_the_directory_lacks_are_sent(connect: Connect, tmp_path: Path) -> None:
+    agent, target = connect(), tmp_path / "new" / "target"
+    assert push(agent, target, files()) == (2, FilesStored(str(target), 3))
+    assert {path.name for path in target.iterdir()} == {"run me.sh", "data", "empty"}
+    assert stat.S_IMODE((target / "run me.sh").stat().st_mode) == 0o755
+    assert (target / "data" / "a\nb").read_bytes() == (target / "data" / "link").read_bytes() == b"same"
+    assert (target / "data" / "copy").stat().st_nlink == 1
+    assert push(agent, target, files()) == (0, FilesStored(str(target), 0))
+
+    (target / "data" / "copy").write_bytes(b"ours")
+    (target / "more").write_bytes(b"stays")
+    assert push(agent, target, files()) == (1, FilesStored(str(target), 1))
+    assert (target / "data" / "copy").read_bytes() == b"same"
+    assert (target / "more").exists()
+
+
+def test_no_link_in_the_directory_is_followed(connect: Connect, tmp_path: Path) -> None:
+    agent, target, outside = connect(), tmp_path / "target", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"before")
+    target.mkdir()
+    (target / "data").symlink_to(outside)
+    sent, answer = push(agent, target, files())
+    assert isinstance(answer, Refused)
+    assert (sent, answer.kind, answer.reason) == (0, Refusal.REQUEST, f"{target / 'data'} is a link")
+    (target / "data").unlink()
+    (target / "run me.sh").symlink_to(outside / "file")
+    assert isinstance(push(agent, target, files())[1], FilesStored)
+    assert not (target / "run me.sh").is_symlink()
+    assert [path.read_bytes() for path in outside.iterdir()] == [b"before"]
+
+
+@pytest.mark.parametrize("path", ["../up", "/absolute", "a/../../up"])
+def test_a_path_outside_the_directory_is_refused(connect: Connect, tmp_path: Path, path: str) -> None:
+    pushed = Bundle()
+    pushed.add(path, b"x")
+    assert isinstance(push(connect(), tmp_path / "target", pushed)[1], Refused)
+    assert not (tmp_path / "target").exists()
+
+
+def test_an_interrupted_push_leaves_the_old_files(connect: Connect, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "run me.sh").write_bytes(b"old")
+    agent = connect()
+    agent.send(PushFiles(str(target), files().entries))
+    need, _ = agent.receive()
+    assert isinstance(need, NeedContents)
+    stream = zlib.compress(b"#!/bin/sh")
+    agent.send(Chunk(len(stream) - 1), stream[:-1])
+    agent.close()
+    assert [(path.name, path.read_bytes()) for path in target.iterdir()] == [("run me.sh", b"old")]
+
+
+def test_files_that_do_not_fit_are_refused_before_the_first_byte(connect: Connect, tmp_path: Path) -> None:
+    entry = Entry("large", EntryKind.FILE, size=1 << 60, sha256="0" * 64)
+    agent = connect()
+    agent.send(PushFiles(str(tmp_path), [entry]))
+    answer, _ = agent.receive()
+    assert isinstance(answer, Refused)
+    assert (answer.kind, answer.reason[:13]) == (Refusal.DISK, "no space left")
+    assert not list(tmp_path.glob(".fleet-push-*"))

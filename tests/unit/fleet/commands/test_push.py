@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.commands.fleets.push import find_sources, parse_target
+from fleet.errors import UsageError
+from fleet.remote.upload.bundle import Bundle, DataSource, scan_files
+from train.agent.files.contents import check_entries
+from train.agent.protocol.records import EntryKind
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [("data", "data"), ("/mnt/my data", "/mnt/my data"), ("~", "."), ("~/", "."), ("~//etc", "etc"), ("a/~", "a/~")],
+)
+def test_a_target_is_relative_to_the_login_directory_or_absolute(given: str, target: str) -> None:
+    assert parse_target(given) == target
+
+
+@pytest.mark.parametrize("given", ["", "~root/x", "a\0b"])
+def test_a_target_that_is_not_a_path_is_an_error(given: str) -> None:
+    with pytest.raises(UsageError, match="is not a directory on the hosts"):
+        parse_target(given)
+
+
+def test_sources_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / "a b"
+    directory.mkdir()
+    (directory / "line\nbreak").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(directory)
+    monkeypatch.chdir(directory)
+    given = [".", "line\nbreak", "../link", "./line\nbreak"]
+    assert find_sources(given, tmp_path / "state") == [
+        DataSource(directory, "a b"),
+        DataSource(directory / "line\nbreak", "line\nbreak"),
+        DataSource(directory, "link"),
+    ]
+
+
+def test_invalid_sources_are_errors(tmp_path: Path) -> None:
+    for name in ("one", "two", "state"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same").write_bytes(b"x")
+    (tmp_path / "loop").symlink_to("loop")
+    for given, message in [
+        (["missing"], "there is no"),
+        (["loop"], "there is no"),
+        (["one/same", "two/same"], "have the same name"),
+        (["state/same"], "keys of fleets"),
+        (["/dev/null"], "neither a file nor a directory"),
+        (["/"], "all of the root directory"),
+        (["~"], "all of your home directory"),
+    ]:
+        paths = [text if text[0] in "~/" else str(tmp_path / text) for text in given]
+        with pytest.raises(UsageError, match=message):
+            find_sources(paths, tmp_path / "state")
+
+
+def scanned(*sources: DataSource) -> Bundle:
+    bundle = scan_files(sources, sources[0].source.parent / "hashes", state=Path("/nonexistent"))
+    check_entries(bundle.entries)  # the agent refuses invalid entries
+    return bundle
+
+
+def test_directories_are_complete_and_links_stay_inside(tmp_path: Path) -> None:
+    directory, outside = tmp_path / "data", tmp_path / "outside"
+    directory.mkdir()
+    outside.mkdir()
+    (outside / "file").write_bytes(b"outside")
+    (directory / ".gitignore").write_text("ignored")
+    (directory / "ignored").write_bytes(b"x")
+    (directory / "inside").symlink_to("ignored")
+    (directory / "copied").symlink_to(outside / "file")
+    (directory / "broken").symlink_to("nothing")
+    bundle = scanned(DataSource(directory, "data"), DataSource(outside / "file", "file"))
+    kinds = {entry.path: entry.kind for entry in bundle.entries}
+    assert kinds == {
+        "data/.gitignore": EntryKind.DATA,
+        "data/copied": EntryKind.DATA,
+        "data/ignored": EntryKind.DATA,
+        "data/inside": EntryKind.LINK,
+        "file": EntryKind.DATA,
+    }
+    assert bundle.notes == ("not uploaded: data/broken (a broken link)",)
+    (directory / "directory").symlink_to(outside)
+    with pytest.raises(UsageError, match="a link to a directory outside"):
+        scanned(DataSource(directory, "data"))
