@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
 
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
 
 
@@ -39,7 +40,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_CONTEXT,
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
     "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
 )
@@ -55,9 +56,8 @@ def register(panel: str, command: Callable[..., None], kind: type[TyperCommand] 
     """
     help_text = inspect.getdoc(command) or ""
     name = command.__name__.strip("_").replace("_", "-")
-    app.command(name, cls=kind, help=help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}"), rich_help_panel=panel)(
-        command
-    )
+    with_examples = help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
+    app.command(name, cls=kind, help=with_examples, rich_help_panel=panel, context_settings=_CONTEXT)(command)
 
 
 @functools.cache
