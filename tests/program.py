@@ -189,12 +189,13 @@ class Program:
 
     def listeners(self, task: str = "") -> list[psutil.Process]:
         """Return the OpenSSH servers of the local fleet, without their sessions."""
-        return [
-            process
-            for process in self.processes()
-            if "[listener]" in " ".join(process.cmdline())
-            and (not task or f"-{task}/" in " ".join(process.cmdline()))
-        ]
+        processes = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it may end meanwhile
+                command = " ".join(process.cmdline())
+                if "[listener]" in command and (not task or f"-{task}/" in command):
+                    processes.append(process)
+        return processes
 
     def end_clients(self) -> None:
         """End the commands that a failed test left running, and print their stacks."""
