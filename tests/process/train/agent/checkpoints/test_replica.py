@@ -153,10 +153,17 @@ def test_a_damaged_snapshot_is_fetched_again(yard: Yard) -> None:
 def checked(host: Host) -> int:
     """Return the step that a host holds, restored to a separate directory; fail if it is incomplete."""
     probe = host.yard.directory / "probe"
-    shutil.rmtree(probe, ignore_errors=True)
-    kept = replica_store.StoredSnapshot(str(stored(host)), decode_manifest((stored(host) / "manifest").read_bytes()))
-    replica_store.restore(str(probe), kept)
-    return step_in(probe)
+    while True:
+        newest = stored(host)
+        shutil.rmtree(probe, ignore_errors=True)
+        try:
+            kept = replica_store.StoredSnapshot(str(newest), decode_manifest((newest / "manifest").read_bytes()))
+            replica_store.restore(str(probe), kept)
+        except (OSError, replica_store.ReplicaError):
+            if stored(host) == newest:
+                raise
+            continue  # the replicator, another process, has stored a newer one and removed this one
+        return step_in(probe)
 
 
 @pytest.mark.parametrize("kind", ["tensorflow", "keras", "atomic"])
