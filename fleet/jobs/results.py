@@ -172,7 +172,7 @@ class Survey:
         """Return the job that a reference means, as in `select_job`.
 
         Raises:
-            NotFoundError: there is no such job.
+            NotFoundError: the job does not exist.
             UsageError: several jobs are meant.
         """
         entries = [(task.host.name, stored.job, stored.name or "") for stored in self.jobs for task in stored.tasks]

@@ -59,7 +59,7 @@ def find_origin(
     """Return the newest complete checkpoint of a job, according to the hosts that answer.
 
     Raises:
-        NotFoundError: there is no such job, or it has no complete checkpoint.
+        NotFoundError: the job does not exist, or it has no complete checkpoint.
         UsageError: several jobs are meant.
         NotReadyError: the job is running.
         UnreachableError: no host answers.
@@ -95,7 +95,7 @@ def find_command(reference: str, directory: FleetDirectory, fleet: str) -> tuple
     """Return a job that was started from this computer, and the command that started it.
 
     Raises:
-        NotFoundError: there is no such job, or the directory of its command does not exist.
+        NotFoundError: the job does not exist, or the directory of its command does not exist.
         UsageError: several jobs are meant.
     """
     commands = directory.commands()

@@ -120,7 +120,7 @@ def select_job(reference: str, jobs: Sequence[NamedJob], fleet: str) -> str:
         fleet: Name of the fleet, for errors.
 
     Raises:
-        NotFoundError: there is no such job; the error names the job that is meant most likely.
+        NotFoundError: the job does not exist; the error names the most similar one.
         UsageError: several jobs are meant; the error lists them.
     """
     if not jobs:

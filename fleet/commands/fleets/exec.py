@@ -42,7 +42,7 @@ def run(request: ExecRequest, services: Services, sink: Sink) -> int:
     """Run the command on all requested hosts, and return the largest exit code.
 
     Raises:
-        NotFoundError: there is no such fleet or host.
+        NotFoundError: the fleet or host does not exist.
         UnreachableError: hosts do not answer; the command ended on the others.
         CancelledError: interrupted; the command ends on all hosts.
     """

@@ -44,7 +44,7 @@ def run(request: PushRequest, services: Services, sink: Sink) -> None:
 
     Raises:
         UsageError: a file cannot be sent, or the directory is not valid.
-        NotFoundError: there is no such fleet or host.
+        NotFoundError: the fleet or host does not exist.
         NotReadyError: a host cannot store the files; the others have them.
         UnreachableError: a host does not answer; the others have the files.
         CancelledError: interrupted; no file is incomplete.

@@ -49,7 +49,7 @@ def run(request: SshRequest, services: Services, sink: Sink) -> int:
 
     Raises:
         UsageError: the request does not name one host.
-        NotFoundError: there is no such fleet, host, job, or task.
+        NotFoundError: the fleet, host, job, or task does not exist.
         NotReadyError: ssh is not installed.
         UnreachableError: the host does not answer.
     """

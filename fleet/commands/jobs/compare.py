@@ -27,7 +27,7 @@ def run(request: CompareRequest, services: Services, sink: Sink) -> JobsCompared
     """Compare two jobs.
 
     Raises:
-        NotFoundError: there is no such fleet or job.
+        NotFoundError: the fleet or job does not exist.
         UsageError: several jobs are meant, or both are the same.
         UnreachableError: no host answers.
     """

@@ -38,7 +38,7 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
     """List jobs, or delete them after a question.
 
     Raises:
-        NotFoundError: there is no such fleet or job.
+        NotFoundError: the fleet or job does not exist.
         NotReadyError: a job to delete is running.
         UsageError: there is something to delete, and confirmation requires a terminal.
         CancelledError: the user declined, or interrupted.

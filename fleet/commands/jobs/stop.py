@@ -30,7 +30,7 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
     """Stop a job, by default the newest: send TERM, wait for the grace period, send KILL to the remaining processes.
 
     Raises:
-        NotFoundError: there is no such fleet or job, or the fleet never ran a job.
+        NotFoundError: the fleet or job does not exist, or the fleet never ran a job.
         FleetError: a host does not answer; the others were stopped.
     """
     directory, record = services.store.need(request.fleet)

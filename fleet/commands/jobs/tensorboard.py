@@ -55,7 +55,7 @@ def run(request: TensorBoardRequest, services: Services, sink: Sink) -> None:
 
     Raises:
         NotReadyError: TensorBoard is not installed or does not start, or the port is in use.
-        NotFoundError: there is no such fleet or job.
+        NotFoundError: the fleet or job does not exist.
         UsageError: the directory does not hold pulled results, or several jobs are meant.
         UnreachableError: no host answers.
     """

@@ -67,9 +67,9 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
     """Copy the results of a job to this computer; skip files that exist there already.
 
     Raises:
-        NotFoundError: there is no such fleet, job or task, or the job has no results.
-        UsageError: the directory holds something else, or there is no such kind of results.
-        NotReadyError: there is no room for them, or they change all the time.
+        NotFoundError: the fleet, job, or task does not exist, or the job has no results.
+        UsageError: the directory contains other files, or a kind of results does not exist.
+        NotReadyError: the disk is too small for them, or they change during each attempt to copy them.
         UnreachableError: a host does not answer; what the others have was copied.
         CancelledError: Ctrl-C; a repeat continues.
     """
@@ -127,7 +127,7 @@ def select_tasks(job: StoredJobs, name: str, areas: Sequence[Area] = ()) -> list
     """Return the tasks to pull from, the chief first.
 
     Raises:
-        NotFoundError: there is no such task, or there is nothing to pull.
+        NotFoundError: the task does not exist, or there is nothing to pull.
     """
     if name and name not in [task.name for task in job.tasks]:
         names = ", ".join(task.name for task in job.tasks)

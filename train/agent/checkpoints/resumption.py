@@ -54,7 +54,7 @@ def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> N
     """Make the checkpoint from which a job continues the newest snapshot of a new task, if this host holds it.
 
     Raises:
-        ReplicaError: there is no room, or it cannot be copied.
+        ReplicaError: the disk is too small for it, or it cannot be copied.
         OSError: something cannot be read or written.
     """
     for paths in _tasks(host, wanted.job):
