@@ -15,7 +15,7 @@ def find_options(name: str) -> type[ProviderOptions]:
     """Return the options class of a provider.
 
     Raises:
-        UsageError: there is no such provider.
+        UsageError: the provider does not exist.
     """
     try:
         return options_class(name)

@@ -160,7 +160,7 @@ _GENERAL = {
 
 
 def _keys(table: str) -> dict[str, tuple[str, Option]] | None:
-    """Return fields and options by the keys of a table; None if there is no such table."""
+    """Return fields and options by the keys of a table; None if the table does not exist."""
     if table == _FLEET:
         fields = _GENERAL
     else:

@@ -510,7 +510,7 @@ class Store:
         """Return the fleet `name`, which must be up.
 
         Raises:
-            NotFoundError: there is no such fleet.
+            NotFoundError: the fleet does not exist.
             NotReadyError: `fleet up` has not finished.
         """
         directory = self.fleet(name)

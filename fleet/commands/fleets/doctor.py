@@ -32,7 +32,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
     """Check all that the provider needs; change nothing.
 
     Raises:
-        UsageError: there is no such provider.
+        UsageError: the provider does not exist.
         CredentialsError: there are no valid credentials.
         NotReadyError: something else is missing.
     """

@@ -24,7 +24,7 @@ def run(request: InventoryRequest, services: Services) -> str:
     """Return the hosts of a fleet as the content of a file.
 
     Raises:
-        NotFoundError: there is no such fleet.
+        NotFoundError: the fleet does not exist.
         UsageError: one of its paths cannot be written in such a file.
     """
     from provision.inventory.export import export

@@ -46,7 +46,7 @@ def run(request: StatusRequest, services: Services) -> StatusSummary:
     """Ask every host of every fleet; show hosts that do not answer, and fleets with damaged files, as such.
 
     Raises:
-        NotFoundError: there is no such fleet, or none at all.
+        NotFoundError: the fleet does not exist, or no fleet exists.
     """
     if request.fleet and not services.store.fleet(request.fleet).exists():
         services.store.need(request.fleet)

@@ -57,7 +57,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
 
     Raises:
         UsageError: the script or an option is wrong.
-        NotFoundError: there is no such fleet.
+        NotFoundError: the fleet does not exist.
         UnreachableError: a host does not answer.
         NotReadyError: a host cannot run the job, or the hosts do not match.
     """

@@ -81,7 +81,7 @@ def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
 
     Raises:
         UsageError: the script or an option is wrong; nothing was started.
-        NotFoundError: there is no such fleet.
+        NotFoundError: the fleet does not exist.
         NotReadyError: a host cannot run the job; all reasons are given and nothing was started.
         UnreachableError: a host does not answer.
         JobFailedError: the job failed.

@@ -189,7 +189,7 @@ class Results:
             yield entry._replace(size=size, mtime_ns=file.status.st_mtime_ns, sha256=digest)
 
     def path_of(self, area: Area, path: str) -> str:
-        """Return the path of a file that was listed; empty if there is no such directory."""
+        """Return the path of a file that was listed; empty if the directory does not exist."""
         if area is Area.LOGS:
             number, _, kind = path[len("attempt-") :].partition(".")
             return _LOG_FILES[kind](self._paths, int(number)) if number.isdigit() and kind in _LOG_FILES else ""

@@ -20,7 +20,7 @@ def stop(_: Channel, host: HostPaths, request: Stop) -> Stopped:
     """Answer Stop: end a job, and return when no process of it is left on this host.
 
     Raises:
-        RefusedError: there is no such job here.
+        RefusedError: the job does not exist here.
         TimeoutError: processes survive SIGKILL.
     """
     paths = find_task(host, request.job, request.slot)
