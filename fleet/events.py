@@ -241,6 +241,23 @@ class Progress:
     steps: int = -1
     metrics: Mapping[str, float] = field(default_factory=dict)  # latest values by name
     steps_per_s: float = -1.0
+    activity: str | None = None  # what it does before a step: importing tensorflow; None: unknown, or it trains
+    step_s: float | None = None  # time of a step; this and the following are medians of the last seconds
+    input_s: float | None = None  # of which the training's data set waits for the script's input pipeline
+    python_s: float | None = None  # of which the task is outside of tf.functions; None with GPUs
+    epochs_done: int | None = None
+    epoch_s: float | None = None  # time of an epoch, if the output has one line per epoch
+
+
+@dataclass(frozen=True)
+class TaskAwaited:
+    """The task that all others wait for in each step of a synchronous training."""
+
+    task: str
+    attempt: int
+    cause: str  # of its delay: input (its input pipeline) or python (outside of tf.functions)
+    own_s: float  # seconds of each step that this takes
+    step_s: float  # seconds of a step
 
 
 @dataclass(frozen=True)
@@ -659,6 +676,7 @@ Event = (
     | AttemptEnded
     | HangInspection
     | Progress
+    | TaskAwaited
     | Usage
     | JobResult
 )

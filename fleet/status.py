@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.events import Exit, JobResult, Phase, Progress
+from fleet.events import Exit, JobResult, Phase, Progress, TaskAwaited
 
 if TYPE_CHECKING:
     from train.diagnosis import Verdict
@@ -95,6 +95,7 @@ class JobStatus:
         warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
             contradicts the other hosts; empty: neither.
         name: The name that the user gave it; None: none.
+        awaited: The task that the others wait for in each step; None: none, or unknown.
     """
 
     id: str
@@ -108,6 +109,7 @@ class JobStatus:
     verdict: Verdict | None = None
     warning: str = ""
     name: str | None = None
+    awaited: TaskAwaited | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import BinaryIO, TextIO
 
 from fleet.console.colors import choose_color, paint
 from fleet.console.log_lines import LogText, render_line
-from fleet.console.messages import Reporter, format_inspection
+from fleet.console.messages import Activities, Reporter, format_inspection
 from fleet.console.reports import format_report
 from fleet.events import (
     CommandOutput,
@@ -68,6 +68,7 @@ class LinesSink:
         self._broken = False
         self._pushed: set[str] = set()  # hosts
         self._reporter = Reporter()
+        self._activities = Activities()
 
     def emit(self, event: Event) -> None:
         """Take one event.
@@ -93,7 +94,7 @@ class LinesSink:
             if event.host in self._pushed:
                 return
             self._pushed.add(event.host)
-        text = self._reporter.message(event)
+        text = self._reporter.message(event) or self._activities.message(event)
         if text and not _is_reported_as_error(event):
             details = "\n" + format_inspection(event).rstrip("\n") if isinstance(event, HangInspection) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)

@@ -13,6 +13,7 @@ from fleet.console.log_lines import clean, mark_label
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
 from provision.quantities import counted
+from train.agent.injected.observer import WAITING
 from train.agent.protocol.wording import signal_name
 
 _SPARE = "none: a spare gets no task until another host is lost"
@@ -56,6 +57,39 @@ class Reporter:
             if reason and _plain(event.message) == reason:
                 return ""
         return describe_event(event)
+
+
+class Activities:
+    """Sentences about what tasks do before their first step: one for each activity and attempt.
+
+    An activity is reported when all tasks have begun it; waiting for the others, when the first task waits.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: frozenset[str] = frozenset()
+        self._attempt = 0
+        self._begun: dict[str, set[str]] = {}  # tasks, by activity
+        self._reported: set[str] = set()
+        self._has_stepped = False
+
+    def message(self, event: events.Event) -> str:
+        """Return the sentence of an event; mostly empty."""
+        if isinstance(event, events.JobStarted):
+            self._tasks = frozenset(member.task for member in event.members if member.task)
+        if not isinstance(event, events.Progress) or event.attempt < self._attempt:
+            return ""
+        if event.attempt > self._attempt:
+            self._attempt, self._begun, self._reported, self._has_stepped = event.attempt, {}, set(), False
+        self._has_stepped = self._has_stepped or event.step > 0 or event.epoch > 1
+        activity = event.activity
+        if activity is None or self._has_stepped or activity in self._reported:
+            return ""
+        begun = self._begun.setdefault(activity, set())
+        begun.add(event.task)
+        if not (begun >= self._tasks or activity == WAITING):
+            return ""
+        self._reported.add(activity)
+        return clean(f"{fold(begun)}: {activity}")
 
 
 def _plain(text: str) -> str:
@@ -198,6 +232,29 @@ def _fleet_resized(event: events.FleetResized) -> str:
     return f"fleet {event.fleet}: {'; '.join(changes)}; it has {counted(event.workers, 'worker')} now{price}"
 
 
+_AWAITED_CAUSES = {"input": "input", "python": "outside of tf.functions"}
+_AWAITED_HINTS = {
+    "input": "to speed up its input: map(..., num_parallel_calls=tf.data.AUTOTUNE), cache(), prefetch()",
+    "python": "to speed it up: do less in callbacks and between the steps",
+}
+
+
+def describe_awaited(event: events.TaskAwaited) -> str:
+    """Return ``the others wait for worker-1 (input: 210 ms of 230 ms per step)``."""
+    cause = _AWAITED_CAUSES.get(event.cause, event.cause)
+    times = f"{_milliseconds(event.own_s)} of {_milliseconds(event.step_s)} per step"
+    return f"the others wait for {event.task} ({cause}: {times})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:,.0f} ms"
+
+
+def _task_awaited(event: events.TaskAwaited) -> str:
+    hint = _AWAITED_HINTS.get(event.cause)
+    return describe_awaited(event) + (f"\n{hint}" if hint else "")
+
+
 def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
@@ -307,6 +364,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     TaskState: _task_state,
     AttemptEnded: _attempt_ended,
     HangInspection: _hang_inspection,
+    events.TaskAwaited: _task_awaited,
     events.JobDiagnosed: _job_diagnosed,
     JobResult: describe_result,
 }

@@ -12,7 +12,8 @@ from fleet.console.columns import Column, Line, Span
 from fleet.console.formatting import format_count, format_metric, format_rate, format_short_size, shorten_metric
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
-from fleet.events import Exit, Phase, Progress
+from fleet.events import Exit, Phase, Progress, TaskAwaited
+from fleet.waiting import find_awaited
 
 STOPPED = "stopped"
 _METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and reserve; memory comes after the first metric
@@ -52,6 +53,7 @@ class Row:
         exit: How the task ended.
         reason: Why it is in this phase, if reported.
         progress: Its progress; metrics are the latest values of all reports.
+        epoch_at: When this computer received the end of the last epoch, seconds since the epoch; 0: unknown.
         cpu_percent: CPU use in percent of one core.
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of the host's GPUs.
@@ -73,6 +75,7 @@ class Row:
     exit: Exit | None = None
     reason: str = ""
     progress: Progress = field(default_factory=Progress)
+    epoch_at: float = 0.0
     cpu_percent: float = -1.0
     memory_bytes: int = -1
     gpu_percent: float = -1.0
@@ -104,15 +107,31 @@ def describe_state(row: Row, slow: frozenset[str]) -> str:
     return "slow" if row.name in slow else row.phase.value
 
 
+def describe_activity(row: Row) -> str:
+    """Return what a running task does before its first step, if it is known."""
+    return clean(row.progress.activity or "") if row.running and row.progress.step <= 0 else ""
+
+
+def find_awaited_row(rows: Sequence[Row]) -> TaskAwaited | None:
+    """Return the task that the others wait for in synchronous training; None if it is unknown."""
+    if any(row.lost for row in rows):
+        return None
+    return find_awaited({row.name: row.progress for row in rows if row.running})
+
+
 def find_stragglers(rows: Sequence[Row]) -> frozenset[str]:
     """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
 
-    In synchronous training the slowest task sets the pace of all, so that all are equal here: only tasks with an
-    independent speed are detected.
+    In synchronous training the slowest task sets the pace of all, so that all are equal in this: there it is the task
+    that the others wait for.
     """
     running = [row for row in rows if row.running and not row.lost]
+    awaited = find_awaited_row(rows)
     return frozenset(
-        row.name for row in running if _is_straggler(row, [other for other in running if other is not row])
+        row.name
+        for row in running
+        if (awaited is not None and row.name == awaited.task)
+        or _is_straggler(row, [other for other in running if other is not row])
     )
 
 

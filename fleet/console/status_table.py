@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from fleet.console.colors import accepts_color
-from fleet.console.columns import Line, Span, arrange_table, choose, crop, justify, render
+from fleet.console.columns import Column, Line, Span, arrange_table, choose, crop, justify, render
 from fleet.console.formatting import format_clock, format_money, format_size, format_span
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
-from fleet.console.rows import STOPPED, Row, find_stragglers, fold_line, fold_rows, make_columns
+from fleet.console.messages import describe_awaited
+from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
@@ -135,6 +136,8 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width)]
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
+    if fleet.job.awaited is not None:
+        lines.append((Span(_INDENT + clean(describe_awaited(fleet.job.awaited)), "yellow"),))
     return [*lines, *_cause(fleet.job, width)]
 
 
@@ -218,7 +221,8 @@ def _table(rows: Sequence[Row], title: str, width: int, room: int | None) -> tup
     """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
     slow = find_stragglers(rows)
     shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
-    columns = choose(make_columns(shown, title, slow), width - len(_INDENT)) if shown else []
+    activities = Column.of("", shown, describe_activity, rank=1)
+    columns = choose([*make_columns(shown, title, slow), activities], width - len(_INDENT)) if shown else []
     lines = arrange_table(columns, width - len(_INDENT)) if shown else []
     if folded:
         lines.append(fold_line(folded, slow, "…"))

@@ -12,6 +12,7 @@ from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
+from fleet.jobs.awaiting import Awaiting
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.restarts import Restarts
@@ -227,6 +228,7 @@ class _Reporter:
         self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
+        self._awaiting = Awaiting()
         self._ended: dict[int, _Ends] = {}  # attempts that were reported as failed
         self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
         self._away: dict[str, object] = {}  # hosts from which no report is expected at present
@@ -285,6 +287,9 @@ class _Reporter:
             self._show(self._view.add(log_chunk(record, payload)))
         elif isinstance(record, (TaskState, HangInspection, Progress, Usage)):
             self._sink.emit(publish(record))
+            awaited = self._awaiting.add(record) if self._followed.whole else None
+            if awaited is not None:
+                self._sink.emit(awaited)
         elif isinstance(record, Note):
             self._sink.emit(record)
         elif isinstance(record, ConnectionLost):

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet.waiting import NOT_TRAINING, own_time, waiting_times
+
 EVENT_FILE = ".tfevents."
 """Part of the names of event files."""
 
@@ -27,6 +29,8 @@ _TELEMETRY = re.compile(r"attempt-([0-9]{1,9})\.(?:telemetry\.jsonl|times)")
 _CREATED = re.compile(r"\.tfevents\.([0-9]{1,12})")
 _MOST_BYTES = 16 << 20  # of telemetry that is read
 _MIB = 1 << 20
+_STEP_TIMES = ("step_s", "input_s", "python_s")
+_NEAR_S = 15.0  # three times the period of samples
 
 
 def run_of(path: str, chief: str, starts: Mapping[str, Mapping[int, float]]) -> str:
@@ -63,6 +67,7 @@ def scalars_of(sample: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of a sample of telemetry by tag; values that are unknown or of a wrong type are left out."""
     memory: Any = sample.get("memory_bytes")
     values: dict[str, Any] = {name: sample.get(name) for name in ("cpu_percent", "epoch", "step", "steps_per_s")}
+    values |= {name.replace("_s", "_ms"): 1000 * sample[name] for name in _STEP_TIMES if _is_number(sample.get(name))}
     values["memory_mib"] = memory / _MIB if _is_number(memory) else None
     gpus, metrics = sample.get("gpus"), sample.get("metrics")
     for gpu in gpus if isinstance(gpus, list) else []:
@@ -71,6 +76,30 @@ def scalars_of(sample: Mapping[str, Any]) -> dict[str, float]:
     if isinstance(metrics, dict):
         values |= {f"metrics/{name}": value for name, value in metrics.items()}
     return {f"fleet/{name}": float(value) for name, value in values.items() if _is_number(value)}
+
+
+def waiting_ms(task: str, at: float, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> float | None:
+    """Return how long a task waits for the others in each step, in milliseconds; None if unknown.
+
+    Args:
+        task: Name of the task.
+        at: Time, seconds since the epoch.
+        samples: Samples of telemetry of all tasks of the attempt, in order.
+    """
+    near = {name: _own_near(at, series) for name, series in samples.items() if not name.startswith(NOT_TRAINING)}
+    busy = {name: seconds for name, seconds in near.items() if seconds is not None}
+    if task not in busy or len(busy) < 2 or len(busy) < len(near):
+        return None
+    return 1000 * waiting_times(busy)[task]
+
+
+def _own_near(at: float, samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the time that a task needs in each step before it waits, from the sample that is nearest to a time."""
+    nearest = min(samples, key=lambda sample: abs(sample["at"] - at), default=None)
+    if nearest is None or abs(nearest["at"] - at) > _NEAR_S:
+        return None
+    busy = own_time(*(nearest[name] if _is_number(nearest.get(name)) else None for name in _STEP_TIMES))
+    return busy.own_s if busy is not None else None
 
 
 def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
@@ -112,9 +141,16 @@ class Runs:
         for path in events:
             target = self._directory / run_of(path, chief, starts) / path.rpartition("/")[2]
             _append_new(self._results / path, target)
+        attempts: dict[int, dict[str, list[dict[str, Any]]]] = {}
         for path in files:
             if path.startswith("logs/") and path.endswith(".telemetry.jsonl"):
-                self._write_telemetry(path, starts)
+                _, task, name = path.split("/", 2)
+                attempt = int(name[len("attempt-") :].partition(".")[0])
+                with (self._results / path).open("rb") as file:
+                    attempts.setdefault(attempt, {})[task] = list(samples_in(file.read(_MOST_BYTES)))
+        for attempt, samples in attempts.items():
+            for task in samples:
+                self._write_telemetry(task, attempt, samples, starts[task][attempt])
         return len(events)
 
     def _starts(self, files: Sequence[str]) -> dict[str, dict[int, float]]:
@@ -128,20 +164,21 @@ class Runs:
                 times[int(match[1])] = min(at, times.get(int(match[1]), at))
         return starts
 
-    def _write_telemetry(self, path: str, starts: Mapping[str, Mapping[int, float]]) -> None:
-        _, task, name = path.split("/", 2)
-        attempt = int(name[len("attempt-") :].partition(".")[0])
+    def _write_telemetry(
+        self, task: str, attempt: int, samples: Mapping[str, Sequence[Mapping[str, Any]]], start: float
+    ) -> None:
         run = f"{task}/attempt-{attempt}/fleet"
         before = self._latest.get(run, 0.0)
-        with (self._results / path).open("rb") as file:
-            samples = [sample for sample in samples_in(file.read(_MOST_BYTES)) if sample["at"] > before]
-        if samples:
-            self._latest[run] = samples[-1]["at"]
-            start = starts[task][attempt]
-            rows = [
-                (sample["at"], int(max(0.0, sample["at"] - start)), {**scalars_of(sample), "fleet/attempt": attempt})
-                for sample in samples
-            ]
+        rows = []
+        for sample in samples[task]:
+            if sample["at"] > before:
+                values = {**scalars_of(sample), "fleet/attempt": float(attempt)}
+                waiting = waiting_ms(task, sample["at"], samples)
+                if waiting is not None:
+                    values["fleet/waiting_ms"] = waiting
+                rows.append((sample["at"], int(max(0.0, sample["at"] - start)), values))
+        if rows:
+            self._latest[run] = rows[-1][0]
             write_scalars(self._directory / run / f"events.out{EVENT_FILE}{int(start)}.fleet", rows)
 
 

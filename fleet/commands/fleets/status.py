@@ -21,6 +21,7 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
+from fleet.waiting import find_awaited
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
@@ -193,17 +194,21 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     tasks = tuple(sorted(map(publish, mine), key=_rank))
     others = newer_jobs({report.slot: report.job for report in reports}, newest)
     warning = _warning(result, mine) if result is not None else ""
+    attempt = latest_attempt(mine, first.attempts)
+    running = {task.task: task.progress for task in tasks if task.alive and task.phase is Phase.RUNNING}
+    is_complete = len(mine) == len(first.members)
     return JobStatus(
         id=newest,
         script=first.name,
         name=first.job_name or None,
-        attempt=latest_attempt(mine, first.attempts),
+        attempt=attempt,
         started_at=min(report.started_at for report in mine),
         tasks=tasks,
         result=publish(result),
         attempts=first.attempts,
         waits=result is None and _is_waiting(tasks),
         warning="; ".join(filter(None, (*others, *disputes, warning))),
+        awaited=find_awaited(running, attempt) if result is None and is_complete else None,
     )
 
 

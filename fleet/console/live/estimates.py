@@ -67,17 +67,26 @@ def draw_curve(points: Sequence[float], width: int, levels: str) -> str:
     return "".join(levels[round((value - low) * scale)] for value in values)
 
 
-def estimate_remaining_s(rows: Iterable[Row]) -> float | None:
+def estimate_remaining_s(rows: Iterable[Row], now: float) -> float | None:
     """Return the seconds until the last running task ends at its current rate; None if unknown.
 
-    Time for validation and for checkpoints between epochs is not included.
+    Time for validation and for checkpoints between epochs is not included, unless the rate is that of whole epochs.
+
+    Args:
+        rows: Tasks.
+        now: Seconds since the epoch.
     """
-    estimates = [left for row in rows if row.running and not row.lost and (left := _remaining_s(row)) is not None]
+    estimates = [
+        left for row in rows if row.running and not row.lost and (left := _remaining_s(row, now)) is not None
+    ]
     return max(estimates, default=None)
 
 
-def _remaining_s(row: Row) -> float | None:
+def _remaining_s(row: Row, now: float) -> float | None:
     at = row.progress
+    if at.epoch_s is not None and at.epochs_done is not None and at.epochs > 0 and row.epoch_at:
+        left = max(0, at.epochs - at.epochs_done)
+        return max(0.0, left * at.epoch_s - (now - row.epoch_at)) if left else 0.0
     steps = _remaining_steps(at)
     if steps is None or at.steps_per_s <= 0 or row.position < _WARM_STEPS:
         return None

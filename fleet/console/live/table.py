@@ -24,8 +24,16 @@ from fleet.console.formatting import format_clock, format_money, format_size, fo
 from fleet.console.live.estimates import draw_curve, estimate_remaining_s
 from fleet.console.live.view import Stage, View
 from fleet.console.log_lines import clean
-from fleet.console.messages import describe_result
-from fleet.console.rows import Row, find_stragglers, fold_line, fold_rows, make_columns
+from fleet.console.messages import describe_awaited, describe_result
+from fleet.console.rows import (
+    Row,
+    describe_activity,
+    find_awaited_row,
+    find_stragglers,
+    fold_line,
+    fold_rows,
+    make_columns,
+)
 from fleet.events import Outcome, Phase
 
 _ROWS_MIN = 3  # shown on the smallest terminal
@@ -106,7 +114,9 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     facts = []
     if view.started_at or view.began_at:
         facts.append(format_clock(now - (view.started_at or view.began_at)))
-    left_s = None if view.result or view.retry_at or view.stage is not Stage.JOB else estimate_remaining_s(view.rows)
+    left_s = (
+        None if view.result or view.retry_at or view.stage is not Stage.JOB else estimate_remaining_s(view.rows, now)
+    )
     if left_s is not None:
         facts.append(f"{format_span(left_s)} left")
     if view.price_usd_h > 0:
@@ -147,6 +157,8 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
         lines += [(Span(line, style),) for line in words]
     elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
+    elif awaited := find_awaited_row(view.rows):
+        lines.append((Span(clean(describe_awaited(awaited)), "yellow"),))
     if notice:
         lines.append((Span(notice, "dim"),))
     return lines
@@ -195,6 +207,9 @@ def _last_cell(row: Row, bars: Mapping[str, str], room: int, glyphs: Glyphs) -> 
         return Span(f"{draw_bar(row.part, row.whole, _BAR_MIN, glyphs)}  {text}" if row.part < row.whole else text)
     if not row.running:
         return Span("")
+    activity = describe_activity(row)
+    if activity:
+        return Span(activity, "dim")
     if row.progress.step >= 0 and row.progress.steps > 0:
         return Span(draw_bar(row.progress.step, row.progress.steps, min(room, _BAR_MAX), glyphs), "dim")
     return Span(bars.get(row.name, ""), "dim")

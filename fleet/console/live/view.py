@@ -86,7 +86,12 @@ def apply(view: View, event: events.Event, now: float) -> View:
     elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
         view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
-    return reducer(view, event) if reducer else view
+    after = reducer(view, event) if reducer else view
+    if isinstance(event, Progress) and after is not view:
+        done = _row(view, event.task).progress.epochs_done
+        if event.epochs_done is not None and event.epochs_done != done:
+            return _update(after, event.task, epoch_at=now)
+    return after
 
 
 def _row(view: View, name: str) -> Row:

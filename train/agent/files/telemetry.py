@@ -15,6 +15,7 @@ MOST_SAMPLES = 2048
 LONGEST_LINE = 1 << 12
 """Bytes; metrics with very long names are left out."""
 
+_PROGRESS = ("epoch", "epochs", "step", "steps", "steps_per_s", "step_s", "input_s", "python_s")
 _FINEST = 1 / 512  # time between two samples, as a part of their age
 
 
@@ -95,7 +96,7 @@ def format_sample(task: str, at: float, usage: Optional[Usage], progress: Option
         "cpu_percent": usage.cpu_percent if usage else None,
         "memory_bytes": usage.memory_bytes if usage else None,
         "gpus": [gpu._asdict() for gpu in usage.gpus] if usage else [],
-        **{name: _known(progress, name) for name in ("epoch", "epochs", "step", "steps", "steps_per_s")},
+        **{name: _known(progress, name) for name in _PROGRESS},
         "metrics": {name: _finite(value) for name, value in progress.metrics.items()} if progress else {},
     }
     line = json.dumps(sample, separators=(",", ":")).encode()

@@ -7,6 +7,32 @@ An error of that import goes to the site module, as without this module.
 import os
 import sys
 
+_OBSERVED = ("tensorflow", "keras", "tf_keras", "jax", "torch")  # modules whose import takes seconds
+
+
+class _ObserverFinder:
+    """Load the observer when the script first imports a large module."""
+
+    def __init__(self, here: str, line: int) -> None:
+        self.path = here + "/observer.py"
+        self.line = line
+
+    def find_spec(self, name: str, path: "object" = None, target: "object" = None) -> "object":
+        finders: "list[object]" = sys.meta_path  # type: ignore[assignment]
+        if name not in _OBSERVED or self not in finders:
+            return None
+        at = finders.index(self)
+        try:
+            space = {"__name__": "fleet_observer"}
+            with open(self.path) as file:
+                exec(compile(file.read(), "<frozen fleet>", "exec"), space)  # noqa: S102
+            observer = space["Observer"](space["Reporter"](self.line), _OBSERVED)  # type: ignore[operator]
+        except Exception:  # noqa: BLE001 - the script runs without it
+            del finders[at]
+            return None
+        finders[at] = observer
+        return observer.find_spec(name, path, target)
+
 
 def _remove_directory(here: str, keeps_gap: bool) -> None:
     cwd = os.getcwd() if keeps_gap else ""
@@ -84,6 +110,7 @@ def _begin() -> None:
         except OSError:  # the parent process has closed it
             return
         _dump_stacks_on(number, line)
+        sys.meta_path.insert(0, _ObserverFinder(here, line))  # type: ignore[arg-type]
         _adapt(here)
         if pid:
             _hold(gate, line)

@@ -733,6 +733,12 @@ class Progress(NamedTuple):
     steps: int = -1
     metrics: Dict[str, float] = {}  # noqa: RUF012 - never changed
     steps_per_s: float = -1.0
+    activity: Optional[str] = None  # what it does before a step: importing tensorflow; None: unknown, or it trains
+    step_s: Optional[float] = None  # time of a step; this and the following are medians of the last seconds
+    input_s: Optional[float] = None  # of which the training's data set waits for the script's input pipeline
+    python_s: Optional[float] = None  # of which the task is outside of tf.functions
+    epochs_done: Optional[int] = None
+    epoch_s: Optional[float] = None  # time of an epoch, if the output has one line per epoch
 
 
 class Usage(NamedTuple):

@@ -32,6 +32,7 @@ from train.agent.supervisor.environment import (
     task_environment,
 )
 from train.agent.supervisor.listening import TIMER, PortWatch
+from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
@@ -40,6 +41,7 @@ _PROGRESS_S = 0.2
 _WAKE_S = 0.01
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
+_STARTING = "starting Python"
 _IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
 
 
@@ -118,7 +120,10 @@ class Attempt:
             on_exit=self._exited,
             on_closed=self._closed,
             on_held=lambda: report_event(reconciler.HeldAtGate(number)),
+            on_report=self._observed,
         )
+        self._observations = Observations()
+        self._was_observed = False  # followers have a progress that may have to be replaced
         self._port_watch: Optional[PortWatch] = None
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
@@ -144,7 +149,7 @@ class Attempt:
     @property
     def latest_records(self) -> List[Record]:
         """Return the latest progress and usage, which are not stored in a file."""
-        return [record for record in (self._parser.latest, self._usage) if record is not None]
+        return [record for record in (self._progress(), self._usage) if record is not None]
 
     # --- actions --------------------------------------------------------------------------------------------------
 
@@ -205,6 +210,8 @@ class Attempt:
         if self._port_watch is not None:
             self._port_watch.begin(self.task.pid)
         self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
+        if self.task.is_starting_python:
+            self._loop.after("progress", 0.0, self._publish_progress)
 
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
@@ -291,9 +298,30 @@ class Attempt:
         if self._unparsed.size:
             self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
 
+    def _observed(self, report: bytes) -> None:
+        """Take a report of the hook."""
+        self._observations.add(report, time.monotonic())
+        if not self._loop.waits_for("progress"):
+            self._loop.after("progress", _PROGRESS_S, self._publish_progress)
+
+    def _progress(self) -> Optional[records.Progress]:
+        """Return what is known about the progress from the output and from the hook; None: nothing."""
+        nothing = records.Progress(self._commit.slot, self._task, self.number, time.time())
+        progress = self._with_observation(self._parser.latest or nothing)
+        if progress == nothing and not self._was_observed:
+            return None
+        self._was_observed = True
+        return progress
+
+    def _with_observation(self, progress: records.Progress) -> records.Progress:
+        observed = self._observations.latest(time.monotonic())
+        activity = _STARTING if self.task.is_starting_python else observed.activity
+        return progress._replace(activity=activity, **(observed.steps._asdict() if observed.steps else {}))
+
     def _publish_progress(self) -> None:
-        if self._parser.latest is not None:
-            self._control.publish(self._parser.latest)
+        progress = self._progress()
+        if progress is not None:
+            self._control.publish(progress)
 
     def _keep(self, progress: records.Progress) -> None:
         often = (
@@ -304,7 +332,7 @@ class Attempt:
         if not often:
             self._recorded_progress = progress
             self._recorded_count += 1
-            self.record(progress)
+            self.record(self._with_observation(progress))
 
     def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
         at, pid = time.time(), self.task.pid
@@ -364,7 +392,7 @@ class Attempt:
         )
 
     def _write_sample(self, usage: Optional[records.Usage]) -> None:
-        self.journal.write_sample(self._task, time.time(), usage, self._parser.latest)
+        self.journal.write_sample(self._task, time.time(), usage, self._progress())
         self._sampled_progress = self._parser.latest
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:

@@ -64,6 +64,7 @@ class ProgressParser:
         self._at = 0.0
         self._now = Progress(slot, task, attempt, 0.0)
         self._last_epoch = -1
+        self._epochs = EpochPace()
         self.latest: Optional[Progress] = None
 
     def feed(self, data: bytes, at: float) -> List[Progress]:
@@ -110,6 +111,8 @@ class ProgressParser:
         bar = _BAR.match(line)
         if bar:
             self._bar = line
+            if bar.group(1) != bar.group(2):
+                self._epochs.shows_steps = True
             if newline and bar.group(1) == bar.group(2):
                 self._read_bar(ends_epoch=True)
             return
@@ -124,6 +127,7 @@ class ProgressParser:
 
     def _begin_epoch(self, epoch: int, epochs: int) -> None:
         self._in_epoch = True
+        self._epochs.begin(epoch, self._at)
         steps = self._now.steps
         self._report(self._now._replace(epoch=epoch, epochs=epochs, step=0 if steps > 0 else -1))
 
@@ -168,7 +172,9 @@ class ProgressParser:
 
     def _report(self, now: Progress, *, ends_epoch: bool = False) -> None:
         pace = self._pace.feed(now, self._at)
-        self._now = now._replace(at=self._at, steps_per_s=pace)
+        self._epochs.feed(now, self._at, ends_epoch=ends_epoch)
+        done, epoch_s = self._epochs.done, self._epochs.epoch_s
+        self._now = now._replace(at=self._at, steps_per_s=pace, epochs_done=done, epoch_s=epoch_s)
         self.latest = self._now
         if ends_epoch:
             self._last_epoch = now.epoch
@@ -188,6 +194,44 @@ def _loose_metrics(line: bytes) -> Dict[str, float]:
             continue
         metrics[name.decode("ascii", "replace")] = float(value)
     return metrics
+
+
+class EpochPace:
+    """Seconds per epoch over the last five epochs, of output that shows no steps within an epoch."""
+
+    def __init__(self) -> None:
+        self._ends: Deque[Tuple[int, float]] = deque(maxlen=6)  # finished epochs, time
+        self._begun: Optional[Tuple[int, float]] = None
+        self.shows_steps = False
+        self._first = -1  # number of the first epoch
+        self.done: Optional[int] = None
+
+    def begin(self, epoch: int, at: float) -> None:
+        """Record that an epoch, counted from 1, begins."""
+        if self._begun is None and not self._ends:
+            self._begun = (epoch - 1, at)
+
+    def feed(self, now: Progress, at: float, *, ends_epoch: bool) -> None:
+        """Take the next reading."""
+        if now.step > 0 and now.step != now.steps:
+            self.shows_steps = True
+        if not ends_epoch or now.epoch < 0:
+            return
+        self._first = now.epoch if self._first < 0 else self._first
+        self.done = now.epoch + (self._first == 0)
+        if self._ends and self.done <= self._ends[-1][0]:  # a further training
+            self._ends.clear()
+        self._ends.append((self.done, at))
+
+    @property
+    def epoch_s(self) -> Optional[float]:
+        """Return the mean time of an epoch; None: unknown, or steps show the progress better."""
+        if self.shows_steps or not self._ends:
+            return None
+        done, at = self._ends[-1]
+        # The first epoch takes longer, because functions are traced.
+        before, since = self._ends[0] if len(self._ends) > 1 else self._begun or (done, at)
+        return round((at - since) / (done - before), 3) if done > before else None
 
 
 class Pace:

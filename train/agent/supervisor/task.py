@@ -19,6 +19,7 @@ from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_task
+from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
 
 # Descendants of a task may write for this time after the task itself has ended.
@@ -45,6 +46,7 @@ class TaskProcess:
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
         on_held: Called once when it has arrived at its gate.
+        on_report: Called with each report of the hook, see train.agent.injected.observer.
 
     Attributes:
         excluded: Child processes of this process that are not part of the task.
@@ -61,12 +63,15 @@ class TaskProcess:
         on_exit: Callable[[Exit], None],
         on_closed: Callable[[], None],
         on_held: Callable[[], None] = lambda: None,
+        on_report: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._loop = loop
         self._on_output = on_output
         self._on_exit = on_exit
         self._on_closed = on_closed
         self._on_held = on_held
+        self._on_report = on_report
+        self._cut_report = b""
         self.excluded: Set[int] = set()
         self.output = -1
         self._gate = -1
@@ -124,6 +129,11 @@ class TaskProcess:
             self._gate = -1
             self.released = True
             open_gate(self._spawned)
+
+    @property
+    def is_starting_python(self) -> bool:
+        """Return True if its gate is open and its interpreter has not come to the hook yet."""
+        return self.released and self._hook_pipe >= 0 and not self._hook_arrived
 
     @property
     def held(self) -> bool:
@@ -186,11 +196,15 @@ class TaskProcess:
             return
         if not data:
             self._close_hook_pipe()
-        elif not self._hook_arrived:  # the hook writes only this before the first request
-            self._hook_arrived = True
+            return
+        if not self._hook_arrived:  # the hook writes a byte when it arrives
+            self._hook_arrived, data = True, data[1:]
             self._arrive()
-        elif self._stack_requests and len(self._stacks) < _MOST_STACKS:
-            self._stacks += data
+        reports, stacks, self._cut_report = split_reports(self._cut_report + data)
+        for report in reports:
+            self._on_report(report)
+        if stacks and self._stack_requests and len(self._stacks) < _MOST_STACKS:
+            self._stacks += stacks
             self._loop.after("stacks", _QUIET_S, self._deliver_stacks)
 
     def _deliver_stacks(self) -> None:

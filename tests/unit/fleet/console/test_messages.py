@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.messages import Reporter, describe_event, describe_result, format_exit, format_plan
+from fleet import events
+from fleet.console.messages import Activities, Reporter, describe_event, describe_result, format_exit, format_plan
 from fleet.events import (
     ConnectionLost,
     ConnectionRestored,
@@ -190,3 +191,31 @@ def test_plan() -> None:
 def test_plan_of_a_spare() -> None:
     plan = TaskPlanned("", "worker-2", "alpha", "", "python task.py", {})
     assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in format_plan(plan)
+
+
+def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -> None:
+    activities = Activities()
+    members = tuple(events.Member(name, name, "", "") for name in ("worker-0", "worker-1"))
+    activities.message(events.JobStarted("j-1", "task.py", 1, members, 0.0))
+
+    def message(task: str, activity: str | None, attempt: int = 1, step: int = -1) -> str:
+        return activities.message(events.Progress("", task, attempt, step=step, activity=activity))
+
+    importing, waiting = "importing tensorflow", "waiting for the other workers"
+    for attempt in (1, 2):
+        assert message("worker-0", importing, attempt) == ""
+        assert message("worker-1", importing, attempt) == "worker-[0-1]: importing tensorflow"
+        assert message("worker-0", None, attempt) == ""
+        assert message("worker-0", importing, attempt) == ""
+        assert message("worker-1", waiting, attempt) == "worker-1: waiting for the other workers"
+        assert message("worker-0", waiting, attempt) == ""
+    assert message("worker-0", "tracing", 1) == message("worker-1", "tracing", 1) == ""  # an earlier attempt
+    message("worker-0", None, 2, step=1)
+    assert message("worker-0", "tracing", 2) == message("worker-1", "tracing", 2) == ""
+
+
+def test_an_awaited_task_is_described_with_a_hint() -> None:
+    text = describe_event(events.TaskAwaited("worker-1", 1, "input", 0.21, 0.23))
+    first, second = text.split("\n")
+    assert first == "the others wait for worker-1 (input: 210 ms of 230 ms per step)"
+    assert second.startswith("to speed up its input: ")

@@ -494,3 +494,54 @@ def test_in_another_process_the_hook_only_takes_itself_out(tmp_path: Path) -> No
     assert done.stdout.startswith("[] ")
     assert hook.directory not in done.stdout
     assert done.stderr == ""
+
+
+FAKE_TRACE = """
+class Trace:
+    def __init__(self, name, **kwargs): pass
+    def __enter__(self): return self
+    def __exit__(self, *args): pass
+"""
+OBSERVED = """
+import sys, os
+import tensorflow
+from tensorflow.python.profiler.trace import Trace
+assert type(tensorflow.__loader__).__name__ == type(tensorflow.__spec__.loader).__name__ == "SourceFileLoader"
+with Trace("train"):
+    with Trace("tf.function-graph_building"):
+        with Trace("tf.function-graph_building"):
+            pass
+if os.fork() == 0:
+    with Trace("tf.function-graph_building"):
+        os._exit(0)
+os.wait()
+try:
+    import keras
+except ImportError as error:
+    print(error)
+os.close(1023)
+copy = os.dup2(os.open("other", os.O_CREAT | os.O_RDWR), 1023)
+with Trace("tf.function-graph_building"):
+    pass
+print(open("other").read() == "")
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path, version: str) -> None:
+    package = tmp_path / "tensorflow" / "python" / "profiler"
+    package.mkdir(parents=True)
+    for directory in (package.parent.parent, package.parent, package):
+        (directory / "__init__.py").touch()
+    (package / "trace.py").write_text(FAKE_TRACE)
+    (tmp_path / "keras.py").write_text("raise ImportError('broken')")
+    with process() as child:
+        reports: list[object] = []
+        child.task._on_report = lambda report: reports.append(json.loads(report)["activity"])
+        started(child, tmp_path, OBSERVED, hook_in(tmp_path), interpreter(version))
+        child.until(lambda: child.held)
+        child.task.release()
+        child.until(lambda: child.exits)
+        assert child.output == b"broken\nTrue\n"
+        expected = ["importing tensorflow", None, "tracing a tf.function", None, "importing keras", None]
+        assert reports == expected

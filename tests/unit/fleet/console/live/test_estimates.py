@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,7 @@ def row(epoch: int, epochs: int, step: int, steps: int, rate: float, phase: Phas
     ],
 )
 def test_remaining_time(rows: list[Row], expected: float | None) -> None:
-    assert estimate_remaining_s(rows) == expected
+    assert estimate_remaining_s(rows, 0.0) == expected
 
 
 def test_a_curve_has_bounded_size_and_keeps_its_shape() -> None:
@@ -55,3 +56,10 @@ def test_drawing_a_curve_never_fails(points: list[float], width: int) -> None:
 def test_a_flat_curve_and_too_few_values() -> None:
     assert draw_curve([1.0, 1.0, 1.0], 8, LEVELS) == "▁▁▁"
     assert draw_curve([1.0], 8, LEVELS) == draw_curve([1.0, 2.0], 8, "") == ""
+
+
+def test_the_remaining_time_of_whole_epochs_gets_shorter_within_an_epoch() -> None:
+    at = Progress(epoch=3, epochs=5, step=30, steps=30, steps_per_s=9.0, epochs_done=3, epoch_s=60.0)
+    row = Row("worker-0", phase=Phase.RUNNING, progress=at, epoch_at=1000.0)
+    assert [estimate_remaining_s([row], now) for now in (1000.0, 1045.0, 2000.0)] == [120.0, 75.0, 0.0]
+    assert estimate_remaining_s([replace(row, progress=replace(at, epochs_done=5))], 1000.0) == 0.0

@@ -12,7 +12,9 @@ from train.agent.files.telemetry import LONGEST_LINE, TelemetryWriter, format_sa
 from train.agent.protocol.records import GpuUse, Progress, Usage
 
 USAGE = Usage("worker-1", "worker-1", 5.0, 93.5, 1 << 30, [GpuUse(0, 71.0, 900)])
-PROGRESS = Progress("worker-1", "worker-1", 1, 5.0, 2, 10, 7, -1, {"loss": 0.5, "nan": float("nan")}, 3.5)
+PROGRESS = Progress(
+    "worker-1", "worker-1", 1, 5.0, 2, 10, 7, -1, {"loss": 0.5, "nan": float("nan")}, 3.5, input_s=0.2
+)
 
 
 def test_a_sample_has_usage_and_progress_and_null_for_unknown_values() -> None:
@@ -20,7 +22,8 @@ def test_a_sample_has_usage_and_progress_and_null_for_unknown_values() -> None:
     assert sample == {
         "at": 5.0, "task": "worker-1", "cpu_percent": 93.5, "memory_bytes": 1 << 30,
         "gpus": [{"number": 0, "percent": 71.0, "memory_mib": 900}],
-        "epoch": 2, "epochs": 10, "step": 7, "steps": None, "steps_per_s": 3.5, "metrics": {"loss": 0.5, "nan": None},
+        "epoch": 2, "epochs": 10, "step": 7, "steps": None, "steps_per_s": 3.5, "step_s": None,
+        "input_s": 0.2, "python_s": None, "metrics": {"loss": 0.5, "nan": None},
     }  # fmt: skip
     unknown = json.loads(format_sample("worker-1", 5.0, None, None))
     assert {name for name, value in unknown.items() if value not in (None, [], {})} == {"at", "task"}

@@ -178,3 +178,25 @@ def test_sums_over_workers_within_an_epoch_are_not_taken_for_the_loss() -> None:
     assert parser.latest.metrics == {"loss": 1.5, "accuracy": 0.5}
     parser.feed(b"Epoch 2/2\n\r3/6 [====>......] - ETA: 3s - loss: 2.4\r", 3.0)
     assert (parser.latest.step, parser.latest.metrics) == (3, {"loss": 1.5, "accuracy": 0.5})
+
+
+def test_epochs_are_timed_if_the_output_has_one_line_per_epoch() -> None:
+    parser = ProgressParser("worker-0", "worker-0", 1)
+    seen = []
+    for number, at in ((1, 100.0), (2, 190.0), (3, 250.0), (4, 310.0)):
+        parser.feed(b"Epoch %d/9\n" % number, at - 60)
+        parser.feed(b"6/6 - 60s - loss: 1.1485 - 60s/epoch - 10s/step\n", at)
+        assert parser.latest is not None
+        seen.append((parser.latest.epochs_done, parser.latest.epoch_s))
+    assert seen == [(1, 60.0), (2, 90.0), (3, 75.0), (4, 70.0)]
+    loose = ProgressParser("worker-0", "worker-0", 1)
+    loose.feed(b"Epoch 0/9 loss 0.5\n", 10.0)
+    loose.feed(b"Epoch 1/9 loss 0.4\n", 30.0)
+    assert loose.latest is not None
+    assert (loose.latest.epochs_done, loose.latest.epoch_s) == (2, 20.0)
+
+
+def test_epochs_are_not_timed_if_the_output_shows_steps() -> None:
+    latest = parse(KERAS_2)[1]
+    assert latest is not None
+    assert latest.epoch_s is None

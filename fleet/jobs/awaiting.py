@@ -1,0 +1,41 @@
+"""Report the task that the others wait for, while a job is followed."""
+
+from __future__ import annotations
+
+from fleet.events import Progress, TaskAwaited
+from fleet.remote.publication import publish
+from fleet.waiting import find_awaited
+from train.agent.protocol import records
+from train.agent.protocol.records import Phase
+
+
+class Awaiting:
+    """The running tasks of the latest attempt, and their progress."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._running: dict[str, Progress | None] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    def add(self, record: object) -> TaskAwaited | None:
+        """Return what a record shows for the first time in an attempt: a task that the others wait for."""
+        if not isinstance(record, (records.TaskState, records.Progress)) or record.attempt < self._attempt:
+            return None
+        if record.attempt > self._attempt:
+            self._attempt, self._running, self._reported = record.attempt, {}, set()
+        if isinstance(record, records.TaskState):
+            if record.phase is Phase.RUNNING:
+                self._running.setdefault(record.task, None)
+            elif record.phase is not Phase.WAITING:
+                self._running.pop(record.task, None)
+            else:
+                self._running[record.task] = None
+            return None
+        if record.task not in self._running:
+            return None
+        self._running[record.task] = publish(record)
+        awaited = find_awaited(self._running, self._attempt)
+        if awaited is None or (awaited.task, awaited.cause) in self._reported:
+            return None
+        self._reported.add((awaited.task, awaited.cause))
+        return awaited

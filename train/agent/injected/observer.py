@@ -1,0 +1,331 @@
+r"""Report what a task does before its first step, and how long its steps and its input take.
+
+The hook (train.agent.injected.sitecustomize) executes this when the script first imports a large module. Reports go
+to the supervisor through the hook's pipe: a record separator, a JSON object, and a newline (RFC 7464):
+
+    {"activity": "importing tensorflow"}             what has just begun; null: nothing of this kind
+    {"step_s": 0.23, "input_s": 0.21, "python_s": 0.01}    means of the last seconds, per step
+
+- ``step_s``: time from one call of the training's tf.function to the next one.
+- ``input_s``: time that the iterator of a distributed data set waits for the script's pipeline, per step.
+- ``python_s``: time outside of tf.functions, per step; null with GPUs, where functions return before they end.
+
+Nothing is guessed: each activity begins and ends with a call that is observed. Steps are measured only in a cluster
+of several workers. No thread is started. Errors in here are suppressed: TensorFlow's internals may change, and then
+less is reported. For Python 3.8 and later. Modules are imported when the script imports them, never earlier.
+"""
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not imported before the script
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+WAITING = "waiting for the other workers"
+_TRACING = "tracing a tf.function"
+_DATA = "loading data"
+_SERVING = "serving the other tasks"
+
+_BUILDING = "tf.function-graph_building"  # name of TensorFlow's own trace event
+_NOT_FUNCTIONS = ("tf.constant", _BUILDING)
+_WINDOW_S = 2.0
+_STEPS_LEAST = 3  # in a window
+
+
+class Reporter:
+    """Write reports into the hook's pipe, from the process in which the hook ran.
+
+    Args:
+        pipe: Its file descriptor. If the script replaces it, nothing more is written.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._pid = os.getpid()
+        self._identity = self._identify()
+        self._stack: "list[str]" = []
+
+    def _identify(self) -> "tuple[int, int]":
+        stat = os.fstat(self._pipe)
+        return stat.st_dev, stat.st_ino
+
+    def begin(self, activity: str) -> None:
+        """Report that an activity begins; it is reported until it ends, or until another one begins in it."""
+        self._stack.append(activity)
+        self._report_activity()
+
+    def end(self) -> None:
+        """Report that the latest activity has ended."""
+        if self._stack:
+            self._stack.pop()
+        self._report_activity()
+
+    def _report_activity(self) -> None:
+        self.write('{"activity": %s}' % ('"%s"' % self._stack[-1] if self._stack else "null"))
+
+    def write(self, text: str) -> None:
+        """Write a JSON object; a full pipe loses it."""
+        try:
+            if os.getpid() == self._pid and self._identify() == self._identity:
+                os.write(self._pipe, b"\x1e%s\n" % text.encode())
+        except OSError:
+            pass
+
+
+class Steps:
+    """Measure the outermost calls of tf.functions, and the time that their data sets wait for input.
+
+    Args:
+        reporter: Takes the means of each window.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.enabled = False
+        self.iterators: "list[Any]" = []  # weak references to the iterators on the devices
+        self._reporter = reporter
+        self._depth = 0
+        self._begun = 0.0
+        self._calls: "dict[str, tuple[int, float]]" = {}  # count and seconds, by function
+        self._window = 0.0
+        self._waited: "dict[int, float]" = {}  # by iterator
+
+    def enter(self) -> None:
+        """Record that a tf.function is called."""
+        self._depth += 1
+        if self._depth == 1:
+            self._begun = time.monotonic()
+
+    def exit(self, name: str) -> None:
+        """Record that a tf.function returns."""
+        self._depth -= 1
+        if self._depth or not self.enabled:
+            return
+        now = time.monotonic()
+        count, seconds = self._calls.get(name, (0, 0.0))
+        self._calls[name] = (count + 1, seconds + now - self._begun)
+        if not self._window:
+            self._begin_window(now)
+        elif now - self._window >= _WINDOW_S and self._calls[name][0] >= _STEPS_LEAST:
+            self._report(now)
+
+    def _begin_window(self, now: float) -> None:
+        self._calls = {}
+        self._window = now
+        self._read_waits()
+
+    def _report(self, now: float) -> None:
+        window, calls = now - self._window, self._calls
+        count = max(calls.values(), key=lambda call: call[1])[0]
+        waited = self._read_waits()
+        texts = {
+            "step_s": "%.6f" % (window / count),
+            "input_s": "null" if waited is None else "%.6f" % (waited / count),
+            "python_s": "null",
+        }
+        if not _count_gpus():
+            outside = max(0.0, window - sum(seconds for _, seconds in calls.values()))
+            texts["python_s"] = "%.6f" % (outside / count)
+        self._reporter.write("{%s}" % ", ".join('"%s": %s' % item for item in texts.items()))
+        self._calls = {}
+        self._window = time.monotonic()
+
+    def _read_waits(self) -> "float | None":
+        """Return the seconds that iterators have waited since the last call; None if that is unknown."""
+        before, self._waited = self._waited, {}
+        is_measured = False
+        total = 0.0
+        for reference in list(self.iterators):
+            iterator = reference()
+            if iterator is None:
+                self.iterators.remove(reference)
+                continue
+            waited = _read_wait(iterator)
+            if waited is not None:
+                is_measured = True
+                self._waited[id(iterator)] = waited
+                total += max(0.0, waited - before.get(id(iterator), 0.0))
+        return total if is_measured else None
+
+
+def _read_wait(iterator: "Any") -> "float | None":
+    """Return how long an iterator on a device has waited for the data set on the host, in seconds."""
+    try:
+        from tensorflow.python.data.experimental.ops.iterator_model_ops import get_model_proto
+
+        nodes = get_model_proto(iterator).nodes.values()
+        waits = [node.processing_time / 1e9 for node in nodes if node.name == "Generator"]
+    except Exception:  # noqa: BLE001 - an older TensorFlow, a data set without a model, or one on a GPU
+        return None
+    return sum(waits) if waits else None
+
+
+def _count_gpus() -> int:
+    try:
+        return int(sys.modules["tensorflow.python.eager.context"].context().num_gpus())
+    except Exception:  # noqa: BLE001
+        return 1  # unknown
+
+
+class Observer:
+    """Wrap modules when they are imported.
+
+    Args:
+        reporter: Takes the reports.
+        modules: Names of modules whose import takes seconds.
+    """
+
+    def __init__(self, reporter: Reporter, modules: "tuple[str, ...]") -> None:
+        self._reporter = reporter
+        self._modules = modules
+        self._steps = Steps(reporter)
+        self._patches: "dict[str, Callable[[Any], None]]" = {
+            "tensorflow.python.profiler.trace": self._patch_trace,
+            "tensorflow.python.distribute.collective_all_reduce_strategy": self._patch_collective,
+            "tensorflow.python.distribute.parameter_server_strategy_v2": self._patch_parameter_server,
+            "tensorflow.python.training.server_lib": self._patch_server,
+            "tensorflow.python.data.ops.multi_device_iterator_ops": self._patch_iterators,
+            "keras.src.utils.file_utils": self._patch_download,
+            "tf_keras.src.utils.data_utils": self._patch_download,
+        }
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """Return the spec of a module that is observed, as the other finders return it, with a wrapped loader."""
+        if name not in self._modules and name not in self._patches:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    if type(spec.loader) is sys.modules["_frozen_importlib_external"].SourceFileLoader:
+                        spec.loader = Loader(spec.loader, self)  # type: ignore[assignment]
+                    return spec
+        return None
+
+    def execute(self, loader: "Any", module: "ModuleType") -> None:
+        """Execute a module, and wrap what is observed in it."""
+        name = module.__name__
+        if name in self._modules:
+            self._reporter.begin("importing " + name)
+        try:
+            loader.exec_module(module)
+        finally:
+            if name in self._modules:
+                self._reporter.end()
+        if name in self._patches:
+            try:  # noqa: SIM105 - contextlib may not be imported
+                self._patches[name](module)
+            except Exception:  # noqa: BLE001, S110 - TensorFlow's internals have changed
+                pass
+
+    def _wrap(self, owner: "Any", name: str, activity: str, on_end: "Callable[[], None] | None" = None) -> None:
+        """Report an activity while a function runs."""
+        original, reporter = getattr(owner, name), self._reporter
+
+        def wrapper(*args: "Any", **kwargs: "Any") -> "Any":
+            reporter.begin(activity)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                reporter.end()
+                if on_end is not None:
+                    on_end()
+
+        setattr(owner, name, _imitate(wrapper, original))
+
+    def _patch_collective(self, module: "Any") -> None:
+        self._wrap(module.CollectiveAllReduceExtended, "_initialize_multi_worker", WAITING, self._enable_steps)
+
+    def _enable_steps(self) -> None:
+        self._steps.enabled = True
+
+    def _patch_parameter_server(self, module: "Any") -> None:
+        self._wrap(module.ParameterServerStrategyV2, "_connect_to_cluster", WAITING)
+
+    def _patch_server(self, module: "Any") -> None:
+        self._wrap(module.Server, "join", _SERVING)
+
+    def _patch_download(self, module: "Any") -> None:
+        self._wrap(module, "get_file", _DATA)
+
+    def _patch_iterators(self, module: "Any") -> None:
+        """Collect the iterators of distributed data sets."""
+        import weakref
+
+        original, steps = module.OwnedMultiDeviceIterator.__init__, self._steps
+
+        def wrapper(self: "Any", *args: "Any", **kwargs: "Any") -> None:
+            original(self, *args, **kwargs)
+            if "components" not in kwargs and steps.enabled:
+                steps.iterators += [weakref.ref(iterator) for iterator in self._device_iterators]
+
+        module.OwnedMultiDeviceIterator.__init__ = _imitate(wrapper, original)
+
+    def _patch_trace(self, module: "Any") -> None:
+        """Observe calls of tf.functions, and their tracing, by TensorFlow's own trace events.
+
+        These calls return before the function is called, so that no frame is added to any traceback.
+        """
+        kind, reporter, steps = module.Trace, self._reporter, self._steps
+        create, enter, leave = kind.__init__, kind.__enter__, kind.__exit__
+        outer: "list[Any]" = []  # the outermost call, while it is the first one of its function
+
+        def init(self: "Any", name: str, **kwargs: "Any") -> None:
+            create(self, name, **kwargs)
+            self.fleet_name = name
+
+        def begin(self: "Any") -> "Any":
+            name = self.fleet_name
+            if name == _BUILDING:
+                if not outer:
+                    outer.append(self)
+                    reporter.begin(_TRACING)
+            elif name not in _NOT_FUNCTIONS:
+                steps.enter()
+            return enter(self)
+
+        def end(self: "Any", *args: "Any") -> None:
+            leave(self, *args)
+            if outer and outer[-1] is self:
+                outer.pop()
+                reporter.end()
+            elif self.fleet_name not in _NOT_FUNCTIONS:
+                steps.exit(self.fleet_name)
+
+        kind.__init__ = _imitate(init, create)
+        kind.__enter__ = _imitate(begin, enter)
+        kind.__exit__ = _imitate(end, leave)
+
+
+def _imitate(wrapper: "Any", original: "Any") -> "Any":
+    import functools
+
+    return functools.wraps(original)(wrapper)
+
+
+class Loader:
+    """Load a module, and observe it.
+
+    Args:
+        loader: The module's own loader.
+        observer: Of the module.
+    """
+
+    def __init__(self, loader: "Any", observer: Observer) -> None:
+        self.loader = loader
+        self.observer = observer
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: "Any") -> "Any":
+        """Return what the module's own loader creates."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: "Any") -> None:
+        """Execute the module with its own loader."""
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.observer.execute(self.loader, module)
