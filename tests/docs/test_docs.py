@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs import walkthrough
 from tests.docs.reference import FILE, reference
 from tests.program import Program
 
@@ -59,7 +63,7 @@ def test_no_package_has_more_than_15_modules() -> None:
             assert len(modules) <= 15, f"{directory.relative_to(ROOT)}: {len(modules)} modules"
 
 
-# Stands in for train/examples/keras_fit.py, with which the demo and the README's commands for Compute Engine train.
+# Stands in for train/examples/keras_fit.py, with which the walkthrough trains.
 TASK = """
 import argparse, os, time
 parser = argparse.ArgumentParser()
@@ -73,20 +77,54 @@ with open(os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "checkpoint"), "w") a
 """
 
 
-def test_the_readme_works_from_an_empty_directory(program: Program) -> None:
-    """Run the commands of the README in order; a comment after a command gives an exit code other than 0.
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Return an empty directory whose path is about as long as in the walkthrough: messages are wrapped at words."""
+    with tempfile.TemporaryDirectory(prefix="ada-") as directory:
+        yield Path(directory)
 
-    tests/e2e/test_gce.py runs the commands that use Compute Engine.
+
+@pytest.mark.e2e
+def test_the_walkthrough_and_the_readme_work_from_an_empty_directory(home: Path) -> None:
+    """Type the commands of the walkthrough in a terminal, and kill the client; then run what else the README shows.
+
+    The commands of the README run in order on the same fleet, with a stand-in script after the walkthrough's model
+    was pulled. A comment after a command gives an exit code other than 0. tests/e2e/test_gce.py runs the commands
+    that use Compute Engine.
     """
-    lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[0])
-    assert len(lines) >= 8
-    program.script("task.py", TASK)
-    for line in lines:
-        text, _, comment = line.partition("#")
-        code = re.search(r"exit code (\d+)", comment)
-        program.run(*shlex.split(text)[1:], code=int(code[1]) if code else 0, timeout=180)
-    assert [path.read_text() for path in program.directory.glob("results/*/checkpoints/checkpoint")] == ["5"]
-    assert not program.processes()
+    files, steps = walkthrough.read_page()
+    readme = commands((ROOT / "README.md").read_text().partition(CLOUD)[0])
+    *walk, down = steps
+    typed = [step.command for step in walk if step.command.startswith("fleet")]
+    rest = list(readme)
+    for command in typed:
+        with contextlib.suppress(ValueError):
+            rest.remove(command)
+    assert len(readme) - len(rest) == 3  # up, train, pull; the text of the README has the others
+    assert rest[-1] == down.command
+    (home / "fleet").symlink_to(ROOT)
+    program = Program(home / ".local" / "state" / "fleet", home / "digits", {"HOME": str(home)})
+    shell = walkthrough.Shell(home, program.environment())
+    try:
+        seen = [shell.play(walk[0])]
+        for name, text in files.items():
+            program.script(name, text)
+        seen += [shell.play(step) for step in walk[1:]]
+        program.script("task.py", TASK)
+        for line in rest[:-1]:
+            text, _, comment = line.partition("#")
+            code = re.search(r"exit code (\d+)", comment)
+            program.run(*shlex.split(text)[1:], code=int(code[1]) if code else 0)
+        seen.append(shell.play(down))
+    finally:
+        shell.close()
+        program.close()
+    [reattached] = [step for step in seen if step.command == "fleet logs -f"]
+    for log in walkthrough.log_lines(reattached).values():
+        assert [line for line in log if line.startswith("Epoch")] == [f"Epoch {epoch}/5" for epoch in range(1, 6)]
+    for step, actual in zip(steps, seen, strict=True):
+        problem = walkthrough.difference(step, actual)
+        assert not problem, "\n".join([f"{walkthrough.PAGE.name}: {problem}", f"$ {step.command}", *actual.lines])
 
 
 def test_commands_outside_the_readme_exist(program: Program, subtests: pytest.Subtests) -> None:

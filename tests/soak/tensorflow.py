@@ -271,6 +271,17 @@ def _readme_on_gce(program: Program) -> None:
         assert last < first
 
 
+def _demo(program: Program) -> None:
+    ran = program.run("demo", timeout=300)
+    for task in ("worker-0", "worker-1"):
+        values = tutorials.losses(ran, task)
+        assert len(values) == 3
+        assert values[-1] < 0.5 * values[0]
+    assert "legacy Keras" in ran.err
+    assert "0 left" in ran.err
+    assert not program.processes()
+
+
 def _with_program(job: Callable[[Program], object], directory: Path) -> None:
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
@@ -295,6 +306,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
             if name != "tfds_tutorial"
         ),
         ("an evaluator for chief and worker", partial(_with_program, _evaluator)),
+        ("the demo", partial(_with_program, _demo)),
         ("a killed worker", partial(_with_program, _killed_worker)),
         ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),
         ("a data set of one file", partial(_with_program, _data_set_of_one_file)),

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 parser = argparse.ArgumentParser(description="Learn handwritten digits with Keras fit.")
 parser.add_argument("--epochs", type=int, default=5)
-parser.add_argument("--batch-size", type=int, default=16, help="examples a worker takes in one step")
+parser.add_argument("--batch-size", type=int, default=32, help="examples a worker takes in one step")
 args = parser.parse_args()
 
 # The strategy comes before any other use of TensorFlow: it connects the workers with each other.
@@ -64,3 +64,6 @@ backup = tf.keras.callbacks.BackupAndRestore(checkpoint_dir, delete_checkpoint=F
 
 # One line an epoch (verbose=2). The figures of a progress bar within an epoch are sums over the workers.
 model.fit(training, validation_data=validation, epochs=args.epochs, callbacks=[backup], verbose=2)
+
+# Saving takes part on all workers, each in its own directory; `fleet pull` copies the model of the first one.
+model.save(Path(os.environ.get("FLEET_MODEL_DIR", ".")) / "digits.keras")

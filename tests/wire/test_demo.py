@@ -1,0 +1,46 @@
+"""`fleet demo` with a stand-in for its example; `./scripts/soak tensorflow` runs the example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.cli.runtime import make_services
+from fleet.commands import demo
+from fleet.events import Event, Note
+from tests.program import Program
+
+pytestmark = pytest.mark.wire
+
+EXAMPLE = """
+import os, sys
+with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "arguments"), "w") as file:
+    file.write(" ".join(sys.argv[1:]))
+"""
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = program.script("examples/keras_fit.py", EXAMPLE).parent
+    monkeypatch.setattr(demo, "examples", lambda: examples)
+    monkeypatch.setenv("FLEET_STATE_DIR", str(program.state))
+    monkeypatch.chdir(program.directory)
+    sink = _Recorder()
+    trained = demo.run(demo.DemoRequest(), make_services(yes=True), sink)
+    commands = [event.text for event in sink.events if isinstance(event, Note) and event.text.startswith("$ fleet")]
+    assert [command.split()[2] for command in commands] == ["up", "train", "pull", "down"]
+    model = Path("results") / trained.job / "model" / "arguments"
+    assert model.read_text() == "--epochs 3"
+    assert not program.processes()
+    assert not list((program.state / "local").glob("*"))
