@@ -579,6 +579,16 @@ class TensorboardStarted:
 
 
 @dataclass(frozen=True)
+class ReportWritten:
+    """`fleet report` wrote a page."""
+
+    job: str
+    page: str  # absolute path of the file
+    size: int  # bytes
+    fleet: str | None = None  # None: unknown
+
+
+@dataclass(frozen=True)
 class SshConfigChanged:
     """`fleet ssh-config` added the Include line to the user's OpenSSH configuration, or removed it."""
 
@@ -667,6 +677,7 @@ Event = (
     | PullProgress
     | ResultsPulled
     | TensorboardStarted
+    | ReportWritten
     | SshConfigChanged
     | CommandOutput
     | CommandResult

@@ -20,7 +20,7 @@ from fleet.cli.failures import (
 )
 from fleet.cli.fleets import doctor, down, extend, gc, inventory, push, ssh, ssh_config, status, up
 from fleet.cli.fleets import exec as execute
-from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, rerun, stop, tensorboard, train
+from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, report, rerun, stop, tensorboard, train
 from fleet.cli.options import Output
 from fleet.cli.program import WithProgram, WithResume, WithTrial
 from fleet.cli.provider_options import WithProviders, WithScopes
@@ -67,6 +67,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] |
         (jobs.jobs, WithJobs),
         (pull.pull, WithJobs),
         (tensorboard.tensorboard, WithJobs),
+        (report.report, WithJobs),
         (compare.compare, WithJobs),
     ),
 }

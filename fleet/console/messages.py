@@ -302,6 +302,10 @@ def _tensorboard_started(event: events.TensorboardStarted) -> str:
     return f"TensorBoard of job {event.job}: {event.url} ({opened}Ctrl-C ends it)"
 
 
+def _report_written(event: events.ReportWritten) -> str:
+    return f"report of job {event.job}: {event.page} ({format_size(event.size)})"
+
+
 def _ssh_config_changed(event: events.SshConfigChanged) -> str:
     if not event.installed:
         return f"{event.file}: the line was removed" if event.changed else f"{event.file} does not have the line"
@@ -358,6 +362,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,
     events.TensorboardStarted: _tensorboard_started,
+    events.ReportWritten: _report_written,
     events.SshConfigChanged: _ssh_config_changed,
     events.CommandResult: _command_result,
     events.FilesPushed: _files_pushed,

@@ -113,6 +113,20 @@ def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
             yield sample
 
 
+def read_telemetry(results: Path) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    """Yield task, attempt, and samples of each telemetry file in a directory of results."""
+    for path in _regular_files(results):
+        kind, task, name = [*path.split("/", 2), "", ""][:3]
+        match = _TELEMETRY.fullmatch(name)
+        if kind == "logs" and match and name.endswith(".jsonl"):
+            yield task, int(match[1]), _read_samples(results / path)
+
+
+def _read_samples(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        return list(samples_in(file.read(_MOST_BYTES)))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
@@ -142,12 +156,8 @@ class Runs:
             target = self._directory / run_of(path, chief, starts) / path.rpartition("/")[2]
             _append_new(self._results / path, target)
         attempts: dict[int, dict[str, list[dict[str, Any]]]] = {}
-        for path in files:
-            if path.startswith("logs/") and path.endswith(".telemetry.jsonl"):
-                _, task, name = path.split("/", 2)
-                attempt = int(name[len("attempt-") :].partition(".")[0])
-                with (self._results / path).open("rb") as file:
-                    attempts.setdefault(attempt, {})[task] = list(samples_in(file.read(_MOST_BYTES)))
+        for task, attempt, measured in read_telemetry(self._results):
+            attempts.setdefault(attempt, {})[task] = measured
         for attempt, samples in attempts.items():
             for task in samples:
                 self._write_telemetry(task, attempt, samples, starts[task][attempt])

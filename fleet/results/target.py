@@ -3,6 +3,7 @@
         DIR/model/ …                    see fleet.results.layout
         DIR/.fleet-results/manifest     a line of JSON for each file, written before the file appears under its name
         DIR/.fleet-results/SHA256.part  an incomplete file
+        DIR/.fleet-results/job.json     the description of the job, for reports
 
 The parent directory has an empty .fleet-results if it was created together with the directory.
 
@@ -25,11 +26,12 @@ from typing import Any, NamedTuple
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
 from fleet.steps import Step
-from train.agent.files.disk import readable_size
+from train.agent.files.disk import readable_size, write_atomic
 
 MARK = ".fleet-results"
 """Directory that marks a directory with pulled results; `fleet train` does not upload marked directories."""
 
+_DESCRIPTION = "job.json"
 _PIECE = 1 << 20
 _RESERVE = 64 << 20  # free bytes to keep
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -276,6 +278,17 @@ class Target:
         with contextlib.suppress(OSError), self._parent(item.path + "/x", make=True):
             pass
 
+    def describe(self, description: bytes) -> None:
+        """Store the description of the job.
+
+        Raises:
+            NotReadyError: it cannot be written.
+        """
+        try:
+            write_atomic(str(self.path / MARK / _DESCRIPTION), description, 0o644)
+        except OSError as error:
+            raise NotReadyError(f"{str(self.path)!r} cannot be written", cause=error.strerror or "") from error
+
     def finish(self) -> None:
         """Remove temporary files, and flush the others to the disk before other programs use them."""
         for path in (self.path / MARK).iterdir():
@@ -373,6 +386,27 @@ def check_new(path: Path, option: str) -> None:
 def is_present(directory: str) -> bool:
     """Return whether the results that were pulled to `directory` still exist."""
     return (Path(directory) / MARK / "manifest").is_file()
+
+
+def job_of(directory: Path) -> str | None:
+    """Return the job whose results were pulled to a directory; None: it has no pulled results."""
+    try:
+        with (directory / MARK / "manifest").open(encoding="utf-8") as manifest:
+            job = json.loads(manifest.readline(1 << 12)).get("job")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return job if isinstance(job, str) else None
+
+
+def read_description(directory: Path, longest: int) -> bytes | None:
+    """Return the description of the job whose results a directory has; None: it has none of a valid size."""
+    try:
+        descriptor = os.open(directory / MARK / _DESCRIPTION, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(longest + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    return data if 0 < len(data) <= longest else None
 
 
 def _digest(descriptor: int) -> str:

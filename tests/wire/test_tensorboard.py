@@ -60,8 +60,19 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     assert shown.returncode == 0
     assert not list(tmp_path.glob("fleet-tensorboard-*"))
 
+    (two.directory / "other.html").write_text("mine")
+    assert "is not a report" in two.run("report", "--to", "other.html", code=2).err
+    two.run("report", "--to", "live.html")
+    page = (two.directory / "live.html").read_text()
+    assert ">running</span>" in page
+    assert "stored no telemetry" not in page
     two.run("stop", "--grace", "0")
     two.run("pull", "--to", "pulled")
+    two.run("report", "--dir", "pulled", "--to", "live.html")  # replaces a page
+    page = (two.directory / "live.html").read_text()
+    assert ">cancelled</span>" in page
+    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 1", "stopping"):
+        assert part in page
     local = two.start("tensorboard", "--dir", "pulled", "--no-open", "-o", "json")
     assert local.stdout is not None
     started = next(event for event in map(json.loads, local.stdout) if event["event"] == "tensorboard_started")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import FleetError, NotReadyError, UsageError
-from fleet.events import Event, Level, Note, Sink, TensorboardStarted
+from fleet.events import Level, Note, Sink, TensorboardStarted
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
-from fleet.jobs.pulls.pull import DIRECTORY, Pull
+from fleet.jobs.pulls.partial import copy_named, find_pulled
 from fleet.jobs.results import StoredJobs, survey_agents, survey_job
 from fleet.jobs.tensorboard import ADDRESS, choose_port, need_tensorboard, serve
 from fleet.remote.client import AgentClient
 from fleet.results.runs import NAMES, Runs
-from fleet.results.target import MARK, Target
+from fleet.results.target import job_of
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
@@ -68,42 +67,13 @@ def run(request: TensorBoardRequest, services: Services, sink: Sink) -> None:
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal ends TensorBoard too
             signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
         try:
-            results = _local_results(request, services)
+            results = find_pulled(request.directory, request.job, request.fleet, services)
             if results is not None:
                 page.show_pulled(results)
             else:
                 page.show_live(services)
         except KeyboardInterrupt:
             return
-
-
-def _local_results(request: TensorBoardRequest, services: Services) -> Path | None:
-    """Return the directory of pulled results to show; None: the fleet has the job.
-
-    Raises:
-        UsageError: the given directory holds no pulled results.
-    """
-    if request.directory:
-        path = Path(request.directory).expanduser().absolute()
-        if job_of(path) is None:
-            raise UsageError(
-                f"{request.directory!r} does not hold results that fleet pull copied", next_steps=[Step("jobs")]
-            )
-        return path
-    if services.store.fleet(request.fleet).exists():
-        return None
-    pulled = Path(DIRECTORY).absolute() / request.job
-    return pulled if request.job and job_of(pulled) else None
-
-
-def job_of(directory: Path) -> str | None:
-    """Return the job whose results were pulled to a directory; None: it has no pulled results."""
-    try:
-        with (directory / MARK / "manifest").open(encoding="utf-8") as manifest:
-            job = json.loads(manifest.readline(1 << 12)).get("job")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return job if isinstance(job, str) else None
 
 
 class _Page:
@@ -226,22 +196,8 @@ class _Copy:
         fingerprint = " ".join(task.stored.fingerprint for task in self.job.tasks)
         if fingerprint == self.fingerprint or not fingerprint.strip():
             return
-        by_name = {client.host.name: client for client in clients}
-        tasks = [task for task in self.job.tasks if task.host.name in by_name]
-        with Target(self.directory, self.job.job) as target:
-            pull = Pull(self.job, tasks, by_name, target, _Quiet(), names=NAMES)
-            pull.copy()
-        self.fingerprint = "" if pull.failed else fingerprint
-
-
-class _Quiet:
-    """Drops the events of a copy that is repeated every few seconds."""
-
-    def emit(self, event: Event) -> None:
-        """Drop an event."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        is_complete = copy_named(self.job, clients, self.directory, NAMES)
+        self.fingerprint = fingerprint if is_complete else ""
 
 
 def _has_ended(process: subprocess.Popen[bytes], timeout_s: float = _SYNC_S) -> bool:

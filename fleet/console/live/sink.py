@@ -44,6 +44,7 @@ _PRINTED = (
     events.OrphansDeleted,
     events.JobsDeleted,
     events.ResultsPulled,
+    events.ReportWritten,
     events.SshConfigChanged,
     events.FilesPushed,
     events.TensorboardStarted,

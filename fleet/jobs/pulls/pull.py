@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import CancelledError, NotFoundError, NotReadyError
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
 from fleet.folding import fold
+from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.results import StoredJobs, StoredTask, Survey, survey_job
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
+from fleet.reports.record import encode_record
 from fleet.results.kinds import parse_kinds
 from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import PartialFile, Target, is_present
@@ -85,6 +88,9 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
             pull = Pull(job, tasks, {client.host.name: client for client in clients}, target, sink, areas)
             try:
                 summary = pull.run(directory, whole=not name and not stored.silent)
+                with contextlib.suppress(FleetError):  # the results are here
+                    described = collect_record(job, record, clients, directory.key, services.clock())
+                    target.describe(encode_record(described))
             except KeyboardInterrupt:
                 raise interrupted(request, job.job) from None
     sink.emit(summary)

@@ -893,7 +893,7 @@ def _readers(kind: Type[Any]) -> Dict[str, _Reader]:
 def _reader(kind: Any) -> _Reader:
     """Return a function that returns a JSON value as `kind`, or raises ValueError."""
     origin, parts = get_origin(kind), get_args(kind)
-    if origin is Union:  # Optional
+    if parts and parts[-1] is type(None):  # Optional
         read = _reader(parts[0])
         return lambda value: None if value is None else read(value)
     if origin is list:

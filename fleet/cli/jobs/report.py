@@ -1,0 +1,33 @@
+"""The command `fleet report`: its options, and the request that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, option
+from fleet.cli.runtime import make_services, resolve_fleet, run_command
+
+
+def report(
+    job: JobArgument = "",
+    to: Annotated[str, option("--to", "File of the page.", "FILE", default="JOB.html")] = "",
+    directory: Annotated[
+        str, option("--dir", "Describe the results that fleet pull copied to this directory.", "DIR")
+    ] = "",
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Write a page about a job: curves, timeline, cause, versions.
+
+    The page is one HTML file that works without a network. It shows metrics and step time of each worker, the use of
+    CPU, memory, and GPUs, attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs.
+
+    Examples:
+      fleet report
+      fleet report baseline --to baseline.html
+      fleet report --dir results/baseline
+    """
+    from fleet.commands.jobs import report as verb
+
+    request = verb.ReportRequest(fleet=resolve_fleet(fleet), job=job, to=to, directory=directory)
+    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink), live=False)

@@ -1,0 +1,1 @@
+"""Collect what a report about a job contains."""

@@ -1,0 +1,274 @@
+"""Collect the description of a job from its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fleet import __version__
+from fleet.errors import FleetError, NotReadyError
+from fleet.fleets.agents import call_each, open_some
+from fleet.fleets.agreement import description, latest_attempt
+from fleet.folding import fold
+from fleet.jobs.evidence import first_cause
+from fleet.jobs.results import StoredJobs, StoredTask, result_of
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import where
+from fleet.remote.quoting import one_line
+from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
+from fleet.state import FleetRecord
+from provision.model import Host
+from train.agent.gang.hang import describe
+from train.agent.protocol.cluster import by_rank, is_task, tf_config
+from train.agent.protocol.records import (
+    AttemptEnded,
+    Exit,
+    Follow,
+    HangInspection,
+    JobReport,
+    JobResult,
+    Member,
+    Notice,
+    Outcome,
+    Phase,
+    Record,
+    TaskState,
+)
+from train.agent.protocol.wording import endpoint
+
+MOST_RECORDS = 20_000
+"""Maximum number of records of a slot; an endless list must not exhaust the memory of this computer."""
+
+_MOST_FAULTS = 500
+_MOST_CHANGES = 20_000
+_LONGEST = 500  # characters of a sentence
+_SAME_NOTICE_S = 60.0
+
+
+@contextlib.contextmanager
+def slot_agents(job: StoredJobs, clients: Sequence[AgentClient], key: Path) -> Iterator[list[AgentClient]]:
+    """Yield an agent for each slot of a job, those of hosts with one slot among `clients`; close the others.
+
+    Args:
+        job: The job.
+        clients: Agents of hosts.
+        key: Private key of the fleet.
+    """
+    if not any(task.stored.directory for task in job.tasks):
+        yield list(clients)
+        return
+    with open_some([_slot_host(task) for task in job.tasks], key) as (agents, _):
+        yield agents
+
+
+def _slot_host(task: StoredTask) -> Host:
+    root = f"{task.host.root}/{task.stored.directory}"
+    return replace(task.host, name=task.stored.slot, root=root, shared=task.host.root)
+
+
+def collect_record(
+    job: StoredJobs, record: FleetRecord, clients: Sequence[AgentClient], key: Path, now: float
+) -> JobRecord:
+    """Return the description of a job; hosts that do not answer are named in it.
+
+    Args:
+        job: The job as its hosts report it.
+        record: The fleet.
+        clients: Agents of hosts.
+        key: Private key of the fleet.
+        now: Seconds since the epoch.
+    """
+    if not job.reports:
+        return JobRecord(job.job, record.spec.name, collected_at=now, fleet_version=__version__)
+    with slot_agents(job, clients, key) as agents:
+        slots = [agent for agent in agents if agent.host.name in {task.stored.slot for task in job.tasks}]
+        history = History()
+        silent = []
+        for outcome in call_each(slots, lambda agent: _read_records(agent, job.job)):
+            history.add(outcome.value or ())
+            silent += [outcome.host.name] if outcome.error is not None else []
+        result = None if job.is_running else result_of(job.reports)
+        cause = None
+        if result is not None:
+            with contextlib.suppress(FleetError):
+                cause = _cause(description(job.reports).members, result, slots)
+    return describe_job(job, record, history, result, cause, now, silent)
+
+
+def _read_records(agent: AgentClient, job: str) -> list[Record]:
+    """Return what happened to a task, without its output and its progress.
+
+    Raises:
+        NotReadyError: the host sends more than the limit.
+    """
+    request = Follow(job, agent.host.name, attempt=1, follow=False, logs=False, head_bytes=0)
+    kept: list[Record] = []
+    for record, _ in agent.follow(request):
+        if isinstance(record, (TaskState, AttemptEnded, HangInspection, Notice)):
+            kept.append(record)
+        if len(kept) > MOST_RECORDS:
+            raise NotReadyError(f"{where(agent.host)} sends more than {MOST_RECORDS:,} records of job {job}")
+    return kept
+
+
+def _cause(members: Sequence[Member], result: JobResult, agents: Sequence[AgentClient]) -> Cause | None:
+    verdict = first_cause(members, result, agents)
+    if verdict is None:
+        return None
+    return Cause(
+        verdict.task,
+        verdict.kind.value,
+        one_line(verdict.message, 2 * _LONGEST),
+        [line[: 2 * _LONGEST] for line in verdict.lines],
+        one_line(verdict.traceback, _LONGEST),
+        list(verdict.consequences),
+        one_line(verdict.hint, 2 * _LONGEST),
+    )
+
+
+@dataclass
+class History:
+    """The history of a job, from the records of its tasks; what all hosts report counts once."""
+
+    changes: list[Change] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    _attempts: set[int] = field(default_factory=set)
+    _notices: dict[tuple[int, str], float] = field(default_factory=dict)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add the records of a slot, in their order."""
+        is_stopping = False
+        for record in records:
+            if isinstance(record, TaskState):
+                is_stopping = record.phase is Phase.STOPPING or (is_stopping and record.phase is Phase.EXITED)
+                self._add_state(record, is_stopped=is_stopping)
+            elif isinstance(record, AttemptEnded):
+                self._add_end(record)
+            elif isinstance(record, HangInspection):
+                text = f"made no progress: {one_line(describe(record), _LONGEST)}"
+                self.faults.append(Fault(record.at, record.attempt, record.task, text))
+            elif isinstance(record, Notice):
+                self._add_notice(record)
+
+    def _add_state(self, state: TaskState, *, is_stopped: bool) -> None:
+        failed = state.phase is Phase.EXITED and not is_stopped and _is_failure(state)
+        text = describe_end(state) if state.phase is Phase.EXITED else ""
+        self.changes.append(Change(state.slot, state.task, state.attempt, state.phase.value, state.at, failed, text))
+        if failed:
+            self.faults.append(Fault(state.at, state.attempt, state.task, text))
+
+    def _add_end(self, ended: AttemptEnded) -> None:
+        if ended.attempt in self._attempts:
+            return
+        self._attempts.add(ended.attempt)
+        why = one_line(ended.reason, _LONGEST) or "a task failed"
+        lost = "its host was lost; " if ended.preempted else ""
+        text = f"the attempt ended: {lost}{why}; the next one follows"
+        self.faults.append(Fault(ended.at, ended.attempt, ended.first_failed_task, text))
+
+    def _add_notice(self, notice: Notice) -> None:
+        key = notice.attempt, notice.text
+        if abs(self._notices.get(key, -math.inf) - notice.at) > _SAME_NOTICE_S:
+            self._notices[key] = notice.at
+            text = one_line(notice.text, _LONGEST)
+            self.faults.append(Fault(notice.at, notice.attempt, "", text, is_failure=False))
+
+
+def _is_failure(state: TaskState) -> bool:
+    return bool(state.reason) or (state.exit is not None and state.exit != Exit(code=0))
+
+
+def describe_end(state: TaskState) -> str:
+    """Return how a task exited: ``exit code 1: it was killed``."""
+    how = "exited"
+    if state.exit is not None and state.exit.signal is not None:
+        how = f"ended by signal {state.exit.signal}"
+    elif state.exit is not None and state.exit.code is not None:
+        how = f"exit code {state.exit.code}"
+    return f"{how}: {one_line(state.reason, _LONGEST)}" if state.reason else how
+
+
+def describe_job(
+    job: StoredJobs,
+    record: FleetRecord,
+    history: History,
+    result: JobResult | None,
+    cause: Cause | None,
+    now: float,
+    silent: Sequence[str] = (),
+) -> JobRecord:
+    """Combine what is known about a job, without I/O; the arguments are those of `collect_record`."""
+    first = description(job.reports)
+    tasks = _tasks(job, first, history)
+    ended_in = result.attempt if result is not None else 0
+    missing = sorted({*silent, *(task.host for task in tasks if not task.state)})
+    return JobRecord(
+        job=job.job,
+        fleet=record.spec.name,
+        name=first.job_name,
+        script=one_line(first.name, _LONGEST),
+        arguments=list(first.arguments),
+        state=job.state,
+        reason=one_line(result.reason, _LONGEST) if result and result.outcome is not Outcome.SUCCEEDED else "",
+        started_at=job.started_at,
+        ended_at=result.at if result is not None and result.at else None,
+        collected_at=now,
+        attempt=ended_in or latest_attempt(job.reports, first.attempts),
+        attempts=first.attempts,
+        provider=record.spec.provider,
+        hosts=len(record.hosts),
+        price_usd_h=record.price_usd_h,
+        code_sha256=first.code_sha256,
+        fleet_version=__version__,
+        tasks=tasks,
+        changes=sorted(history.changes, key=lambda change: change.at)[-_MOST_CHANGES:],
+        faults=sorted(history.faults, key=lambda fault: fault.at)[-_MOST_FAULTS:],
+        cause=cause,
+        notes=[f"{fold(missing)} did not answer, or has no complete records: data are missing"] if missing else [],
+    )
+
+
+def _tasks(job: StoredJobs, first: JobReport, history: History) -> list[TaskRecord]:
+    stored = {task.stored.slot: task for task in job.tasks}
+    members = [member for member in first.members if member.task and is_task(member.task)]
+    return [
+        _task(member, members, stored.get(member.slot), _last_text(member.slot, history.changes))
+        for member in by_rank(members)
+    ]
+
+
+def _last_text(slot: str, changes: Sequence[Change]) -> str:
+    last = [change for change in changes if change.slot == slot][-1:]
+    return (last[0].text or last[0].phase) if last else ""
+
+
+def _task(member: Member, members: Sequence[Member], stored: StoredTask | None, state: str) -> TaskRecord:
+    report = stored.stored.report if stored is not None else None
+    progress = report.progress if report is not None else None
+    return TaskRecord(
+        task=member.task,
+        slot=member.slot,
+        host=stored.host.name if stored is not None else member.slot,
+        endpoint=endpoint(member.address, member.port),
+        tf_config=_config(members, member.task),
+        state=state,
+        versions=dict(report.versions) if report is not None else {},
+        metrics=_finite(progress.metrics) if progress is not None else {},
+        epoch=progress.epoch if progress is not None and progress.epoch >= 0 else None,
+        step=progress.step if progress is not None and progress.step >= 0 else None,
+        steps_per_s=progress.steps_per_s if progress is not None and 0 <= progress.steps_per_s < math.inf else None,
+    )
+
+
+def _config(members: Sequence[Member], task: str) -> str:
+    try:
+        return tf_config(members, task)
+    except ValueError:  # what a host reports need not be a cluster
+        return ""
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

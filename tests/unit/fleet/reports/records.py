@@ -1,0 +1,88 @@
+"""A job whose texts all try to break out of the page."""
+
+from __future__ import annotations
+
+from fleet.reports.measures import Measure, measures_of
+from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
+
+HOSTILE = "</script></style><img src=x onerror=alert(1)>\x1b[31m\u202e{{ 7*7 }}"
+START = 1_795_000_000.0
+
+
+def job(text: str = HOSTILE, tasks: int = 2) -> JobRecord:
+    """Return a job in whose descriptions all free texts are `text`."""
+    names = [f"worker-{index}" for index in range(tasks)]
+    return JobRecord(
+        job="20261122-231517-tszg",
+        fleet=text,
+        name="demo",
+        script=text,
+        arguments=["--lr", text],
+        state="failed",
+        reason=text,
+        started_at=START,
+        ended_at=START + 120,
+        collected_at=START + 130,
+        attempt=2,
+        attempts=3,
+        provider="gce",
+        hosts=2,
+        price_usd_h=1.5,
+        code_sha256="ab" * 32,
+        fleet_version="0.1.0",
+        tasks=[
+            TaskRecord(
+                name,
+                name,
+                text,
+                text,
+                '{"cluster": {}}',
+                text,
+                {"python": "3.12.1", text: text},
+                {text: 0.5},
+                3,
+                20,
+                8.3,
+            )
+            for name in names
+        ],
+        changes=[
+            change
+            for name in names
+            for change in (
+                Change(name, name, 1, "waiting", START),
+                Change(name, name, 1, "running", START + 2),
+                Change(name, name, 1, "exited", START + 60, failed=True, text=text),
+                Change(name, name, 2, "running", START + 64),
+                Change(name, name, 2, "stopping", START + 118),
+                Change(name, name, 2, "exited", START + 120, text=text),
+            )
+        ],
+        faults=[Fault(START + 60, 1, names[0], text), Fault(START + 62, 1, "", text, is_failure=False)],
+        cause=Cause(names[0], "unknown", text, ["x" * 1_000_000, text], text, [text], text),
+        environment=[text],
+        notes=[text],
+    )
+
+
+def measures(text: str = HOSTILE, tasks: int = 2, samples: int = 2000) -> list[Measure]:
+    """Return the measures of a job with two attempts, one metric of which has the name `text`."""
+    return measures_of(
+        {
+            f"worker-{index}": {
+                attempt: [
+                    {
+                        "at": START + 60 * (attempt - 1) + 55 * at / samples,
+                        "cpu_percent": 50.0 + at % 7,
+                        "memory_bytes": 1 << 30,
+                        "steps_per_s": 8.0,
+                        "gpus": [{"number": 0, "percent": 90, "memory_mib": 9000}],
+                        "metrics": {"loss": 2.0 / (1 + at), text: float(index)},
+                    }
+                    for at in range(samples)
+                ]
+                for attempt in (1, 2)
+            }
+            for index in range(tasks)
+        }
+    )

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from fleet.reports.charts import Frame, assign_colors, draw, format_number, nice_ticks
+from fleet.reports.measures import measures_of, thin_out
+from fleet.reports.page import render
+from fleet.reports.record import JobRecord, decode_record, encode_record
+from fleet.reports.timeline import frame_of, lay_out
+from tests.unit.fleet.reports.records import START, job, measures
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+
+def test_hostile_texts_become_neither_elements_nor_attributes_nor_control_characters() -> None:
+    page = render(job(), measures())
+    elements = Elements(page).elements
+    tags = {tag for tag, _ in elements}
+    assert tags.isdisjoint({"script", "img", "link", "iframe", "object", "a", "form"})
+    names = {name for _, attributes in elements for name in attributes}
+    assert not [name for name in names if name.startswith("on") or name in ("src", "href")]
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "{{ 7*7 }}" in page  # not evaluated
+    assert "&lt;/script&gt;" in page
+
+
+def test_the_size_of_a_page_is_bounded() -> None:
+    assert len(render(job(tasks=2), measures())) < 400_000  # one line of its cause has 1 MB
+    assert len(render(job(tasks=40), measures(tasks=40, samples=100))) < 4_000_000
+
+
+def test_a_page_needs_no_more_than_the_identifier_of_a_job() -> None:
+    page = render(JobRecord("j-1", ""), [])
+    assert "stored no telemetry" in page
+    assert "state unknown" in page
+    assert "TF_CONFIG" not in page
+
+
+def test_a_page_shows_cause_cost_versions_and_charts_with_units() -> None:
+    page = render(job("text"), measures("accuracy"))
+    for part in ("failed", "$0.05", "$1.50/h", "2 of at most 3", "3.12.1", "Step time", "(ms)", "GPU use", "Cause"):
+        assert part in page
+    drawn = [
+        attributes["aria-label"]
+        for tag, attributes in Elements(page).elements
+        if tag == "svg" and "role" in attributes
+    ]
+    assert len(drawn) == 7
+    assert page.count("<desc>") == 7
+
+
+def test_a_record_survives_its_json_and_others_are_refused() -> None:
+    assert decode_record(encode_record(job())) == job()
+    for data in (b"", b"[]", b"{}", b'{"format": 2, "job": "j"}', b'{"format": 1, "job": 5, "fleet": ""}', b"\xff"):
+        with pytest.raises(ValueError):
+            decode_record(data)
+
+
+def test_thinning_keeps_the_lowest_and_the_highest_value() -> None:
+    points = [(float(at), float(at % 10)) for at in range(5000)] + [(5000.0, 99.0), (5001.0, -99.0)]
+    kept = thin_out(points, 100)
+    assert len(kept) <= 100
+    assert {99.0, -99.0} <= {value for _, value in kept}
+    assert kept == sorted(kept)
+    assert thin_out(points[:50], 100) == points[:50]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.0, 1.0, [0, 0.25, 0.5, 0.75, 1.0]), (0.21, 0.9, [0.2, 0.4, 0.6, 0.8, 1.0]), (-3.0, 9.0, [-5, 0, 5, 10])],
+)
+def test_ticks_are_round_numbers_that_cover_the_values(low: float, high: float, ticks: list[float]) -> None:
+    assert nice_ticks(low, high, 4) == ticks
+
+
+def test_numbers_have_at_most_four_digits() -> None:
+    assert [format_number(value) for value in (0, 0.12345, 1234.6, 45678, 1.5e9)] == [
+        "0", "0.1235", "1235", "45,678", "1.5e+09",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -1e299, 1e-200])
+def test_constant_and_extreme_values_have_a_chart(value: float) -> None:
+    (measure,) = measures_of({"worker-0": {1: [{"at": START, "metrics": {"loss": value}}]}})
+    chart = draw(measure, Frame(START, START + 1), assign_colors(["worker-0"]))
+    assert len(chart.lines[0].dots) == 1
+    assert len(chart.y_ticks) >= 2
+
+
+def test_attempts_are_separate_lines_and_unknown_rates_are_left_out() -> None:
+    step_time = next(item for item in measures("m") if item.name == "Step time")
+    assert [len(curve.parts) for curve in step_time.curves] == [2, 2]
+    assert step_time.curves[0].last == 125.0
+    assert not measures_of({"worker-0": {1: [{"at": START, "steps_per_s": 0}]}})[0].curves
+
+
+def test_the_timeline_has_a_bar_for_each_phase_and_marks_faults() -> None:
+    record = job("text")
+    frame = frame_of(record, [])
+    assert (frame.begin, frame.end, frame.starts) == (START, START + 120, (START + 64,))
+    timeline = lay_out(record, frame)
+    assert [bar.kind for bar in timeline.rows[0].bars] == ["waiting", "failed", "running", "stopping"]
+    assert timeline.rows[0].bars[1].label == "attempt 1: running for 58.0 s, text"
+    assert [(mark.number, mark.left, mark.offset_s) for mark in timeline.marks] == [
+        (1, 50.0, 60.0),
+        (2, 51.667, 62.0),
+    ]
