@@ -157,7 +157,8 @@ class Runs:
             _append_new(self._results / path, target)
         attempts: dict[int, dict[str, list[dict[str, Any]]]] = {}
         for task, attempt, measured in read_telemetry(self._results):
-            attempts.setdefault(attempt, {})[task] = measured
+            if attempt in starts.get(task, {}):  # another command may just have added the file
+                attempts.setdefault(attempt, {})[task] = measured
         for attempt, samples in attempts.items():
             for task in samples:
                 self._write_telemetry(task, attempt, samples, starts[task][attempt])
