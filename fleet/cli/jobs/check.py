@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.options import Output, OutputOption, duration
+from fleet.cli.options import Output, OutputOption, duration, option
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
@@ -23,22 +23,32 @@ def check(
             default=str(SMOKE_TEST_S),
         ),
     ] = 0.0,
+    scaling: Annotated[
+        bool,
+        option("--scaling", "Measure steps of SCRIPT and the network; predict the speedup on more workers."),
+    ] = False,
+    bandwidth: Annotated[
+        float | None,
+        option("--bandwidth", "Network bandwidth to assume for --scaling, instead of measuring it.", "GBIT/S"),
+    ] = None,
     output: OutputOption = Output.AUTO,
     **program: Any,
 ) -> None:
     """Check that the hosts can run SCRIPT.
 
     Shows versions, GPUs, and disks of all hosts, whether they match, and which imports are missing. Runs SCRIPT only
-    with --local-first. Exit code 14 if a host is not ready.
+    with --local-first or --scaling. Exit code 14 if a host is not ready.
 
     Examples:
       fleet check
       fleet check task.py --local-first
+      fleet check task.py --scaling
     """
     from fleet.commands.jobs import check as verb
 
     def request() -> verb.CheckRequest:
-        return verb.CheckRequest(**read_program_fields(ctx, **program), local_first_s=local_first)
+        fields = read_program_fields(ctx, **program)
+        return verb.CheckRequest(**fields, local_first_s=local_first, scaling=scaling, bandwidth_gbit_s=bandwidth)
 
     fleet = resolve_fleet(program["fleet"])
     run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink), live=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,9 @@ from fleet.jobs.program import (
     missing_imports,
     preparation,
     script_findings,
+    shown,
 )
+from fleet.jobs.scaling.measurement import ScalingRun, describe_exit
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, where
@@ -45,11 +48,18 @@ class CheckRequest(ProgramRequest):
     """Request of the command; without a program, only the hosts are checked."""
 
     local_first_s: float = 0.0  # time to run the program on each host separately; 0: it is not run
+    scaling: bool = False  # run the program to predict its speedup on more workers
+    bandwidth_gbit_s: float | None = None  # assumed for this prediction; None: the network is measured
 
     @property
     def has_program(self) -> bool:
         """True if a program is given."""
         return bool(self.script or self.module or self.command)
+
+    @property
+    def runs_program(self) -> bool:
+        """True if the program is run."""
+        return self.local_first_s > 0 or self.scaling
 
 
 def run(request: CheckRequest, services: Services, sink: Sink) -> None:
@@ -61,11 +71,10 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         UnreachableError: a host does not answer.
         NotReadyError: a host cannot run the job, or the hosts do not match.
     """
-    if request.local_first_s > 0 and not request.has_program:
-        message = "--local-first runs a script, and none is given"
-        raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
+    _check_options(request)
     located = find(request) if request.has_program else None
     directory, record = services.store.need(request.fleet)
+    _check_network(request, len(record.hosts))
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
         program = collect(located, services, python_path) if located else None
@@ -79,12 +88,44 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         problems = check.inspect_hosts()
         if request.local_first_s > 0 and not problems:
             problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
+        if request.scaling and not problems and not check.fails:
+            problems = check.estimate_scaling(f"check-{job_id(services.clock())}")
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
             f"fleet {request.fleet!r} is not ready" + (f" for {located.entry.name}" if located else ""),
             hint="fix the problems, then check again",
             next_steps=[Again({})],
+        )
+
+
+def _check_options(request: CheckRequest) -> None:
+    """Reject options that do not fit.
+
+    Raises:
+        UsageError: they do not.
+    """
+    for option, is_given in (("--local-first", request.local_first_s > 0), ("--scaling", request.scaling)):
+        if is_given and not request.has_program:
+            message = f"{option} runs a script, and none is given"
+            raise UsageError(message, hint=f"give the script, for example: fleet check task.py {option}")
+    if request.bandwidth_gbit_s is not None and not request.scaling:
+        raise UsageError("--bandwidth is used only with --scaling", next_steps=[Again({"--scaling": True})])
+    if request.bandwidth_gbit_s is not None and not 0 < request.bandwidth_gbit_s < math.inf:
+        raise UsageError(f"--bandwidth {request.bandwidth_gbit_s:g} is not a bandwidth in Gbit/s above 0")
+
+
+def _check_network(request: CheckRequest, hosts: int) -> None:
+    """Reject a prediction without a network.
+
+    Raises:
+        UsageError: the fleet has a single host, and no bandwidth is assumed.
+    """
+    if request.scaling and hosts == 1 and request.bandwidth_gbit_s is None:
+        raise UsageError(
+            f"fleet {request.fleet!r} has one host, so there is no network to measure",
+            hint="assume a bandwidth in Gbit/s, or check a fleet of two hosts",
+            next_steps=[Again({"--bandwidth": "10"})],
         )
 
 
@@ -115,7 +156,7 @@ class _Check:
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
-        if self.program and self.request.local_first_s > 0:
+        if self.program and self.request.runs_program:
             self._pythons = install_for(self.program, self.clients, self.sink)
             self._pending = None
 
@@ -150,6 +191,11 @@ class _Check:
             HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
         )
         return problems
+
+    @property
+    def fails(self) -> bool:
+        """True if the linter expects the script to fail."""
+        return any(finding.severity is Severity.ERROR for finding in self._findings)
 
     def report_findings(self, *, tried: bool) -> list[str]:
         """Return the errors that the linter expects with all workers.
@@ -203,11 +249,7 @@ class _Check:
 
         program, name = self.program, client.host.name
         assert program is not None  # noqa: S101 - nothing is tried without one
-        prepared = client.prepare(
-            self._preparation(client, job, dry_run=False),
-            program.bundle,
-            lambda *counts: self.sink.emit(PushProgress(name, *counts)),
-        )
+        prepared = self._prepare(client, job)
         command = program.entry.command(prepared.python, self.request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self.request.env}
@@ -215,6 +257,32 @@ class _Check:
             SmokeTest(command, env, self.request.secrets, self.request.local_first_s),
             lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
         )
+
+    def _prepare(self, client: AgentClient, job: str) -> Prepared:
+        name = client.host.name
+        return client.prepare(
+            self._preparation(client, job, dry_run=False),
+            self.program.bundle if self.program else None,
+            lambda *counts: self.sink.emit(PushProgress(name, *counts)),
+        )
+
+    def estimate_scaling(self, job: str) -> list[str]:
+        """Predict the speedup of the script on more workers; return a sentence for each reason why not."""
+        program, request = self.program, self.request
+        assert program is not None  # noqa: S101 - nothing is measured without one
+        run = ScalingRun(
+            fleet=self.record.spec.name,
+            script=shown(program.entry),
+            clients=self.clients,
+            prepare=lambda client: self._prepare(client, job),
+            command=lambda prepared: program.entry.command(prepared.python, request.arguments),
+            env={**self._choice.env, **request.env},
+            secrets=request.secrets,
+            sink=self.sink,
+            bandwidth_gbit_s=request.bandwidth_gbit_s,
+            is_local=self.record.spec.provider == "local",
+        )
+        return run.estimate()
 
 
 def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
@@ -228,8 +296,7 @@ def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
         )
     if tried.exit == Exit(0):
         return SmokeTested(host, True, f"the script ended after {seconds}")
-    how = f"was killed by signal {tried.exit.signal}" if tried.exit.signal else f"exited with code {tried.exit.code}"
-    return SmokeTested(host, False, f"the script {how} after {seconds}", tuple(tried.lines))
+    return SmokeTested(host, False, f"the script {describe_exit(tried.exit)} after {seconds}", tuple(tried.lines))
 
 
 def _facts(outcome: Outcome[Prepared]) -> HostFacts:

@@ -8,6 +8,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
 from train.agent.host.spawn import Spawned, spawn
+from train.agent.host.startup import Hook
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal
@@ -98,6 +99,7 @@ def run(
     *,
     deadline_s: float,
     on_lines: Callable[[List[str]], Optional[bool]],
+    hook: Optional[Hook] = None,
 ) -> Exit:
     """Run `command` in `directory` to its end, in its own process group that ends with this call.
 
@@ -108,6 +110,7 @@ def run(
         steps: Reports the progress.
         deadline_s: Longest time without progress.
         on_lines: Called at least every 0.2 s with the new lines of output; returns True on progress.
+        hook: Runs first in the interpreters that `command` starts, and in itself.
 
     Raises:
         OverdueError: the deadline has passed.
@@ -115,7 +118,7 @@ def run(
         RefusedError: the client sends another request.
         OSError: it cannot be started.
     """
-    spawned = spawn(command, env, directory, umask=0o077, gated=False)
+    spawned = spawn(command, env, directory, umask=0o077, gated=False, hook=hook)
     running = _Running(spawned, steps)
     try:
         end = time.monotonic() + deadline_s
@@ -208,3 +211,5 @@ class _Running:
             os.waitpid(self._spawned.pid, 0)
             self._ended = True
         os.close(self._spawned.output)
+        if self._spawned.line >= 0:
+            os.close(self._spawned.line)

@@ -58,7 +58,7 @@ def install_hook(directory: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    for name in ("adaptations", "observer", "sitecustomize"):
+    for name in ("adaptations", "measurement", "observer", "sitecustomize"):
         path, source = os.path.join(directory, name + ".py"), read_source(name)
         if read_text(path) != source:
             make_directory(directory)

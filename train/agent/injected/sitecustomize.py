@@ -65,15 +65,16 @@ def _dump_stacks_on(number: int, line: int) -> None:
         sys.modules.pop("faulthandler", None)
 
 
-def _adapt(here: str) -> None:
-    if not os.environ.get("FLEET_ADAPT"):
+def _execute(here: str, variable: str, name: str) -> None:
+    """Execute the module `name` of the directory `here` if the variable is set."""
+    if not os.environ.get(variable):
         return
     try:
-        with open(here + "/adaptations.py") as file:
+        with open(here + "/" + name + ".py") as file:
             source = file.read()
-        exec(compile(source, "fleet adaptations", "exec"), {"__name__": "fleet_adaptations"})  # noqa: S102
+        exec(compile(source, "fleet " + name, "exec"), {"__name__": "fleet_" + name})  # noqa: S102
     except Exception as error:  # noqa: BLE001 - the script runs all the same
-        os.write(2, ("fleet: the script runs without adaptations: %r\n" % error).encode())
+        os.write(2, ("fleet: the script runs without %s: %r\n" % (name, error)).encode())
 
 
 def _hold(gate: int, line: int) -> None:
@@ -111,7 +112,8 @@ def _begin() -> None:
             return
         _dump_stacks_on(number, line)
         sys.meta_path.insert(0, _ObserverFinder(here, line))  # type: ignore[arg-type]
-        _adapt(here)
+        _execute(here, "FLEET_ADAPT", "adaptations")
+        _execute(here, "FLEET_MEASURE", "measurement")
         if pid:
             _hold(gate, line)
 

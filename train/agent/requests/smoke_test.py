@@ -2,23 +2,23 @@
 
 import time
 from collections import deque
-from typing import Deque, List, Optional
+from typing import Deque, Dict, List, Optional, Union
 
 from train.agent.files.disk import write_atomic
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Exit, Refusal, SmokeTest, SmokeTestResult
+from train.agent.protocol.records import Exit, MeasureSteps, Member, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.agent.supervisor.progress import ProgressParser
 
 LONGEST_S = 3600.0
 _TASK = "worker-0"
-_LINES = 20  # last lines of output in the result
-_LONGEST_LINE = 500  # characters
-_DEADLINE_S = 2 * LONGEST_S  # the trial's own time is over before
+LINES = 20  # last lines of output in the result
+LONGEST_LINE = 500  # characters
+DEADLINE_S = 2 * LONGEST_S  # the trial's own time is over before
 
 
 class SteppedError(Exception):
@@ -33,29 +33,47 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
         ClientGoneError: the client disconnected, and the task was ended.
         OSError: it cannot be started.
     """
-    prepared = reservation.request
-    if prepared.dry_run or reservation.port is None or not request.command:
-        raise RefusedError(Refusal.REQUEST, f"{prepared.slot} of job {prepared.job} is not prepared on this host")
-    user = {**request.env, **request.secret_env}
     paths = reservation.paths
-    env = task_environment(
-        reservation.session,
-        user,
-        identity=TaskIdentity(prepared.fleet, prepared.job, _TASK, 1, [reservation.member()._replace(task=_TASK)]),
-        paths=paths,
-        host_environment=reservation.host_environment(user),
-    )
-    write_atomic(paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
-    reservation.port.yield_to_task()
+    env = yield_environment(reservation, request, [reservation.member()._replace(task=_TASK)])
     watch = _OutputWatch(Steps(channel), min(request.seconds, LONGEST_S))
     ended: Optional[Exit] = None
     try:
-        ended = run(request.command, env, paths.source, watch.steps, deadline_s=_DEADLINE_S, on_lines=watch.on_lines)
+        ended = run(request.command, env, paths.source, watch.steps, deadline_s=DEADLINE_S, on_lines=watch.on_lines)
     except (SteppedError, OverdueError):
         pass
     finally:
         end_leftovers(paths)
     return watch.result(ended)
+
+
+def yield_environment(
+    reservation: Reservation, request: Union[SmokeTest, MeasureSteps], members: List[Member]
+) -> Dict[str, str]:
+    """Return the environment of a task that runs without a supervisor, and give the port to the task.
+
+    Args:
+        reservation: What was prepared.
+        request: The program.
+        members: All tasks of the cluster.
+
+    Raises:
+        RefusedError: nothing was prepared that could be run, or the cluster does not have the task.
+    """
+    prepared = reservation.request
+    task = next((member.task for member in members if member.slot == prepared.slot), "")
+    if prepared.dry_run or reservation.port is None or not (request.command and task):
+        raise RefusedError(Refusal.REQUEST, f"{prepared.slot} of job {prepared.job} is not prepared on this host")
+    user = {**request.env, **request.secret_env}
+    env = task_environment(
+        reservation.session,
+        user,
+        identity=TaskIdentity(prepared.fleet, prepared.job, task, 1, members),
+        paths=reservation.paths,
+        host_environment=reservation.host_environment(user),
+    )
+    write_atomic(reservation.paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
+    reservation.port.yield_to_task()
+    return env
 
 
 class _OutputWatch:
@@ -66,7 +84,7 @@ class _OutputWatch:
         self._seconds = seconds
         self._began = time.monotonic()
         self._parser = ProgressParser(_TASK, _TASK, 1)
-        self._lines: Deque[str] = deque(maxlen=_LINES)
+        self._lines: Deque[str] = deque(maxlen=LINES)
         self._stepped = False
         steps.report_step("running the script by itself")
 
@@ -79,7 +97,7 @@ class _OutputWatch:
         """
         for line in lines:
             if line.strip():
-                self._lines.append(line.rstrip()[:_LONGEST_LINE])
+                self._lines.append(line.rstrip()[:LONGEST_LINE])
             self._parser.feed(line.encode("utf-8", "replace") + b"\n", time.time())
         seen = self._parser.latest
         if seen is not None and (seen.step > 0 or seen.metrics):
