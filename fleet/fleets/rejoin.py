@@ -10,9 +10,10 @@ from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
 from fleet.remote.client import AgentClient
+from fleet.remote.clocks import correction_s
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
-from train.agent.protocol.records import GetJoinInfo, JobReport
+from train.agent.protocol.records import Commit, GetJoinInfo, JobReport
 
 
 def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
@@ -60,7 +61,8 @@ def _join(
     job = reports[source].job
     try:
         join_info, python = clients[source].get_join_info(GetJoinInfo(job, source)), ""
-        commit = join_info.commit
+        commit = _correct_clock(join_info.commit, clients[source], clients[name])
+        join_info = join_info._replace(commit=commit)
         if commit.requirements:
             (installed,) = install(
                 [clients[name]], commit.requirements, sink, constraints=commit.constraints, on_top=True
@@ -79,3 +81,10 @@ def _join(
         return False
     sink.emit(Note(f"{name} joined job {job} and takes part from the next attempt"))
     return True
+
+
+def _correct_clock(commit: Commit, source: AgentClient, target: AgentClient) -> Commit:
+    """Return the commit of `source` with the correction of the clock of `target`."""
+    reference = source.read_clock()
+    reference = reference._replace(ahead_s=reference.ahead_s + commit.clock_correction_s)
+    return commit._replace(clock_correction_s=correction_s(target.read_clock(), reference))

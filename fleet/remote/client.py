@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError
+from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle
@@ -19,6 +21,7 @@ from train.agent.protocol.records import (
     Bootstrapped,
     BootstrapStep,
     Chunk,
+    ClockTime,
     Commit,
     Committed,
     End,
@@ -37,6 +40,7 @@ from train.agent.protocol.records import (
     PipWheel,
     Prepare,
     Prepared,
+    ReadClock,
     Record,
     Refusal,
     Refused,
@@ -55,6 +59,7 @@ from train.errors import TrainError
 R = TypeVar("R")
 
 ANSWER_S = 20.0
+_CLOCK_READINGS = 4  # of which the shortest round trip counts
 """Longest time without an answer of an agent that has no other work, in seconds."""
 
 PREPARE_S = 120.0
@@ -252,6 +257,15 @@ class AgentClient:
     def commit(self, request: Commit) -> Committed:
         """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
         return self._request(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
+
+    def read_clock(self) -> Reading:
+        """Compare the clock of a host to that of this computer."""
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            sent = time.time()
+            answer = self._request(ReadClock(), ClockTime, ANSWER_S, "reading its clock")
+            readings.append(read_round_trip(sent, answer.at, time.time()))
+        return most_exact(readings)
 
     def get_join_info(self, request: GetJoinInfo) -> JoinInfo:
         """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""

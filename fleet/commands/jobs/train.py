@@ -16,6 +16,7 @@ from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everyw
 from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
+from fleet.jobs.clocks import correct_clocks
 from fleet.jobs.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
 from fleet.jobs.program import (
@@ -312,7 +313,8 @@ def _commit(
     Raises:
         FleetError: a host did not accept the commit; nothing runs.
     """
-    by_host = dict(zip((client.host.name for client in clients), commits, strict=True))
+    corrected = correct_clocks(clients, commits)
+    by_host = dict(zip((client.host.name for client in clients), corrected, strict=True))
     if pull_to:
         directory.note_results(commits[0].job, pull_to=pull_to)
     try:

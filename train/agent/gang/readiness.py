@@ -304,5 +304,5 @@ def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator
         if apart_s > CLOCKS_APART_S:
             yield (
                 f"the clock of {_label(fast)} is {apart_s:.0f} s ahead of that of {_label(slow)}; "
-                "synchronize the clocks with NTP: times in logs are not comparable"
+                "synchronize the clocks with NTP: times that the script prints or stores are not comparable"
             )

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from train.agent.files.disk import list_names, read_text, size_of
@@ -76,6 +77,11 @@ def report_jobs(channel: Channel, host: HostPaths, request: records.Inspect) -> 
         if report is not None:
             channel.send(report)
     return records.End()
+
+
+def read_clock(channel: Channel, host: HostPaths, request: records.ReadClock) -> records.ClockTime:  # noqa: ARG001
+    """Answer ReadClock with the time of this host."""
+    return records.ClockTime(time.time())
 
 
 def report_task(paths: TaskPaths) -> Optional[JobReport]:

@@ -12,6 +12,7 @@ One exec of the agent on a host is one conversation:
                                                           nothing if it is empty)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
+    client  → ReadClock          agent → ClockTime
     client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
                                          JobResult | Beat …, then End
     client  → GetJoinInfo        agent → JoinInfo        (what another host needs to replace a lost one)
@@ -333,6 +334,7 @@ class Commit(NamedTuple):
     arguments: List[str] = []  # noqa: RUF012 - never changed; of the program, for people; also part of `command`
     code_sha256: str = ""  # of all uploaded files; empty: unknown
     resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
+    clock_correction_s: float = 0.0  # is added to the host's clock in all times of the job
 
 
 class Follow(NamedTuple):
@@ -349,6 +351,16 @@ class Follow(NamedTuple):
     head_bytes: int = -1  # 0 or more: send only the first bytes of the log and the last `tail_bytes`; no Progress
     tail_bytes: int = 0
     since: float = 0.0  # only output since this time, by the host's clock, from the beginning of its line; 0: all
+
+
+class ReadClock(NamedTuple):
+    """Request the time of the host."""
+
+
+class ClockTime(NamedTuple):
+    """The answer to ReadClock."""
+
+    at: float  # seconds since the epoch
 
 
 class GetJoinInfo(NamedTuple):
@@ -851,7 +863,7 @@ _RECORDS = (
     Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
-    PushFiles, FilesStored,
+    PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult, NetworkMeasured, StepsMeasured,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,

@@ -88,8 +88,8 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     paths = reservation.paths
     values = to_dict(request._replace(secret="", secret_env={}))
     del values["secret"], values["secret_env"]
-    values.update(fleet=reservation.request.fleet, started_at=time.time(), python=reservation.interpreter.path)
-    values.update(versions=reservation.interpreter.versions)
+    values.update(fleet=reservation.request.fleet, started_at=time.time() + request.clock_correction_s)
+    values.update(python=reservation.interpreter.path, versions=reservation.interpreter.versions)
     remove_file(paths.control)  # of a supervisor that died with its host
     if request.join:
         remove_file(paths.result)

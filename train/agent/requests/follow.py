@@ -7,10 +7,10 @@ import os
 import select
 import socket
 import time
-from typing import List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 from train.agent.files.disk import size_of
-from train.agent.files.journal import attempts, log_at, read_result, states
+from train.agent.files.journal import attempts, log_at, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.files.times import offset_since, piece_times
 from train.agent.host import control
@@ -81,8 +81,11 @@ def _omitted_range(size: int, request: Follow) -> Tuple[int, int]:
 class _Stream:
     """Send log and records of one attempt, each record after the output that was written before it."""
 
-    def __init__(self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow) -> None:
+    def __init__(
+        self, channel: Channel, paths: TaskPaths, attempt: int, request: Follow, now: Callable[[], float]
+    ) -> None:
         self._channel = channel
+        self._now = now
         self._slot = request.slot
         self._paths = paths
         self._task = ""
@@ -114,7 +117,7 @@ class _Stream:
 
     def beat(self) -> Beat:
         """Return a heartbeat with the current offsets."""
-        return Beat(time.time(), self.record_offset, self.log_offset, self.attempt)
+        return Beat(self._now(), self.record_offset, self.log_offset, self.attempt)
 
     def _new_records(self) -> List[bytes]:
         if size_of(self._records) <= self.record_offset:
@@ -171,6 +174,7 @@ class Follower:
         self._channel = channel
         self._request = request
         self._paths = find_task(host, request.job, request.slot)
+        self._clock_correction_s = float((read_job(self._paths) or {}).get("clock_correction_s", 0.0))
         self._stream: Optional[_Stream] = None
         self._current_attempt = max(0, request.attempt - 1)  # attempts up to this one are complete
         self._start_first_attempt()
@@ -179,6 +183,10 @@ class Follower:
         self._received_at = time.monotonic()
         self._stop: Optional[Stop] = None
         self._killed = False
+
+    def _now(self) -> float:
+        """Return the time as it is stored with output and records."""
+        return time.time() + self._clock_correction_s
 
     def _start_first_attempt(self) -> None:
         """Start with the requested attempt, or with the next one if this host did not take part in it."""
@@ -189,14 +197,14 @@ class Follower:
         first = numbers[0] if request.attempt else numbers[-1]
         if first == request.attempt or not request.attempt:
             self._current_attempt = first
-            self._stream = _Stream(self._channel, self._paths, first, request)
+            self._stream = _Stream(self._channel, self._paths, first, request, self._now)
         else:
             self._start_attempt(first)
 
     def _start_attempt(self, attempt: int) -> None:
         request = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
         self._current_attempt = attempt
-        self._stream = _Stream(self._channel, self._paths, attempt, request)
+        self._stream = _Stream(self._channel, self._paths, attempt, request, self._now)
 
     def _next_attempt(self, over: bool) -> int:
         """Return the attempt to continue with once the current one is complete; 0 if there is none yet.
@@ -260,7 +268,7 @@ class Follower:
     def _follow_to_result(self) -> JobResult:
         is_complete = False
         while True:
-            began = time.time()
+            began = self._now()
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
             result = read_result(self._paths)
@@ -279,7 +287,7 @@ class Follower:
                 self._wait()
 
     def _beat(self) -> Beat:
-        return self._stream.beat() if self._stream is not None else Beat(time.time())
+        return self._stream.beat() if self._stream is not None else Beat(self._now())
 
     def _send_new(self) -> None:
         if self._stream is not None:

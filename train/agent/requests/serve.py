@@ -35,6 +35,7 @@ _ANSWERS: Dict[Type[Any], str] = {
     records.PruneJobs: "requests.stored_jobs.prune_jobs",
     records.PushFiles: "requests.push.push_files",
     records.ReadFiles: "requests.stored_jobs.read_files",
+    records.ReadClock: "host.jobs.read_clock",
     records.Release: "requests.release.release_host",
     records.Stop: "requests.stop.stop",
 }

@@ -60,6 +60,10 @@ class Start(NamedTuple):
     proof: Optional[Proof] = None  # that the interpreter runs the hook
     host_environment: HostEnvironment = HostEnvironment()
 
+    def now(self) -> float:
+        """Return the time for everything that is stored and reported about the job, in seconds since the epoch."""
+        return time.time() + self.commit.clock_correction_s
+
     @property
     def checkpoints(self) -> str:
         """Return the directory or URL where the script keeps checkpoints."""
@@ -225,6 +229,7 @@ class Attempt:
         """Inspect what the task is doing, and report it to the gang and all followers."""
 
         def seen(inspection: records.HangInspection) -> None:
+            inspection = inspection._replace(at=self._start.now())
             self.record(inspection)
             self._control.wake()
             self._report_event(reconciler.TaskInspected(self.number, number, inspection))
@@ -279,12 +284,12 @@ class Attempt:
     # --- events of the task ---------------------------------------------------------------------------------------
 
     def _output(self, data: bytes) -> None:
-        if self._failure or not self._store("log", lambda: self.journal.write_log(data, time.time())):
+        if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
             return
         self._output_at = time.monotonic()
         if not self._loop.waits_for("wake"):
             self._loop.after("wake", _WAKE_S, self._control.wake)
-        self._unparsed.put(data, time.time())
+        self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
             self._loop.after("parse", 0.0, self._parse)
 
@@ -306,7 +311,7 @@ class Attempt:
 
     def _progress(self) -> Optional[records.Progress]:
         """Return what is known about the progress from the output and from the hook; None: nothing."""
-        nothing = records.Progress(self._commit.slot, self._task, self.number, time.time())
+        nothing = records.Progress(self._commit.slot, self._task, self.number, self._start.now())
         progress = self._with_observation(self._parser.latest or nothing)
         if progress == nothing and not self._was_observed:
             return None
@@ -335,7 +340,7 @@ class Attempt:
             self.record(self._with_observation(progress))
 
     def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
-        at, pid = time.time(), self.task.pid
+        at, pid = self._start.now(), self.task.pid
         state = records.TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
         state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind)
         if phase is Phase.EXITED:
@@ -379,7 +384,7 @@ class Attempt:
         if percent >= _IDLE_PERCENT:
             self._active_at = now
         if percent >= 0:
-            used = (time.time(), round(percent, 1), resident, self._gpu.read())
+            used = (self._start.now(), round(percent, 1), resident, self._gpu.read())
             self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
             self._write_sample(self._usage)
@@ -392,7 +397,7 @@ class Attempt:
         )
 
     def _write_sample(self, usage: Optional[records.Usage]) -> None:
-        self.journal.write_sample(self._task, time.time(), usage, self._progress())
+        self.journal.write_sample(self._task, self._start.now(), usage, self._progress())
         self._sampled_progress = self._parser.latest
 
     def _processes(self, table: Dict[int, Stat]) -> Set[int]:

@@ -230,7 +230,7 @@ class Supervisor:
         """Record the end of the task that ran when the previous supervisor was killed."""
         history, (text, kind) = states(self._start.paths, number), self._reason
         if history and history[-1].phase is not records.Phase.EXITED:
-            ended = (number, records.Phase.EXITED, time.time(), 0, None, text)
+            ended = (number, records.Phase.EXITED, self._start.now(), 0, None, text)
             self._record(records.TaskState(self._commit.slot, history[-1].task, *ended, reason_kind=kind))
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ class Supervisor:
     def _notify(self, action: reconciler.Notify) -> None:
         attempt = self._attempt
         if attempt is not None:
-            self._record(records.Notice(self._commit.slot, attempt.number, time.time(), action.text))
+            self._record(records.Notice(self._commit.slot, attempt.number, self._start.now(), action.text))
 
     def _record(self, record: Record) -> None:
         number = getattr(record, "attempt", 0)
@@ -417,7 +417,7 @@ class Supervisor:
             self._control.wake()
 
     def _record_attempt_end(self, action: reconciler.ReportAttemptEnd) -> None:
-        self._record(action.ended._replace(at=time.time(), attempts=self._commit.policy.max_attempts))
+        self._record(action.ended._replace(at=self._start.now(), attempts=self._commit.policy.max_attempts))
 
     def _finish(self, result: JobResult) -> None:
         self._result = self._with_time(result)
@@ -430,7 +430,7 @@ class Supervisor:
 
     def _with_time(self, result: JobResult) -> JobResult:
         """Return the result with its time, which the leader sets and all hosts share."""
-        self._ended_at = self._ended_at or time.time()
+        self._ended_at = self._ended_at or self._start.now()
         return result if result.at else result._replace(at=self._ended_at)
 
     def _stop_if_delivered(self) -> None:

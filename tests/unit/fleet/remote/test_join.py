@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from provision.model import FleetSpec, Host
 from train.agent.protocol.records import (
     Bootstrap,
     Bootstrapped,
+    ClockTime,
     Commit,
     Committed,
     Hello,
@@ -23,6 +25,7 @@ from train.agent.protocol.records import (
     Phase,
     Prepare,
     Prepared,
+    ReadClock,
     Record,
 )
 
@@ -31,9 +34,10 @@ NEW = Member("worker-1", "worker-1", "10.0.0.9", 2223, 5)
 
 
 class StoringTransport:
-    """A transport that returns the given answers, and keeps the records that were sent."""
+    """A transport that returns the given answers, and keeps the records that were sent; its clock may be ahead."""
 
     def __init__(self, *answers: Record) -> None:
+        self.ahead_s = 0.0
         self.sent: list[Any] = []
         self._answers = list(answers)
 
@@ -41,6 +45,9 @@ class StoringTransport:
         self.sent.append(record)
 
     def receive(self, *_: object, **__: object) -> tuple[Record, bytes]:
+        if isinstance(self.sent[-1], ReadClock):
+            self.sent.pop()
+            return ClockTime(time.time() + self.ahead_s), b""
         return self._answers.pop(0), b""
 
 
@@ -80,7 +87,9 @@ def test_the_command_names_the_hosts_own_interpreter(command: list[str], wanted:
 
 
 def test_packages_are_installed_before_it_joins() -> None:
-    terms = join_info(["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n")
+    terms = join_info(
+        ["/their/python", "task.py"], requirements="adds\n", constraints="adds<2\n", clock_correction_s=5.0
+    )
     joining, sent = client(
         "worker-1",
         Bootstrapped("/venv/python", {}, [], 0, True, 1.0),
@@ -94,9 +103,11 @@ def test_packages_are_installed_before_it_joins() -> None:
     }
     sink: Any = SimpleNamespace(emit=lambda _: None)
     clients = {"worker-0": source, "worker-1": joining}
+    joining.transport.ahead_s = 100.0  # type: ignore[attr-defined]
     assert fix._join("worker-1", "worker-0", reports, clients, record, sink)
     install, prepare, commit = sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert prepare.python == "/venv/python"
     assert commit.command == ["/venv/python", "task.py"]
     assert (commit.requirements, commit.constraints) == ("adds\n", "adds<2\n")
+    assert commit.clock_correction_s == pytest.approx(5.0 - 100.0, abs=1.0)  # the source corrects its clock by 5 s
