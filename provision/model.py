@@ -55,6 +55,7 @@ class Instance:
         price_usd_h: Estimated price in US dollars an hour.
         created_at: Seconds since the epoch.
         delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
+        has_data: Whether files that were stored on it may exist; False if its deletion was interrupted.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Instance:
     price_usd_h: float = 0.0
     created_at: float = 0.0
     delete_at: float = 0.0
+    has_data: bool = True
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Record:
         address: Loopback address that its sshd listens on; empty until it answers.
         port: TCP port that its sshd listens on; 0 until it answers.
         pid: Process of its sshd; 0 until it answers.
+        deleting: Whether its deletion has begun; what is left of its directory is of no use.
     """
 
     fleet: str
@@ -47,6 +48,7 @@ class Record:
     address: str = ""
     port: int = 0
     pid: int = 0
+    deleting: bool = False
 
 
 class Records:
@@ -107,6 +109,7 @@ class Records:
                 address=str(fields["address"]),
                 port=int(fields["port"]),
                 pid=int(fields["pid"]),
+                deleting=fields.get("deleting") is True,
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import encodings.ascii
 import encodings.idna  # noqa: F401 - else several threads would import it at the same time
 import os
@@ -131,8 +132,9 @@ class LocalProvider(Provider):
     def _whole(self, fleet: str, name: str) -> Record | None:
         """Return the record of a complete instance, even if its sshd does not run."""
         record = self._records.read(fleet, name)
-        made = record is not None and record.port and (self._records.directory(fleet, name) / "host_key.pub").exists()
-        return record if made else None
+        if record is None or not record.port or record.deleting:
+            return None
+        return record if (self._records.directory(fleet, name) / "host_key.pub").exists() else None
 
     def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
         """Return the SSH routes to `instances`, in their order.
@@ -188,6 +190,10 @@ class LocalProvider(Provider):
             )
         for instance in instances:
             progress(instance.name, "deleting")
+            record = self._records.read(instance.fleet, instance.name)
+            if record is not None and record.id == instance.id:  # an interruption must not leave half of it in use
+                with contextlib.suppress(OSError):  # if the disk is full, the deletion makes space
+                    self._records.write(replace(record, deleting=True))
         processes.end(ids)
         for instance in instances:
             record = self._records.read(instance.fleet, instance.name)
@@ -259,13 +265,21 @@ def _find_sshd() -> str:
 
 
 def _instance(record: Record) -> Instance:
-    if not record.port:
-        state = InstanceState.STARTING if record.id else InstanceState.STOPPED
+    if not record.port or record.deleting:
+        state = InstanceState.STARTING if record.id and not record.deleting else InstanceState.STOPPED
     elif processes.listens(record.pid, record.id):
         state = InstanceState.RUNNING
     else:
         state = InstanceState.STOPPED
-    return Instance(record.name, record.fleet, record.id, state, "localhost", created_at=record.created_at)
+    return Instance(
+        record.name,
+        record.fleet,
+        record.id,
+        state,
+        "localhost",
+        created_at=record.created_at,
+        has_data=not record.deleting,
+    )
 
 
 def _write_keys(directory: Path, spec: FleetSpec, name: str) -> None:

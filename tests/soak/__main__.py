@@ -52,6 +52,7 @@ def main() -> int:
     )
     copied.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
     copied.add_argument("--histories", type=int, default=200, help="number of histories [default: 200]")
+    copied.add_argument("--lanes", type=int, default=3, help="histories that run side by side [default: 3]")
     properties = campaigns.add_parser(
         "properties",
         help="random examples for all tests of properties",
@@ -92,7 +93,7 @@ def main() -> int:
         print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
         return 1 if violations else 0
     if options.campaign == "results":
-        lost = results.run(seed, options.histories, lambda line: print(line, flush=True))
+        lost = results.run(seed, options.histories, lambda line: print(line, flush=True), options.lanes)
         print(f"{options.histories} histories from seed {seed}: {lost} violations")
         return 1 if lost else 0
     if options.campaign in rounds:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.program import PROGRAM, Program
+from tests.fork_server import start_command
+from tests.program import Program
 from tests.soak.processes import Process, ProcessKind, processes
 
 WORKERS = 3
@@ -107,14 +108,13 @@ class Lane:
         self._count += 1
         out, err = (self.output / f"{self._count:05d}-{arguments[0]}.{kind}" for kind in ("out", "err"))
         with out.open("wb") as first, err.open("wb") as second:
-            process = subprocess.Popen(
-                [str(PROGRAM), *arguments],
-                cwd=self.work,
-                env=self.program.environment(),
-                stdin=subprocess.DEVNULL,
+            process = start_command(
+                arguments,
+                directory=self.work,
+                environment=self.program.environment(),
                 stdout=first,
                 stderr=second,
-                start_new_session=True,
+                new_session=True,
             )
         return Client(process, arguments, out, err)
 
@@ -179,7 +179,8 @@ class Lane:
 
     def close(self) -> list[Process]:
         """Take the fleet down; kill the processes that are left, and return them."""
-        self.run("down", "--yes")
+        if (self.state / "fleets" / "default").exists():
+            self.run("down", "--yes")
         left = self.processes()
         for process in left:
             process.send(signal.SIGKILL)

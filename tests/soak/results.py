@@ -2,26 +2,34 @@
 
 A history trains, pulls with `fleet pull` or `fleet train --pull`, and runs `fleet down` without consent to any loss.
 After each command, each file of the job must be on its host or whole on this computer.
+
+A fault is aimed at a window by what the command does to files: the client is stopped at the event, the fault is
+injected, and the client continues.
 """
 
 from __future__ import annotations
 
 import hashlib
+import queue
 import random
 import signal
 import tempfile
-import time
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.soak.file_events import Change, FileEvents
 from tests.soak.lane import HOSTS, Client, Lane
 from tests.soak.processes import ProcessKind
 
 KINDS = ("kill the client", "interrupt the client", "cut a link", "kill a host")
-_COMMANDS = ("pull", "logs", "jobs")
+_COMMANDS = ("pull", "pull", "logs", "jobs")
 _ATTEMPTS = 8
+_MARK = ".fleet-results"
+_DIRECTORIES = {"MODEL": "model", "CHECKPOINT": "checkpoints", "LOG": "tensorboard"}
+_FILES = tuple((kind, rank, name) for kind in _DIRECTORIES for rank in range(len(HOSTS)) for name in ("a", "b c\n"))
 
 # Writes files whose contents follow from their names. Argument: size of each file in KiB.
 TASK = r"""
@@ -38,21 +46,44 @@ print("written", flush=True)
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, this time after a command has begun to copy or delete."""
+    """A fault in a window: when the command has changed files this number of times."""
 
     kind: str
     host: str
-    delay_s: float
+    window: str
+    changes: int
+
+
+# Which change of which files marks a window. Directories are named by `_directories`.
+WINDOWS: dict[str, tuple[str, Change, str]] = {
+    "first byte": ("results", Change.CREATED, ".part"),
+    "transfer": ("results", Change.WRITTEN, ".part"),
+    "rename": ("results", Change.MOVED, ".part"),
+    "survey": ("fleet", Change.ANY, ""),
+    "deletion": ("hosts", Change.DELETED, ""),
+}
+_PULLS = ("first byte", "transfer", "transfer", "rename", "rename")
+_DOWNS = ("survey", "deletion", "deletion")
 
 
 @dataclass(frozen=True)
 class History:
-    """A plan: size of each file, whether `train --pull` is used, and faults of the pulls and of `down`."""
+    """A plan.
+
+    Attributes:
+        seed: The seed of the plan.
+        size_kib: Size of each file in KiB.
+        requested: Whether `train --pull` is used; it has the first fault of `pulls`.
+        pulls: Commands that pull, each with its fault.
+        complete: Whether the fleet is repaired and pulled before `down`; otherwise, `down` often refuses to delete.
+        downs: The faults of `down`.
+    """
 
     seed: int
     size_kib: int
     requested: bool
     pulls: tuple[tuple[str, Fault], ...]
+    complete: bool
     downs: tuple[Fault, ...]
 
 
@@ -60,13 +91,14 @@ def plan(seed: int) -> History:
     """Return the history of a seed."""
     chance = random.Random(seed)
 
-    def fault(longest_s: float) -> Fault:
-        return Fault(chance.choice(KINDS), chance.choice(HOSTS), chance.uniform(0, longest_s))
+    def fault(windows: tuple[str, ...]) -> Fault:
+        return Fault(chance.choice(KINDS), chance.choice(HOSTS), chance.choice(windows), chance.randint(1, 6))
 
     requested = chance.random() < 0.5
     size = chance.choice((64, 1024, 4096))
-    pulls = tuple((chance.choice(_COMMANDS), fault(0.4)) for _ in range(chance.randint(1, 2)))
-    return History(seed, size, requested, pulls, tuple(fault(2.0) for _ in range(chance.randint(0, 2))))
+    pulls = tuple((chance.choice(_COMMANDS), fault(_PULLS)) for _ in range(chance.randint(1, 2)))
+    downs = tuple(fault(_DOWNS) for _ in range(chance.randint(0, 2)))
+    return History(seed, size, requested, pulls, chance.random() < 0.7, downs)
 
 
 @dataclass
@@ -76,59 +108,82 @@ class _Player:
     hit: Counter[str]
 
     def __post_init__(self) -> None:
-        self.target = self.lane.work / f"pulled-{self.history.seed}"
+        self.targets = [self.lane.work / "pulled-1"]
 
     def play(self) -> str:
         """Play the history; return the violation, empty if there is none."""
-        self.lane.up()
         (self.lane.work / "write.py").write_text(TASK)
-        options = ["--pull", self.target.name] if self.history.requested else []
-        client = self.lane.start("train", *options, "write.py", "--", str(self.history.size_kib))
+        arguments = ["write.py", "--", str(self.history.size_kib)]
         first, *others = self.history.pulls
         if self.history.requested:
-            self._break(client, first[1])
+            problem = self._step(["train", "--pull", self.target.name, *arguments], first[1])
         else:
             others = [first, *others]
-        client.end()
-        problem = self._check(client)
+            problem = self._check(self.lane.run("train", *arguments))
         for command, fault in others:
-            problem = problem or self._step(command, fault)
+            is_pending = self.history.requested and self._missing()
+            problem = problem or self._step(self._arguments(command if is_pending else "pull"), fault)
+        if self.history.complete and self.history.downs and not problem:
+            self.lane.up()
+            problem = self._check(self.lane.run("pull", "--to", self.target.name))
         for fault in self.history.downs:
-            problem = problem or self._step("down", fault)
+            problem = problem or self._step(["down"], fault)
         return problem or self._finish()
 
+    @property
+    def target(self) -> Path:
+        return self.targets[-1]
+
     def _arguments(self, command: str) -> list[str]:
+        """Return the arguments of a command; a pull after a complete one copies everything to a new directory."""
+        if command == "pull" and not self._missing():
+            self.targets.append(self.lane.work / f"pulled-{len(self.targets) + 1}")
         return [command, "--to", self.target.name] if command == "pull" else [command]
 
-    def _step(self, command: str, fault: Fault) -> str:
-        client = self.lane.start(*self._arguments(command))
-        self._break(client, fault, started=command != "pull")
+    def _directories(self) -> dict[str, list[Path]]:
+        if not self.target.exists():  # its creation could not be observed otherwise
+            (self.target / _MARK).mkdir(parents=True, mode=0o700)
+        state = self.lane.state
+        return {
+            "results": [self.target / _MARK],
+            "fleet": [state / "fleets" / "default"],
+            "hosts": [state / "local", *(state / "local").glob("*/")],
+        }
+
+    def _step(self, arguments: list[str], fault: Fault) -> str:
+        """Run a command, and inject a fault in its window."""
+        directory, change, suffix = WINDOWS[fault.window]
+        name = f"{arguments[0]}, {fault.window}: {fault.kind}"
+        with FileEvents(self._directories()[directory], change, suffix) as events:
+            client = self.lane.start(*arguments)
+            if events.wait(fault.changes, client.process):
+                self.hit[name] += self._inject(client, fault)
+            else:
+                self.hit[f"{arguments[0]}, {fault.window}: did not occur"] += 1
         client.end()
         return self._check(client)
 
-    def _break(self, client: Client, fault: Fault, *, started: bool = False) -> None:
-        """Inject a fault after the command has begun to copy."""
-        marker = self.target / ".fleet-results"
-        self.lane.wait(lambda: started or marker.exists() or client.process.poll() is not None, 60)
-        time.sleep(fault.delay_s)
-        if client.process.poll() is not None:
-            self.hit["too late"] += 1
-            return
-        self.hit[fault.kind] += 1
+    def _inject(self, client: Client, fault: Fault) -> bool:
+        """Inject a fault while the client is stopped; return False if there was no process to kill."""
+        client.process.send_signal(signal.SIGSTOP)
+        is_hit = client.process.poll() is None
         if fault.kind == KINDS[0]:
             client.process.send_signal(signal.SIGKILL)
         elif fault.kind == KINDS[1]:
             client.process.send_signal(signal.SIGINT)
         else:
             parts = {ProcessKind.SESSION} | ({ProcessKind.LISTENER} if fault.kind == KINDS[3] else set())
-            for process in self.lane.processes():
-                if process.host == fault.host and process.part in parts:
-                    process.send(signal.SIGKILL)
+            processes = [item for item in self.lane.processes() if item.host == fault.host and item.part in parts]
+            is_hit &= sum(process.send(signal.SIGKILL) for process in processes) > 0
+        client.process.send_signal(signal.SIGCONT)
+        return is_hit
 
     def _check(self, client: Client) -> str:
         """Return which file is lost, and after which command."""
         lost = [path for path in self._missing() if not self._is_on_host(*path)]
         words = " ".join(client.arguments)
+        if len(lost) == len(_FILES) and client.arguments[0] == "train":
+            return f"`{words}` wrote nothing: {client.words[-500:]}"
         if client.hung:
             return f"`{words}` hung"
         if "Traceback" in client.words or "internal error" in client.words:
@@ -138,17 +193,16 @@ class _Player:
     def _missing(self) -> list[tuple[str, int, str]]:
         """Return the files that are not whole on this computer."""
         missing = []
-        for kind, directory in (("MODEL", "model"), ("CHECKPOINT", "checkpoints"), ("LOG", "tensorboard")):
-            for rank in range(len(HOSTS)):
-                for name in ("a", "b c\n"):
-                    local = f"{name}{rank}".replace("\n", "%0A")
-                    paths = [
-                        f"{directory}/{local}",
-                        f"others/worker-{rank}/{directory}/{local}",
-                        f"{directory}/worker-{rank}/{local}",
-                    ]
-                    if not any(self._is_whole(self.target / path, kind, rank, name) for path in paths):
-                        missing.append((kind, rank, name))
+        for kind, rank, name in _FILES:
+            directory, local = _DIRECTORIES[kind], f"{name}{rank}".replace("\n", "%0A")
+            paths = [
+                f"{directory}/{local}",
+                f"others/worker-{rank}/{directory}/{local}",
+                f"{directory}/worker-{rank}/{local}",
+            ]
+            copies = [target / path for target in self.targets for path in paths]
+            if not any(self._is_whole(path, kind, rank, name) for path in copies):
+                missing.append((kind, rank, name))
         return missing
 
     def _is_on_host(self, kind: str, rank: int, name: str) -> bool:
@@ -166,7 +220,8 @@ class _Player:
         """Repair, pull, and delete as the messages say, until the fleet is gone."""
         words = ""
         for _ in range(_ATTEMPTS):
-            for arguments in (["down"], ["up", "--workers", str(len(HOSTS))], self._arguments("pull")):
+            pull = ["pull", "--to", self.target.name]
+            for arguments in (["down"], ["up", "--workers", str(len(HOSTS))], pull):
                 client = self.lane.run(*arguments)
                 problem = self._check(client)
                 if problem:
@@ -177,21 +232,44 @@ class _Player:
         return f"`down` was refused {_ATTEMPTS} times: {words[-500:]}"
 
 
-def run(seed: int, histories: int, report: Callable[[str], None]) -> int:
-    """Play histories; return the number of violations."""
-    violations, hit = 0, Counter[str]()
-    for number in range(histories):
-        with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
-            lane = Lane(Path(directory) / "lane")
+def run(seed: int, histories: int, report: Callable[[str], None], lanes: int = 1) -> int:
+    """Play histories, `lanes` at a time; return the number of violations."""
+    seeds, hit, violations = queue.SimpleQueue[int](), Counter[str](), list[str]()
+    for number in range(seed, seed + histories):
+        seeds.put(number)
+    played = list[int]()
+
+    def play() -> None:
+        while True:
             try:
-                problem = _Player(lane, plan(seed + number), hit).play()
-            finally:
-                left = lane.close()
-            problem = problem or (f"{left} was left by `down`" if left else "")
-        if problem:
-            violations += 1
-            report(f"violation: seed {seed + number}: {problem}")
-        if (number + 1) % 10 == 0:
-            report(f"{number + 1} of {histories} histories, {violations} violations")
-    report(", ".join(f"{kind}: {count}" for kind, count in sorted(hit.items())))
-    return violations
+                number = seeds.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                problem = _play_one(number, hit)
+            except Exception as error:  # noqa: BLE001 - reported as a violation
+                problem = f"the driver failed: {type(error).__name__}: {error}"
+            if problem:
+                violations.append(problem)
+                report(f"violation: seed {number}: {problem}")
+            played.append(number)
+            if len(played) % 10 == 0:
+                report(f"{len(played)} of {histories} histories, {len(violations)} violations")
+
+    threads = [threading.Thread(target=play) for _ in range(min(lanes, histories))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    report("\n".join(f"  {count:5}  {name}" for name, count in sorted(hit.items())))
+    return len(violations)
+
+
+def _play_one(seed: int, hit: Counter[str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
+        lane = Lane(Path(directory) / "lane")
+        try:
+            problem = _Player(lane, plan(seed), hit).play()
+        finally:
+            left = lane.close()
+        return problem or (f"{left} was left by `down`" if left else "")

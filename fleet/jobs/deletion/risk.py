@@ -20,8 +20,11 @@ _PULLS = 3  # suggested
 def survey_present(
     record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
 ) -> Survey:
-    """Ask the hosts of a fleet whose instances exist for their results: a deleted instance has none."""
-    present = {instance.name for instance in instances}
+    """Ask the hosts of a fleet whose instances exist for their results: a deleted instance has none.
+
+    The deletion of an instance was confirmed before it began, so one whose deletion was interrupted is not asked.
+    """
+    present = {instance.name for instance in instances if instance.has_data}
     return survey(
         replace(record, hosts=tuple(host for host in record.hosts if host.name in present)), directory, access
     )

@@ -368,6 +368,29 @@ def test_a_host_does_not_delete_itself(provider: LocalProvider, monkeypatch: pyt
     assert provider.list() == [instance]
 
 
+def test_an_interrupted_deletion_leaves_no_data_and_is_made_again(
+    provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.create(SPEC, ["worker-0"], quiet)
+    (instance,) = provider.list()
+
+    def interrupt(directory: Path) -> None:
+        (directory / "host_key").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("provision.local.provider.remove_directory", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            provider.delete([instance], quiet)
+    (left,) = provider.list()
+    assert not left.has_data
+    provider.create(SPEC, ["worker-0"], quiet)
+    (again,) = provider.list()
+    assert again.has_data
+    assert again.state is InstanceState.RUNNING
+    assert again.id != instance.id
+
+
 def test_a_directory_that_cannot_be_deleted_stays_listed(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
