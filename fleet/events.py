@@ -167,6 +167,7 @@ class JobStarted:
     attempts: int = 1  # largest number of attempts; 0: no limit
     ended: bool = False  # no longer running
     name: str | None = None  # that the user gave it; None: none
+    max_workers: int | None = None  # up to which it takes in new hosts; None: it takes in none
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class AttemptEnded:
-    """An attempt failed and another one follows."""
+    """An attempt failed, or new hosts join, and another attempt follows."""
 
     slot: str  # that reports it
     attempt: int
@@ -210,6 +211,7 @@ class AttemptEnded:
     preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
     reason_kind: str = "other"
+    joining: tuple[str, ...] = ()  # slots whose hosts join in the next attempt (--max-workers)
 
 
 @dataclass(frozen=True)

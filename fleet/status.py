@@ -96,6 +96,8 @@ class JobStatus:
             contradicts the other hosts; empty: neither.
         name: The name that the user gave it; None: none.
         awaited: The task that the others wait for in each step; None: none, or unknown.
+        max_workers: Number of workers up to which it takes in new hosts; None: it takes in none.
+        joining: Slots whose hosts have joined and take part from the next complete checkpoint on.
     """
 
     id: str
@@ -110,6 +112,8 @@ class JobStatus:
     warning: str = ""
     name: str | None = None
     awaited: TaskAwaited | None = None
+    max_workers: int | None = None
+    joining: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

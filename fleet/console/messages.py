@@ -203,7 +203,8 @@ def _job_started(event: events.JobStarted) -> str:
     head = f"{job} has ended" if event.ended else attached
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
     spares = f", spare: {names}" if names else ""
-    return f"{head}: {event.script} on {tasks}{spares}{attempt}"
+    most = f", at most {counted(event.max_workers, 'worker')}" if event.max_workers else ""
+    return f"{head}: {event.script} on {tasks}{spares}{most}{attempt}"
 
 
 def _connection_lost(event: events.ConnectionLost) -> str:
@@ -266,6 +267,8 @@ def _attempt_ended(event: AttemptEnded) -> str:
     reason = "; ".join(event.reason.splitlines())
     if not reason and event.first_failed_task:
         reason = f"{event.first_failed_task} {_describe_exit(event.exits.get(event.first_failed_task))}"
+    if event.reason_kind == "growth":
+        return f"attempt {event.attempt} ended{_because(reason)}; attempt {event.attempt + 1} starts at once"
     if event.preempted:
         then = f"attempt {event.attempt + 1} starts when all hosts are back"
         return f"attempt {event.attempt} ended{_because(reason)}; {then}"

@@ -17,6 +17,7 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
 from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
+from fleet.folding import fold
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import counted
@@ -134,7 +135,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     lines += _storage(fleet, now)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
-    lines += [(), _job_line(fleet.job, now, width)]
+    lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job)]
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     if fleet.job.awaited is not None:
         lines.append((Span(_INDENT + clean(describe_awaited(fleet.job.awaited)), "yellow"),))
@@ -202,6 +203,17 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     return justify(left, (Span(format_clock(elapsed) if job.started_at > 0 else ""),), width)
 
 
+def _growth(job: JobStatus) -> list[Line]:
+    """Return the number of workers of a running job that takes in new hosts, and which hosts join next."""
+    if job.max_workers is None or job.result is not None:
+        return []
+    workers = sum(task.task.startswith("worker-") for task in job.tasks)
+    text = f"{_INDENT}{workers} of at most {counted(job.max_workers, 'worker')}"
+    if job.joining:
+        text += f"; {fold(job.joining)} {'joins' if len(job.joining) == 1 else 'join'} at the next checkpoint"
+    return [(Span(text, "dim"),)]
+
+
 def _job_word(job: JobStatus) -> tuple[str, str]:
     if job.result is not None:
         tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
@@ -258,7 +270,7 @@ def _task_row(task: TaskStatus, job: JobStatus) -> Row:
 def _task_word(task: TaskStatus, job: JobStatus) -> str:
     """Return the state of a task if its phase does not describe it."""
     if not task.task:
-        return "spare"
+        return "joining" if task.slot in job.joining else "spare"
     if task.phase is Phase.EXITED:  # after a success, a task that a signal ended was not needed any more
         has_succeeded = job.result is not None and job.result.outcome is Outcome.SUCCEEDED
         return STOPPED if has_succeeded and task.exit and task.exit.signal else ""

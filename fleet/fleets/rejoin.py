@@ -1,14 +1,15 @@
-"""Let replaced hosts take over their slots in the running job."""
+"""Let replaced hosts take over their slots in the running job, and new hosts join it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fleet.errors import FleetError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
 from fleet.fleets.install import install
+from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.clocks import correction_s
 from fleet.state import FleetDirectory, FleetRecord
@@ -33,8 +34,21 @@ def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
     return (source, missing) if missing else ("", [])
 
 
+def joining_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
+    """Return a host that runs the current job, and the slots that may join it and do not take part in it.
+
+    Args:
+        reports: As for `missing_slots`.
+    """
+    running = {host: report for host, report in reports.items() if report.alive and report.result is None}
+    if not running:
+        return "", []
+    source = min(running)
+    return source, [slot for slot in reports[source].joinable if slot not in running]
+
+
 def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
-    """Let the hosts of a fleet that lost their slots in the running job rejoin it.
+    """Let the hosts of a fleet rejoin the running job if they lost their slots in it, or join it if it may grow.
 
     Returns:
         Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
@@ -45,8 +59,25 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
             reports = newest_reports(list(clients.values()), started=record.last_job).by_host
         except FleetError:
             return []
-        source, missing = missing_slots(reports)
-        return [name for name in missing if name in clients and _join(name, source, reports, clients, record, sink)]
+        _, missing = missing_slots(reports)
+        source, joining = joining_slots(reports)
+        if source:
+            _report_outside([name for name in clients if name not in joining], reports[source], sink)
+        return [
+            name
+            for name in dict.fromkeys((*missing, *joining))
+            if name in clients and _join(name, source, reports, clients, record, sink)
+        ]
+
+
+def _report_outside(hosts: Sequence[str], running: JobReport, sink: Sink) -> None:
+    """Report which of the hosts cannot take part in the running job."""
+    inside = {*(member.slot for member in running.members), *running.joinable}
+    outside = [name for name in hosts if name not in inside]
+    if outside:
+        verb = "does" if len(outside) == 1 else "do"
+        why = f"it takes at most {running.max_workers}" if running.max_workers else "it was started without it"
+        sink.emit(Note(f"{fold(outside)} {verb} not join the running job {running.job}: {why} (--max-workers)"))
 
 
 def _join(
@@ -79,7 +110,8 @@ def _join(
         why = f"{name} cannot join job {job}: {error.message}"
         sink.emit(Note(f"{why}; retry with `{Step('up').text(record.spec.name)}`", Level.WARNING))
         return False
-    sink.emit(Note(f"{name} joined job {job} and takes part from the next attempt"))
+    when = "its next complete checkpoint" if name in commit.joinable else "the next attempt"
+    sink.emit(Note(f"{name} joined job {job} and takes part from {when} on"))
     return True
 
 

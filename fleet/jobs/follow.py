@@ -14,6 +14,8 @@ from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
 from fleet.jobs.awaiting import Awaiting
 from fleet.jobs.evidence import Evidence, first_cause
+from fleet.jobs.growth.limits import allowed_tasks
+from fleet.jobs.growth.members import added_slots
 from fleet.jobs.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
@@ -37,6 +39,7 @@ from train.agent.protocol.records import (
     Outcome,
     Phase,
     Progress,
+    ReasonKind,
     Record,
     TaskState,
     Usage,
@@ -72,6 +75,7 @@ class Followed:
         repairer: Replaces lost hosts; None: they are not replaced.
         others: Open connections to the agents on the other hosts of the job, whose logs are not followed.
         lost: Hosts to follow as soon as they are replaced.
+        max_workers: Number of workers up to which hosts may join the job; None: none may.
         unread: Returns whether the reader of the output is gone.
     """
 
@@ -88,6 +92,7 @@ class Followed:
     repairer: Repairer | None = None
     others: tuple[AgentClient, ...] = ()
     lost: tuple[Host, ...] = ()
+    max_workers: int | None = None
     unread: Callable[[], bool] = lambda: False
 
     @property
@@ -152,8 +157,17 @@ def open_follower(followed: Followed) -> Follower:
         give_up_s=GIVE_UP_S + (repairer.patience_s if repairer is not None else 0.0),
         replaced=repairer is not None,
         check=check,
-        tasks={member.task for member in followed.members if member.task},
+        tasks=allowed_tasks(followed.members, followed.max_workers),
     )
+
+
+def _follow_joining(follower: Follower, followed: Followed, ended: AttemptEnded) -> None:
+    """Follow the hosts that join the job in its next attempt; they are in the fleet's state of this computer."""
+    if followed.whole:
+        followed_slots = {member.slot for member in followed.members}
+        for host in added_slots(followed.record, followed.directory):
+            if host.name in ended.joining and host.name not in followed_slots:
+                follower.add(host, Follow(followed.job, host.name, attempt=ended.attempt + 1))
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
@@ -177,6 +191,8 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
         with open_follower(followed) as follower:
             for item in follower:
                 reporter.add(item)
+                if isinstance(item.record, AttemptEnded) and item.record.joining:
+                    _follow_joining(follower, followed, item.record)
                 if until(item):
                     break
                 if followed.unread():
@@ -272,7 +288,7 @@ class _Reporter:
     def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
         if record.attempt not in self._ended:
             self._ended[record.attempt] = _Ends(time.monotonic() + DIAGNOSE_S)
-            if self._followed.whole:
+            if self._followed.whole and record.reason_kind is not ReasonKind.GROWTH:
                 self._open[record.attempt] = self._ended[record.attempt]
         record = record._replace(attempts=record.attempts or self._followed.attempts)
         if self._ended[record.attempt].add(host, record):  # a different report of another host is shown, too

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
+from fleet.remote.client import MOST_WORKERS
 from fleet.steps import Again, Change
 from provision import registry
 from provision.options import ProviderOptions
@@ -103,6 +104,13 @@ def _sizes(policy: Policy, spares: int, hosts: int, others: int) -> Iterator[tup
             f"--min-workers {policy.min_workers} is more than the {workers} that the job begins with",
             {"--min-workers": str(workers) if workers > 0 else None},
         )
+    if 0 < policy.max_workers < workers:
+        yield (
+            f"--max-workers {policy.max_workers} is less than the {workers} that the job begins with",
+            {"--max-workers": str(workers)},
+        )
+    if policy.max_workers > MOST_WORKERS:
+        yield f"--max-workers {policy.max_workers} is more than {MOST_WORKERS}", {"--max-workers": str(MOST_WORKERS)}
 
 
 def _restarts(policy: Policy, spares: int) -> Iterator[tuple[str, Change]]:

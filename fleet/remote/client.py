@@ -85,6 +85,9 @@ JOB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 LATEST = float(1 << 40)
 """Latest valid time in a report of a host, in seconds since the epoch."""
 
+MOST_WORKERS = 10_000
+"""Maximum number of workers of a job that takes in new hosts."""
+
 _LOGS, _STOP, _STATUS, _PRUNE = Step("logs", "-f"), Step("stop"), Step("status"), Step("jobs", "--prune")
 _COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE)}  # commands that a host may recommend
 _ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal without its own
@@ -279,7 +282,7 @@ class AgentClient:
         variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
         python: str = "",
     ) -> Committed:
-        """Take over the slot `name` in a running job; contents that the host lacks come from the store of `source`.
+        """Join a running job in the slot `name`; contents that the host lacks come from the store of `source`.
 
         Args:
             join_info: The description of the job from `source`.
@@ -299,9 +302,9 @@ class AgentClient:
             join=True,
         )
         answer = self._prepare(preparation, lambda need: self._pass_contents(need, source))
-        members = [
-            answer.member._replace(task=member.task) if member.slot == name else member for member in commit.members
-        ]
+        before = {member.slot: member for member in commit.members}
+        task = before[name].task if name in before else ""  # a slot of `joinable` has none before it has joined
+        members = [*{**before, name: answer.member._replace(task=task)}.values()]
         command = list(commit.command)
         if join_info.python and command[0] == join_info.python:
             command[0] = answer.python
@@ -482,12 +485,19 @@ def is_report(report: JobReport, slot: str) -> bool:
     return (
         report.slot == slot
         and bool(NAME.fullmatch(report.job) and NAME.fullmatch(slot))
-        and report.task in {"", *(member.task for member in report.members)}
+        and (report.task in {"", *(member.task for member in report.members)} or _is_joined(report))
         and all(is_task(member.task) for member in report.members if member.task)
         and min(report.attempt, report.attempts, report.log_size) >= 0
         and 0 <= report.started_at < LATEST
+        and 0 <= (report.max_workers or 0) <= MOST_WORKERS
         and (not report.job_name or bool(JOB_NAME.fullmatch(report.job_name)))
     )
+
+
+def _is_joined(report: JobReport) -> bool:
+    """Return whether a report can be about a worker that joined the running job."""
+    kind, _, index = report.task.partition("-")
+    return kind == "worker" and is_task(report.task) and int(index) < (report.max_workers or 0)
 
 
 def _of(sent: int, total: int) -> str:

@@ -108,6 +108,16 @@ class Follower:
                 if line.given_up or (confirmed_s >= 0 and line.silent_s > AFTER_RESULT_S):
                     line.sever()
 
+    def add(self, host: Host, request: Follow) -> None:
+        """Follow another host, which has joined the job; nothing happens if it is followed already."""
+        if self._terms.closed.is_set() or any(line.host.name == host.name for line in self._lines):
+            return
+        self._queue.add_sender(host.name)
+        self._terms.expect(host.name, is_new=True)
+        line = _Line(host, request, None, self._terms)
+        self._lines.append(line)
+        line.thread.start()
+
     @property
     def incomplete(self) -> dict[str, Position]:
         """Return the positions in the logs of hosts that were given up, by host."""
@@ -205,10 +215,11 @@ class Terms:
             if not self.awaited:
                 self.over.set()
 
-    def expect(self, name: str) -> None:
-        """Expect further records from a host that has joined the job again."""
+    def expect(self, name: str, *, is_new: bool = False) -> None:
+        """Expect further records from a host that has joined the job, by default again."""
         with self._lock:
             self.awaited.add(name)
+            self._size += is_new
 
     def deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
@@ -434,6 +445,14 @@ class Queue:
         lock = threading.Lock()
         self._filled = threading.Condition(lock)
         self._emptied = threading.Condition(lock)
+
+    def add_sender(self, host: str) -> None:
+        """Add a host that puts items from now on."""
+        with self._filled:
+            self._senders.add(host)
+            self._merge.add_host(host)
+            self._sizes[host] = deque()
+            self._share = len(self._sizes)
 
     def put(self, host: str, items: Sequence[Item], size: int) -> bool:
         """Add items of `size` bytes when the host has room; return False if the queue was closed."""

@@ -84,6 +84,10 @@ class Merge:
     def __init__(self, hosts: Iterable[str]) -> None:
         self._streams = {host: _Stream() for host in hosts}
 
+    def add_host(self, host: str) -> None:
+        """Add a host, whose first items are new ones."""
+        self._streams.setdefault(host, _Stream(await_until=-math.inf))
+
     def add(self, items: Sequence[Item], now: float) -> None:
         """Add the next items of a host.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang import election
-from train.agent.gang.assignment import is_coordinated, is_evaluator
+from train.agent.gang.assignment import count_workers, is_coordinated, is_evaluator
 from train.agent.gang.election import (
     DeadlineReached,
     Dial,
@@ -122,9 +122,12 @@ class World:
         policy: Policy of the job.
         spares: Number of hosts without a task at first.
         tasks: The first task of each host, empty for a spare; without them: each host's name.
+        later: Number of hosts that do not exist at first, and may join.
     """
 
-    def __init__(self, seed: int, count: int, policy: Policy, spares: int = 0, tasks: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, seed: int, count: int, policy: Policy, spares: int = 0, tasks: tuple[str, ...] = (), later: int = 0
+    ) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.blocked: dict[frozenset[str], float] = {}
@@ -140,7 +143,9 @@ class World:
             Member(name, task, f"10.0.0.{n + 2}", 2222 + n, 4000 + n)
             for n, (name, task) in enumerate(zip(names, tasks, strict=True))
         )
-        self.terms = Terms("job", members, policy, join_timeout_s=30.0)
+        joinable = tuple(f"worker-{n}" for n in range(count, count + later))
+        absent = tuple(Member(name, "", "", 0, 0) for name in joinable)
+        self.terms = Terms("job", (*members, *absent), policy, join_timeout_s=30.0, joinable=joinable)
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
@@ -149,6 +154,7 @@ class World:
         for host in self.hosts.values():
             slot = Slot(SlotStatus(host.name, 1, 2222, facts=HEALTHY), work=Work(restored=True))
             self.at(self.random.random() * 0.2, self._birth(host, slot))
+        self.hosts.update({name: Host(name, up=False) for name in joinable})
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -176,6 +182,11 @@ class World:
     def say(self, text: str) -> None:
         """Add a line to the trace of the history."""
         self.trace.append(f"{self.now - 1000:8.3f} {text}")
+
+    def terms_of(self, host: Host) -> Terms:
+        """Return the terms as they are committed on a host, which knows its own address."""
+        slots = [slot._replace(address="10.0.1.2") if slot.slot == host.name else slot for slot in self.terms.slots]
+        return self.terms._replace(slots=tuple(slots)) if host.name in self.terms.joinable else self.terms
 
     # --- supervisors ----------------------------------------------------------------------------------------------
 
@@ -319,7 +330,7 @@ class World:
                 return
             fresh = Slot(SlotStatus(host.name, slot.attempt, facts=HEALTHY))
             reason = Reason(f"the agent of {host.name} was killed", ReasonKind.AGENT_KILLED)
-            node, actions = election.resume(self.terms, host.name, fresh, last, reason, self.now)
+            node, actions = election.resume(self.terms_of(host), host.name, fresh, last, reason, self.now)
             self._turn(host, node, actions)
             self._pulse(host, life)
             self._hold(host, host.held_snapshot)
@@ -373,7 +384,8 @@ class World:
         host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
         host.frozen, host.dialling, host.task = False, "", None
         host.node = host.held_snapshot = host.live = host.last_order = host.result = None
-        node, actions = election.join(self.terms, host.name, Slot(SlotStatus(host.name, facts=HEALTHY)), self.now)
+        fresh = Slot(SlotStatus(host.name, facts=HEALTHY, address="10.0.1.2"))
+        node, actions = election.join(self.terms_of(host), host.name, fresh, self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
 
@@ -524,6 +536,9 @@ class World:
             raise BrokenPropertyError(f"{host.name} spawned twice")
         host.task = Task(action.attempt, action.task, host.live)
         self.say(f"{host.name} spawns attempt {action.attempt} as {action.task} at {host.live}")
+        workers, most = count_workers(member.task for member in action.members), self.terms.policy.max_workers
+        if workers > max(most, count_workers(self.terms.tasks)):
+            raise BrokenPropertyError(f"attempt {action.attempt} has {workers} workers")
         snapshots = self.attempts.setdefault(action.attempt, {})
         snapshots[host.name] = host.live
         later(self.random.uniform(0.01, 0.4), HeldAtGate(action.attempt))

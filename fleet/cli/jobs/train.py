@@ -76,6 +76,17 @@ def train(
             panel=FAILURES,
         ),
     ] = None,
+    max_workers: Annotated[
+        int | None,
+        option(
+            "--max-workers",
+            "Take in new hosts of the fleet at a checkpoint, up to N workers.",
+            "N",
+            min=1,
+            default="no new hosts",
+            panel=FAILURES,
+        ),
+    ] = None,
     preemptions: Annotated[
         int | None,
         option(

@@ -12,6 +12,7 @@ from fleet.events import DiskUse, Phase
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
+from fleet.jobs.growth.members import joining_hosts
 from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
 from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
@@ -196,7 +197,7 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     warning = _warning(result, mine) if result is not None else ""
     attempt = latest_attempt(mine, first.attempts)
     running = {task.task: task.progress for task in tasks if task.alive and task.phase is Phase.RUNNING}
-    is_complete = len(mine) == len(first.members)
+    is_complete = len(mine) >= len(first.members)
     return JobStatus(
         id=newest,
         script=first.name,
@@ -209,6 +210,8 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
         waits=result is None and _is_waiting(tasks),
         warning="; ".join(filter(None, (*others, *disputes, warning))),
         awaited=find_awaited(running, attempt) if result is None and is_complete else None,
+        max_workers=first.max_workers,
+        joining=() if result is not None else joining_hosts(first, mine),
     )
 
 

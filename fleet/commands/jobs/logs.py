@@ -14,6 +14,7 @@ from fleet.fleets.agreement import description, latest_attempt
 from fleet.fleets.rejoin import missing_slots
 from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
 from fleet.jobs.follow import Followed, follow, outcome_or_raise
+from fleet.jobs.growth.members import all_members
 from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.pulls.requested import pull_ended
@@ -83,7 +84,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         failed = {outcome.host.name for outcome in unreached}
         clients = [client for client in clients if client.host.name not in failed]
         first = description(list(reports.values())) if reports else None
-        members = current_members(first.members, reports) if first else ()
+        slots_of_job = all_members(first, reports) if first else ()
+        members = current_members(slots_of_job, reports)
         slots = _slots_of(name, record, members)
         if not request.follow or not record.spec.options.rents:
             silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
@@ -106,7 +108,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             job=first.job,
             clients=tuple(client for client in clients if client.host.name in slots),
             others=tuple(client for client in clients if client.host.name not in slots),
-            members=tuple(first.members),
+            members=slots_of_job,
+            max_workers=first.max_workers,
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
             selection=request.selection,
@@ -149,5 +152,6 @@ def _announce(
             attached=True,
             attempts=job.attempts,
             ended=result_of(reports) is not None,
+            max_workers=job.max_workers,
         )
     )

@@ -18,6 +18,8 @@ from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs.clocks import correct_clocks
 from fleet.jobs.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.growth.limits import check_growth, name_joinable
+from fleet.jobs.growth.members import with_added
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices
 from fleet.jobs.program import (
     Program,
@@ -186,6 +188,7 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
         NotReadyError: a running job has a different number of slots per host.
     """
     types = request.task_types
+    check_growth(request.policy.max_workers, record.spec.options, request.replication)
     check_task_types(types, hosts=len(record.hosts), spares=request.spares)
     placed = dataclasses.replace(record, tasks_per_host=types.tasks_per_host)
     check_policy(
@@ -259,6 +262,8 @@ def _commits(
     secret = secrets.token_hex(32)
     given = {**choice.env, **request.env}
     slots = request.task_types.tasks_per_host
+    types, most = request.task_types, request.policy.max_workers
+    joinable = name_joinable(len(prepared), len(prepared) - request.spares - types.others, most)
     shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
     return [
         records.Commit(
@@ -281,6 +286,7 @@ def _commits(
             job_name=request.name,
             arguments=list(request.arguments),
             code_sha256=program.bundle.digest,
+            joinable=joinable,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
@@ -343,6 +349,7 @@ def _follow(
             members=publish(first.members),
             started_at=fleet.services.clock(),
             attempts=attempts,
+            max_workers=request.policy.max_workers or None,
         )
     )
     followed = Followed(
@@ -352,6 +359,7 @@ def _follow(
         clients=tuple(clients),
         members=tuple(first.members),
         attempts=attempts,
+        max_workers=request.policy.max_workers or None,
         unread=fleet.services.unread,
     )
     if request.detach:
@@ -387,7 +395,8 @@ def _finish(
     """
     failed: FleetError | None = None
     if ended.result is not None:
-        stored = report_results(fleet.record, fleet.directory, job, clients, sink)
+        with with_added(clients, fleet.record, fleet.directory) as everyone:
+            stored = report_results(fleet.record, fleet.directory, job, everyone, sink)
         ended = dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
         if request.pull:
             try:

@@ -34,6 +34,7 @@ from train.agent.protocol.records import (
     Notice,
     Outcome,
     Phase,
+    ReasonKind,
     Record,
     TaskState,
 )
@@ -167,7 +168,8 @@ class History:
         why = one_line(ended.reason, _LONGEST) or "a task failed"
         lost = "its host was lost; " if ended.preempted else ""
         text = f"the attempt ended: {lost}{why}; the next one follows"
-        self.faults.append(Fault(ended.at, ended.attempt, ended.first_failed_task, text))
+        is_failure = ended.reason_kind is not ReasonKind.GROWTH
+        self.faults.append(Fault(ended.at, ended.attempt, ended.first_failed_task, text, is_failure=is_failure))
 
     def _add_notice(self, notice: Notice) -> None:
         key = notice.attempt, notice.text

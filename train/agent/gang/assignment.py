@@ -1,8 +1,8 @@
 """Assign tasks to slots: a spare takes over a lost task, or the gang continues with fewer workers. Pure."""
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from train.agent.protocol.cluster import by_rank, parse_task
+from train.agent.protocol.cluster import by_rank, parse_task, task_rank
 from train.agent.protocol.records import Member
 
 Assignments = Dict[str, str]
@@ -37,7 +37,7 @@ def reassign(
         available: Slots that can take part, in order.
         fewest: Minimum number of workers; None means that all tasks must be filled.
     """
-    slots_by_task = {task: slot for task, slot in before.items() if slot in available}
+    slots_by_task = {task: slot for task, slot in before.items() if slot in available and task in tasks}
     free = [slot for slot in available if slot not in slots_by_task.values()]
     vacant = sorted((task for task in tasks if task not in slots_by_task), key=_urgency)
     slots_by_task.update({task: free[index] for index, task in enumerate(vacant[: len(free)])})
@@ -52,6 +52,17 @@ def reassign(
             return None
         slots_by_task = _renumber(tasks, slots_by_task)
     return {task: slots_by_task[task] for task in tasks if task in slots_by_task}
+
+
+def count_workers(tasks: Iterable[str]) -> int:
+    """Return the number of workers among tasks."""
+    return sum(_task_type(task) == "worker" for task in tasks)
+
+
+def with_workers(tasks: Sequence[str], workers: int) -> List[str]:
+    """Return `tasks` with further workers, up to this number of workers."""
+    added = [f"worker-{index}" for index in range(count_workers(tasks), workers)]
+    return sorted([*tasks, *added], key=task_rank)
 
 
 def _task_type(task: str) -> str:
@@ -73,9 +84,8 @@ def _reassign_slot(task: str, slots_by_task: Assignments) -> bool:
 
 
 def _has_enough_workers(tasks: Sequence[str], slots_by_task: Assignments, fewest: int) -> bool:
-    required = sum(_task_type(task) == "worker" for task in tasks)
-    left = sum(_task_type(task) == "worker" for task in slots_by_task)
-    return bool(trainers(list(slots_by_task))) and left >= min(required, max(1, fewest))
+    left = count_workers(slots_by_task)
+    return bool(trainers(list(slots_by_task))) and left >= min(count_workers(tasks), max(1, fewest))
 
 
 def _renumber(tasks: Sequence[str], slots_by_task: Assignments) -> Assignments:

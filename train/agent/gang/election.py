@@ -16,7 +16,7 @@ from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called, task_rank
-from train.agent.protocol.records import Outcome, Reason, ReasonKind, RestartPolicy
+from train.agent.protocol.records import Member, Outcome, Reason, ReasonKind, RestartPolicy
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0
@@ -257,8 +257,21 @@ def _missing_slots(peer: Peer) -> List[str]:
     return [
         member.slot
         for member in peer.terms.slots
-        if member.slot != peer.local_slot and member.slot not in peer.connected
+        if member.slot != peer.local_slot and member.slot not in peer.connected and _has_joined(peer, member)
     ]
+
+
+def _has_joined(peer: Peer, member: Member) -> bool:
+    """Return True unless a member has no address yet, because its host may join later."""
+    joined = peer.slot.desired.joined if peer.slot.desired is not None else []
+    return bool(member.address) or member.slot in peer.connected or member.slot in {item.slot for item in joined}
+
+
+def _may_lead(peer: Peer) -> bool:
+    """Return True if this host has taken part in the job: it joined before the last attempt."""
+    joins = peer.local_slot in peer.terms.joinable
+    had_task = peer.slot.desired is not None and bool(peer.slot.desired.task_of(peer.local_slot))
+    return not peer.newcomer and (had_task or not joins)
 
 
 def _message_for(peer: Peer, slot: str) -> Optional[Message]:
@@ -334,12 +347,14 @@ def _stop_local_task(peer: Peer, reason: Reason) -> Step:
 def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     """Dial the first slot by rank that may still be alive; lead if that is the local slot."""
     gone = peer.passed_over | set(peer.lost)
-    others = [slot for slot in ranked(peer.terms) if slot not in gone and slot != peer.local_slot]
-    if peer.newcomer and not others:
+    joined = {member.slot for member in peer.terms.slots if _has_joined(peer, member)}
+    others = [slot for slot in ranked(peer.terms) if slot in joined - gone and slot != peer.local_slot]
+    may_lead = _may_lead(peer)
+    if not may_lead and not others:
         # It never took part in the job: the result of any other host takes precedence.
         end = End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found"))
         return _finish_isolated(peer, end, now)
-    candidate = min(others if peer.newcomer else [*others, peer.local_slot], key=task_rank)
+    candidate = min([*others, peer.local_slot] if may_lead else others, key=task_rank)
     term = 0 if peer.newcomer else peer.term
     peer = peer._replace(mode=Mode.SEEKING, term=term, candidate=candidate, mode_since=now, cut_off=False)
     if candidate != peer.local_slot:

@@ -8,15 +8,18 @@ again together, with new ports, from the newest complete checkpoint.
 from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
-from train.agent.gang import readiness
+from train.agent.gang import growth, readiness
 from train.agent.gang.assignment import (
     Assignments,
+    count_workers,
     initial_assignments,
     is_coordinated,
     is_evaluator,
     reassign,
     trainers,
+    with_workers,
 )
+from train.agent.gang.growth import Growth
 from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.states import DesiredState, SlotStatus, Stage
 from train.agent.protocol.cluster import called
@@ -62,6 +65,7 @@ _PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exis
 EVALUATION_S = 300.0  # for evaluators to evaluate the last checkpoint after the training
 EVALUATION_IDLE_S = 10.0  # an evaluator that has the last checkpoint and was idle this long is done
 _HOLDER_TIMEOUT_S = 5.0  # a new agent does not know the checkpoint of its host yet
+_GROWTH_PAUSE_S = 0.2  # so that all slots receive, and report, that the attempt has ended
 _FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
 
 
@@ -75,11 +79,17 @@ class Terms(NamedTuple):
     join_timeout_s: float = JOIN_TIMEOUT_S
     link_timeout_s: float = LINK_TIMEOUT_S
     resume: Optional[Tuple[int, int]] = None  # attempt and number of the snapshot from which the job continues
+    joinable: Tuple[str, ...] = ()  # slots that may join the running job; without an address until they have
 
     @property
     def tasks(self) -> Tuple[str, ...]:
         """Return all tasks of the job, in order."""
         return tuple(initial_assignments(self.slots))
+
+    @property
+    def spares(self) -> int:
+        """Return the number of slots that are kept as spares."""
+        return sum(not member.task and member.slot not in self.joinable for member in self.slots)
 
 
 class End(NamedTuple):
@@ -134,6 +144,8 @@ class Gang(NamedTuple):
     notices: Tuple[str, ...] = ()
     hang: HangWatch = HangWatch()
     evaluation: Evaluation = Evaluation()
+    growth: Growth = Growth()
+    joined: Tuple[Member, ...] = ()  # slots of `terms.joinable` that have joined, without their tasks
     last_lost_at: float = 0.0  # when a connected host was last lost
     isolated: bool = False
     result: Optional[JobResult] = None
@@ -166,7 +178,7 @@ def take_over(
     """
     gang = Gang(terms, local_slot, term, last.attempt, Stage.GO, tuple(last.members), now)
     gang = gang._replace(restarts=last.restarts, preemptions=last.preemptions, lost=lost)
-    gang = gang._replace(started=last.started, snapshot=last.snapshot)
+    gang = gang._replace(started=last.started, snapshot=last.snapshot, joined=tuple(last.joined))
     if lost:
         gang = gang._replace(fenced_until=now + _fence_s(terms))
     if last.trained and end.outcome is Outcome.FAILED:
@@ -188,6 +200,9 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
         connected=gang.connected | {report.slot},
         snapshot=gang.snapshot if gang.stage in _FIXED_CHECKPOINT_STAGES else newest(gang.snapshot, report.snapshot),
     )
+    if report.slot in gang.terms.joinable:
+        others = tuple(member for member in gang.joined if member.slot != report.slot)
+        gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
     if is_new:
         gang = gang._replace(notices=(*gang.notices, _preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:
@@ -208,6 +223,7 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
     gang = gang._replace(
         connected=gang.connected - {slot}, lost=lost, fenced_until=fenced_until, last_lost_at=last_lost_at
     )
+    gang = gang._replace(growth=gang.growth._replace(rejected=gang.growth.rejected - {slot}))
     return advance(gang, now)
 
 
@@ -259,6 +275,7 @@ def desired_state(gang: Gang) -> DesiredState:
         attempt=gang.attempt,
         stage=gang.stage,
         members=list(gang.members),
+        joined=sorted(gang.joined),
         restarts=gang.restarts,
         preemptions=gang.preemptions,
         started=gang.started,
@@ -284,7 +301,10 @@ def _attempt_ended(gang: Gang, end: End) -> AttemptEnded:
     reason, first = _summarize(end), _display_name(gang, end.first_failed_slot)
     ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, _exits(gang), _retry_s(gang))
     return ended._replace(
-        preempted=_is_tolerated_preemption(gang), first_failed_slot=end.first_failed_slot, reason_kind=reason.kind
+        preempted=_is_tolerated_preemption(gang),
+        first_failed_slot=end.first_failed_slot,
+        reason_kind=reason.kind,
+        joining=list(_candidates(gang)),
     )
 
 
@@ -334,7 +354,7 @@ def _display_name(gang: Gang, slot: str) -> str:
 
 def _describe_slot(gang: Gang, slot: str) -> str:
     """Return the name with the address: ``ps-0 (10.0.0.4)``."""
-    return called(gang.terms.slots, slot, _display_name(gang, slot))
+    return called([*gang.joined, *gang.terms.slots], slot, _display_name(gang, slot))
 
 
 def _find_slot(gang: Gang, name: str) -> str:
@@ -400,6 +420,12 @@ def _preemption_warning(gang: Gang, slot: str) -> str:
     else:
         consequence = f"{replacement} replaces it" if replacement else "the job continues when it is replaced"
     return f"{_display_name(gang, slot)} is being preempted; {consequence}"
+
+
+def _known_slots(gang: Gang) -> List[str]:
+    """Return all slots except those that have not joined yet."""
+    joined = {member.slot for member in gang.joined}
+    return [member.slot for member in gang.terms.slots if member.address or member.slot in joined]
 
 
 def _available_slots(gang: Gang) -> List[str]:
@@ -485,8 +511,10 @@ def _apply_stop_request(gang: Gang, grace_s: float, now: float) -> Gang:
 
 
 def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = None) -> Gang:
+    if _fails_by_growth(gang, end):
+        gang, end = _reject(gang, end)
     if grace_s is None:
-        hopeless = end.outcome is Outcome.FAILED and not end.final
+        hopeless = end.outcome is Outcome.FAILED and not end.final and not _is_growth(end)
         longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first_failed_slot) else FAILURE_GRACE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
     return _enter(gang._replace(end=end, grace_s=grace_s), Stage.STOP, now)
@@ -580,6 +608,7 @@ def _advance_check(gang: Gang, now: float) -> Gang:
     timeout_s = gang.terms.policy.timeout_s
     job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline
     gang = gang._replace(started=True, job_deadline=job_deadline, notices=(*gang.notices, *verdict.warnings))
+    gang = gang._replace(growth=gang.growth._replace(trial=frozenset()))
     return _enter(gang, Stage.GO, now)
 
 
@@ -590,9 +619,87 @@ def _advance_go(gang: Gang, now: float) -> Gang:
         if failure is not None:
             return _end_attempt(gang, failure, now)
         if not _has_succeeded(gang):
-            return _watch_for_hang(gang, now)
+            grown = _watch_for_growth(gang, now)
+            return _watch_for_hang(grown, now) if grown.stage is Stage.GO else grown
         gang = gang._replace(evaluation=gang.evaluation._replace(trained_at=now))
     return _advance_evaluation(gang, now)
+
+
+# --- growth --------------------------------------------------------------------------------------------------------
+
+
+def _is_growth(end: Optional[End]) -> bool:
+    return end is not None and end.reason.kind is ReasonKind.GROWTH
+
+
+def _candidates(gang: Gang) -> Tuple[str, ...]:
+    """Return the slots that join in the next attempt."""
+    if not gang.terms.policy.max_workers:
+        return ()
+    busy = {*_assigned_slots(gang), *gang.growth.rejected}
+    return growth.choose_candidates(
+        [slot for slot in _available_slots(gang) if slot not in busy],
+        workers=count_workers(_assigned_tasks(gang)),
+        max_workers=gang.terms.policy.max_workers,
+        spares=gang.terms.spares,
+    )
+
+
+def _watch_for_growth(gang: Gang, now: float) -> Gang:
+    """End the attempt at a checkpoint if new hosts have joined, unless a task has ended already."""
+    gang = _reject_misfits(gang)
+    before, candidates = gang.growth.candidates, _candidates(gang)
+    if candidates != before:
+        gang = gang._replace(growth=growth.update(gang.growth, candidates, gang.snapshot))
+        new = [_describe_slot(gang, slot) for slot in candidates if slot not in before]
+        clause = "" if gang.snapshot is not None else ", and this job has saved none yet"
+        notices = [f"{name} joins at the next complete checkpoint{clause}" for name in new]
+        gang = gang._replace(notices=(*gang.notices, *notices))
+    if not growth.is_due(gang.growth, gang.snapshot, gang.attempt) or any(
+        _has_ended(gang, slot) for slot in _training_slots(gang)
+    ):
+        return gang
+    workers = count_workers(_assigned_tasks(gang)) + len(candidates)
+    names = [_describe_slot(gang, slot) for slot in candidates]
+    return _end_attempt(gang, End(Outcome.FAILED, reason=growth.describe_joining(names, workers)), now)
+
+
+def _reject_misfits(gang: Gang) -> Gang:
+    """Leave out new hosts whose versions, GPUs, or disk do not fit, before the job is interrupted for them."""
+    reported = [(member, gang.statuses.get(member.slot, SlotStatus(member.slot)).facts) for member in gang.members]
+    members = [member for member, facts in reported if facts is not None]
+    facts_by_task = {member.task: facts for member, facts in reported if facts is not None}
+    task = f"worker-{count_workers(_assigned_tasks(gang))}"
+    for slot in _candidates(gang):
+        facts = gang.statuses[slot].facts
+        if slot in gang.growth.candidates or facts is None:
+            continue
+        joining = Member(slot, task, gang.statuses[slot].address, 0, 0)
+        problems = growth.misfits(members, joining, {**facts_by_task, task: facts})
+        if problems:
+            state = gang.growth._replace(rejected=gang.growth.rejected | {slot})
+            notice = f"{_describe_slot(gang, slot)} does not join: {'; '.join(problems)}"
+            gang = gang._replace(growth=state, notices=(*gang.notices, notice))
+    return gang
+
+
+def _fails_by_growth(gang: Gang, end: End) -> bool:
+    """Return True if an attempt with new hosts fails before user code runs in it, unless another host was lost."""
+    trial = gang.growth.trial if gang.stage in _START_STEPS else frozenset()
+    if not trial or end.outcome is not Outcome.FAILED or end.final:
+        return False
+    return not end.host_lost or end.first_failed_slot in trial
+
+
+def _reject(gang: Gang, end: End) -> Tuple[Gang, End]:
+    """Leave out the new hosts of this attempt, whose failure is not one of the job."""
+    trial = gang.growth.trial
+    reason = growth.describe_rejection(_summarize(end), [_display_name(gang, slot) for slot in sorted(trial)])
+    state = gang.growth._replace(trial=frozenset(), rejected=gang.growth.rejected | trial)
+    gang = gang._replace(growth=state)
+    if end.summary:
+        gang = gang._replace(notices=(*gang.notices, "; ".join(end.reason.text.splitlines())))
+    return gang, End(Outcome.FAILED, reason=reason)
 
 
 def _decisive_slots(gang: Gang) -> List[str]:
@@ -670,9 +777,9 @@ def _first_cause(gang: Gang) -> Optional[End]:
     preemption = _find_preemption(gang)
     if preemption is not None:
         return preemption
-    follows = end.summary == NOT_READY or (end.exit is not None and end.exit.code is not None)
+    follows = end.summary == NOT_READY or (end.exit is not None and end.exit.code is not None) or _is_growth(end)
     for slot, reason in gang.lost.items() if follows else ():
-        if slot in _evaluator_slots(gang):
+        if slot in _evaluator_slots(gang) or slot in gang.growth.rejected:
             continue
         return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return end
@@ -691,7 +798,7 @@ def _should_restart(gang: Gang) -> bool:
     policy, end = gang.terms.policy, gang.end
     if end is None or end.outcome is not Outcome.FAILED or end.final or gang.isolated:
         return False
-    if _is_tolerated_preemption(gang):
+    if _is_tolerated_preemption(gang) or _is_growth(end):
         return True
     if policy.restart is RestartPolicy.NEVER or gang.restarts >= policy.restarts:
         return False
@@ -701,6 +808,8 @@ def _should_restart(gang: Gang) -> bool:
 
 
 def _retry_s(gang: Gang) -> float:
+    if _is_growth(gang.end):
+        return _GROWTH_PAUSE_S
     return min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
 
 
@@ -716,15 +825,47 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
         now < gang.began_at + _PREEMPTION_TIMEOUT_S and _must_await_preempted(gang, host_lost)
     ):
         return gang
-    terms, idle = gang.terms, _available_slots(gang)
-    assignments = reassign(terms.tasks, _assignments(gang), idle, fewest=None)
+    before, idle = _assignments(gang), [slot for slot in _available_slots(gang) if slot not in gang.growth.rejected]
+    tasks = _required_tasks(gang)
+    assignments = reassign(tasks, before, idle, fewest=None)
     if assignments is None and now >= _give_up_time(gang):
-        assignments = reassign(
-            terms.tasks, _assignments(gang), idle, fewest=terms.policy.min_workers or len(terms.tasks)
-        )
+        assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang))
         if assignments is None:
-            return _give_up(gang, f"it was not replaced within {terms.policy.host_timeout_s:g} s", now)
+            return _give_up(gang, f"it was not replaced within {gang.terms.policy.host_timeout_s:g} s", now)
+    elif assignments is not None:
+        assignments = _with_candidates(gang, assignments, idle)
     return gang if assignments is None else _begin_attempt(gang, assignments, now)
+
+
+def _required_tasks(gang: Gang) -> List[str]:
+    """Return the tasks that the next attempt must have: those of the job, and the workers that joined since."""
+    kept = [task for task, slot in _assignments(gang).items() if slot not in gang.growth.rejected]
+    return with_workers(gang.terms.tasks, count_workers(kept))
+
+
+def _fewest_workers(gang: Gang) -> int:
+    """Return the minimum number of workers of the next attempt.
+
+    By default all that the job started with, and if it has grown, more than half of the last ones, so that two parts
+    of a divided network never both continue.
+    """
+    policy, tasks = gang.terms.policy, gang.terms.tasks
+    if policy.min_workers or not policy.max_workers:
+        return policy.min_workers or len(tasks)
+    return max(count_workers(tasks), 1 + count_workers(_assigned_tasks(gang)) // 2)
+
+
+def _with_candidates(gang: Gang, assignments: Assignments, idle: List[str]) -> Assignments:
+    """Return the assignments of the next attempt, with further workers in the slots that are left."""
+    policy, workers = gang.terms.policy, count_workers(assignments)
+    free = [slot for slot in idle if slot not in assignments.values()]
+    joining = growth.choose_candidates(
+        free, workers=workers, max_workers=policy.max_workers, spares=gang.terms.spares
+    )
+    if not joining:
+        return assignments
+    tasks = with_workers(list(assignments), workers + len(joining))
+    return reassign(tasks, assignments, [*assignments.values(), *joining], fewest=None) or assignments
 
 
 def _give_up_time(gang: Gang) -> float:
@@ -735,7 +876,7 @@ def _give_up_time(gang: Gang) -> float:
 
 def _presence_deadline(gang: Gang) -> float:
     """Return the time after which a slot that is not connected counts as absent."""
-    all_here = len(gang.connected) == len(gang.terms.slots)
+    all_here = len(gang.connected) == len(_known_slots(gang))
     return gang.began_at + (0.0 if all_here else gang.terms.link_timeout_s)
 
 
@@ -749,8 +890,12 @@ def _must_await_preempted(gang: Gang, host_lost: List[str]) -> bool:
 def _give_up(gang: Gang, why: str, now: float) -> Gang:
     """End a job that cannot start another attempt; `why` completes the reason."""
     end = gang.end
+    missing = [slot for slot in _assigned_slots(gang) if slot not in gang.connected]
+    if _is_growth(end):
+        first = next(iter(missing), gang.members[0].slot)
+        reason = Reason(f"{_describe_slot(gang, first)} was lost", ReasonKind.HOST_LOST)
+        end, missing = End(Outcome.FAILED, first, reason, host_lost=True), missing[1:]
     if end is not None and end.host_lost:
-        missing = [slot for slot in _assigned_slots(gang) if slot not in gang.connected]
         later = [] if end.first_failed_slot in missing else missing
         addition = f"; {_describe_slot(gang, later[0])} was lost after that" if later else ""
         reason = end.reason._replace(text=f"{end.reason.text}{addition}, and {why}")
@@ -761,10 +906,12 @@ def _give_up(gang: Gang, why: str, now: float) -> Gang:
 def _begin_attempt(gang: Gang, assignments: Assignments, now: float) -> Gang:
     attempt = 1 + max(gang.attempt, *(report.attempt for report in gang.statuses.values()))
     changes = _describe_changes(_assignments(gang), assignments)
-    survived = _is_tolerated_preemption(gang)
+    survived, grows = _is_tolerated_preemption(gang), _is_growth(gang.end)
+    joined = frozenset(assignments.values()) - frozenset(_assigned_slots(gang))
+    has_grown = count_workers(assignments) > count_workers(_assigned_tasks(gang))
     gang = gang._replace(
         attempt=attempt,
-        restarts=gang.restarts + (not survived),
+        restarts=gang.restarts + (not survived and not grows),
         preemptions=gang.preemptions + survived,
         members=_members(gang.terms, assignments, gang.statuses),
         lost={},
@@ -772,6 +919,7 @@ def _begin_attempt(gang: Gang, assignments: Assignments, now: float) -> Gang:
         grace_s=0.0,
         hang=HangWatch(),
         evaluation=Evaluation(),
+        growth=Growth(trial=joined if has_grown else frozenset(), rejected=gang.growth.rejected),
         notices=(f"attempt {attempt}: {changes}",) if changes else (),
     )
     return _enter(gang, Stage.RESERVE, now)
@@ -779,8 +927,11 @@ def _begin_attempt(gang: Gang, assignments: Assignments, now: float) -> Gang:
 
 def _describe_changes(before: Assignments, after: Assignments) -> str:
     gone = [slot for slot in before.values() if slot not in after.values()]
+    new = [slot for task, slot in after.items() if task == slot and task not in before]
     clauses = [f"without slot {', '.join(gone)}"] if gone else []
-    clauses += [f"{task} runs in slot {slot}" for task, slot in after.items() if before.get(task) != slot]
+    clauses += [f"with {', '.join(new)}"] if new else []
+    moved = {task: slot for task, slot in after.items() if before.get(task) != slot and slot not in new}
+    clauses += [f"{task} runs in slot {slot}" for task, slot in moved.items()]
     return ", ".join(clauses)
 
 
@@ -795,7 +946,7 @@ def _finish(gang: Gang, now: float) -> Gang:
         end.reason.text,
         _exits(gang),
         gang.started,
-        isolated=gang.isolated or 2 * len(gang.connected) <= len(gang.terms.slots),
+        isolated=gang.isolated or 2 * len(gang.connected) <= len(_known_slots(gang)),
         reason_kind=end.reason.kind,
     )
     return _enter(gang._replace(result=result), Stage.RESULT, now)

@@ -55,6 +55,7 @@ class DesiredState(NamedTuple):
     inspection: int = 0  # number of the latest inspection of the tasks
     result: Optional[records.JobResult] = None
     trained: bool = False  # all tasks that decide the job's success have succeeded
+    joined: List[Member] = []  # noqa: RUF012 - never changed; slots that joined the running job, without their tasks
 
     @property
     def running(self) -> bool:

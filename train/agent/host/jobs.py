@@ -96,6 +96,7 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         result = lost_result(paths, str(job.get("job", "")), attempt)
     history = states(paths, attempt)
     slot, members = str(job.get("slot", "")), members_of(job)
+    policy = build(Policy, job.get("policy") or {})
     return JobReport(
         job=str(job.get("job", "")),
         fleet=str(job.get("fleet", "")),
@@ -112,13 +113,15 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         result=result,
         progress=_newest(records.Progress, live) if live is not None else last_progress(paths, attempt),
         usage=_newest(records.Usage, live or []),
-        attempts=build(Policy, job.get("policy") or {}).max_attempts,
+        attempts=policy.max_attempts,
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
         job_name=str(job.get("job_name", "")),
         arguments=[str(word) for word in job.get("arguments", [])],
         code_sha256=str(job.get("code_sha256", "")),
         versions={str(name): str(version) for name, version in (job.get("versions") or {}).items()},
+        joinable=[str(slot) for slot in job.get("joinable") or []],
+        max_workers=policy.max_workers or None,
     )
 
 

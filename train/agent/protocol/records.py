@@ -117,6 +117,7 @@ class ReasonKind(str, Enum):
     NAME_RESOLUTION = "name-resolution"
     PORT_IN_USE = "port-in-use"
     VERSIONS = "versions"  # differ between the hosts
+    GROWTH = "growth"  # the number of workers changes, which is not a failure
 
 
 class Reason(NamedTuple):
@@ -233,6 +234,7 @@ class Policy(NamedTuple):
     restarts: int = 0  # maximum number
     success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
     min_workers: int = 0  # minimum for a restart; 0: all that the job started with
+    max_workers: int = 0  # up to which a running job takes in new hosts; 0: it takes in none
     backoff_s: float = 0.5  # before the first restart; doubled for each further one
     host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
     timeout_s: float = 0.0  # for the whole job; 0: none
@@ -245,7 +247,7 @@ class Policy(NamedTuple):
     def max_attempts(self) -> int:
         """Return the maximum number of attempts of a job; 0 means no limit."""
         restarts = 0 if self.restart is RestartPolicy.NEVER else self.restarts
-        return 0 if self.preemptions < 0 else 1 + restarts + self.preemptions
+        return 0 if self.preemptions < 0 or self.max_workers else 1 + restarts + self.preemptions
 
 
 class PreemptionNotice(NamedTuple):
@@ -335,6 +337,7 @@ class Commit(NamedTuple):
     code_sha256: str = ""  # of all uploaded files; empty: unknown
     resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
     clock_correction_s: float = 0.0  # is added to the host's clock in all times of the job
+    joinable: List[str] = []  # noqa: RUF012 - never changed; slots that may join the running job (max_workers)
 
 
 class Follow(NamedTuple):
@@ -650,6 +653,8 @@ class JobReport(NamedTuple):
     arguments: List[str] = []  # noqa: RUF012 - never changed; as in Commit
     code_sha256: str = ""  # as in Commit
     versions: Dict[str, str] = {}  # noqa: RUF012 - never changed; as in Prepared, when the job was committed
+    joinable: List[str] = []  # noqa: RUF012 - never changed; as in Commit
+    max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
 
 
 class StoredJob(NamedTuple):
@@ -751,6 +756,7 @@ class AttemptEnded(NamedTuple):
     preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
     reason_kind: ReasonKind = ReasonKind.OTHER
+    joining: List[str] = []  # noqa: RUF012 - never changed; slots that are to join in the next attempt
 
 
 class HangInspection(NamedTuple):

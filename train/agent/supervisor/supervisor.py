@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
@@ -120,7 +120,7 @@ class Supervisor:
 
     def _connect_peers(self) -> None:
         commit = self._commit
-        others = {member.slot: member for member in commit.members if member.slot != commit.slot}
+        others = {member.slot: member for member in self._slots if member.slot != commit.slot}
         self._links = PeerConnections(
             self._loop,
             self._start.listener,
@@ -168,7 +168,7 @@ class Supervisor:
 
     def _start_replicator(self) -> Optional[Replicator]:
         commit, paths = self._commit, self._start.paths
-        is_needed = len(commit.members) > 1 or commit.resume is not None
+        is_needed = len(self._slots) > 1 or commit.resume is not None
         if not is_needed or commit.replication.mib_s <= 0 or "://" in self._start.checkpoints:
             return None
         setup = Setup(
@@ -192,16 +192,24 @@ class Supervisor:
     def _address(self) -> str:
         return next(member.address for member in self._commit.members if member.slot == self._commit.slot)
 
+    @property
+    def _slots(self) -> Tuple[records.Member, ...]:
+        """Return the members of the job, and those that may join later."""
+        members = {member.slot: member for member in self._commit.members}
+        later = [records.Member(slot, "", "", 0, 0) for slot in self._commit.joinable if slot not in members]
+        return (*members.values(), *later)
+
     def _begin_job(self) -> None:
         commit, start = self._commit, self._start
         terms = Terms(
             commit.job,
-            tuple(commit.members),
+            self._slots,
             commit.policy,
             commit.grace_s,
             commit.join_timeout_s,
             commit.link_timeout_s,
             (commit.resume.attempt, commit.resume.number) if commit.resume is not None else None,
+            tuple(commit.joinable),
         )
         now = time.monotonic()
         if self._last is not None:
@@ -251,7 +259,7 @@ class Supervisor:
     def _apply(self, peer: election.Peer, actions: List[election.PeerAction]) -> None:
         self._peer = peer
         if peer.slot.desired is not None:
-            self._links.update_addresses(peer.slot.desired.members)
+            self._links.update_addresses([*peer.slot.desired.joined, *peer.slot.desired.members])
             self._watchdog.remember(peer.slot.desired)
         now = time.monotonic()
         due = election.deadline(peer, now)
@@ -476,10 +484,11 @@ class Supervisor:
         return isinstance(request, records.Follow)
 
     def _join_info(self) -> Commit:
-        """Return the commit with the current address of every slot."""
+        """Return the commit with the current address of every slot that has joined."""
         desired = self._peer.slot.desired
-        now = {member.slot: member for member in desired.members} if desired is not None else {}
-        members = [now.get(member.slot, member)._replace(task=member.task) for member in self._commit.members]
+        now = {member.slot: member for member in [*desired.joined, *desired.members]} if desired is not None else {}
+        members = [now.get(member.slot, member)._replace(task=member.task) for member in self._slots]
+        members = [member for member in members if member.address]
         return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:

@@ -189,3 +189,12 @@ def test_watching_draws_in_place_until_ctrl_c() -> None:
     assert sum(line.startswith("demo  gce, 2 hosts") for line in lines) == 1
     assert lines[-1] == ""
     assert screen.text.endswith("\x1b[?25h")
+
+
+def test_a_job_that_takes_in_hosts_shows_its_limit_and_who_joins() -> None:
+    tasks = (*TASKS, TaskStatus("", "worker-2", alive=True))
+    growing = replace(JOB, tasks=tasks, max_workers=4, joining=("worker-2",))
+    lines = render_status([replace(FLEET, job=growing)], now=NOW).splitlines()
+    assert "  2 of at most 4 workers; worker-2 joins at the next checkpoint" in lines
+    assert lines[-1] == "  worker-2  joining"
+    assert "at most" not in render_status([replace(FLEET, job=replace(growing, result=FAILED))], now=NOW)

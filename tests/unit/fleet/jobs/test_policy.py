@@ -43,6 +43,7 @@ NONSENSE = [
     (Policy(), 2, 10.0, "leaves no worker"),
     (Policy(restarts=1, min_workers=3), 0, 10.0, "more than the 2"),
     (Policy(restarts=1, min_workers=2), 1, 10.0, "more than the 1"),
+    (Policy(max_workers=1), 0, 10.0, "--max-workers 1 is less than the 2"),
     (Policy(restarts=1, restart=RestartPolicy.NEVER), 0, 10.0, "never contradicts"),
     (Policy(restart=RestartPolicy.EXIT_CODE), 0, 10.0, "without --restarts"),
     (Policy(), 1, 10.0, "--spares 1 needs --restarts"),
@@ -131,6 +132,7 @@ def test_without_options_the_policy_is_the_default(asked: list[train.TrainReques
 def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
     line = (
         "--restarts 3 --restart-policy exit-code --backoff 1.5 --success-policy chief --min-workers 2 --spares 1 "
+        "--max-workers 4 "
         "--timeout 2h --start-timeout 90 --hang-timeout 10m --on-hang restart --host-timeout 30s --link-timeout 5 "
         "--checkpoint-dir out/ckpt --checkpoint-bandwidth 20 --grace 1m --preemptions 4"
     )
@@ -141,6 +143,7 @@ def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
         restarts=3,
         success=SuccessPolicy.CHIEF,
         min_workers=2,
+        max_workers=4,
         backoff_s=1.5,
         host_timeout_s=30.0,
         preemptions=4,

@@ -1,0 +1,1 @@
+"""Let a running job take in new hosts (`--max-workers`)."""
