@@ -80,7 +80,7 @@ def test_check_predicts_the_speedup(pair: Program) -> None:
     pair.script("task.py", STAND_IN)
     ran = pair.run("check", "--scaling", "task.py", "-o", "json", "--", "1000", "0").events
     (estimated,) = [event for event in ran if event["event"] == "scaling_estimated"]
-    assert (estimated["host"], estimated["steps"], estimated["gradient_bytes"]) == ("worker-0", 30, 4000)
+    assert (estimated["host"], estimated["steps"], estimated["gradient_bytes"]) == ("worker-0", 200, 4000)
     assert estimated["together_workers"] == 2
     assert min(estimated["bandwidth_gbit_s"], estimated["latency_s"], estimated["together_step_s"]) > 0
     assert [item["workers"] for item in estimated["predictions"]] == [1, 2, 4, 8, 16]

@@ -34,13 +34,13 @@ from train.agent.protocol.records import (
     StepsMeasured,
 )
 
-STEPS = 30
-"""Number of steps that are measured."""
+STEPS = 200
+"""Largest number of steps that are measured."""
 
 RUN_S = 600.0
 """Time limit of each run, in seconds."""
 
-_TOGETHER_S = 20.0  # about this time is spent on steps of several workers
+_USUAL_STEPS, _USUAL_S, _MOST_S = 30, 5.0, 20.0  # of several workers: as many steps as one worker makes in this time
 _FASTER = 0.9  # share of a step alone below which a step together means that the workers share a batch
 _GBIT = 1e9 / 8  # bytes
 _LONGEST_S = 86400.0
@@ -103,8 +103,7 @@ class ScalingRun:
         if self.bandwidth_gbit_s is not None:
             self.sink.emit(self._estimate(network, alone, None))
             return []
-        steps = min(max(int(_TOGETHER_S / statistics.median(alone.step_s)), FEWEST_STEPS), STEPS)
-        together = self._run_together(steps)
+        together = self._run_together(count_steps(statistics.median(alone.step_s)))
         if isinstance(together, str):
             return [together]
         self.sink.emit(self._estimate(network, alone, together))
@@ -234,6 +233,15 @@ class ScalingRun:
             explanation=explanation,
             notes=(*notes, NOT_MODELLED),
         )
+
+
+def count_steps(step_s: float) -> int:
+    """Return the number of steps of several workers to measure, given the step of one worker in seconds.
+
+    Fast steps are measured for some seconds, so that a short disturbance does not change the median.
+    """
+    slow, fast = min(int(_MOST_S / step_s), _USUAL_STEPS), int(_USUAL_S / step_s)
+    return min(max(slow, fast, FEWEST_STEPS), STEPS)
 
 
 def slowest(measured: Sequence[NetworkMeasured]) -> Network:

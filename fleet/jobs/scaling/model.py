@@ -22,6 +22,7 @@ _RESAMPLES = 200
 _TAIL = 0.025  # on each side of the interval
 _UNCALIBRATED = (0.5, 2.0)  # factors of the communication, if no step of several workers was measured
 _WAITS = 0.5  # share of a step from which waiting between the steps is the bottleneck
+_EXCESS = "communication and waits for other workers"
 _PRODUCES = 0.8  # share of a step from which the time to produce a batch is the bottleneck
 
 
@@ -197,8 +198,8 @@ def find_bottleneck(
         share = 1 - step_s / prediction.step_s
         if share > 0.5:
             return Bottleneck.NETWORK, (
-                f"from {prediction.workers} workers on, communication takes more than half of each step"
+                f"from {prediction.workers} workers on, {_EXCESS} take more than half of a step"
             )
     last = predictions[-1]
     share = max(1 - step_s / last.step_s, 0.0)
-    return Bottleneck.COMPUTE, f"with {last.workers} workers, communication takes {share:.0%} of each step"
+    return Bottleneck.COMPUTE, f"with {last.workers} workers, {_EXCESS} take {share:.0%} of a step"

@@ -30,8 +30,7 @@ ALONE = "alone"  # ends after some time, too, and measures the data set
 TOGETHER = "together"  # ends after a number of steps that all workers make
 
 WARMUP = 2  # steps that are not counted: they trace and compile
-_ALONE_S = 20.0  # after which fewer steps are enough
-_FEWEST = 5
+_ENOUGH = ((30, 5.0), (5, 20.0))  # steps, and seconds after which they are enough for one worker
 _EXTRA = 2  # further steps of several workers: the others may still receive what the last one sent
 _INPUTS = 20  # batches that are taken from the data set
 _INPUTS_S = 5.0
@@ -104,11 +103,12 @@ class Recorder:
         self.write("step %.6f %.6f" % (began, ended))
         self._began_at = self._began_at or ended
         counted = self._count - WARMUP
-        is_slow = self.kind == ALONE and counted >= _FEWEST and ended - self._began_at > _ALONE_S
-        if counted >= self.steps + (0 if self.kind == ALONE else _EXTRA) or is_slow:
+        is_alone, seconds = self.kind == ALONE, ended - self._began_at
+        is_enough = is_alone and any(counted >= least and seconds > least_s for least, least_s in _ENOUGH)
+        if counted >= self.steps + (0 if is_alone else _EXTRA) or is_enough:
             if self._is_other:
                 return
-            if self.kind == ALONE:
+            if is_alone:
                 self._measure_input(arguments)
             self.write("done")
             sys.stdout.flush()

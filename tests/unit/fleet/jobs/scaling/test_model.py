@@ -20,6 +20,7 @@ from fleet.jobs.scaling.model import (
 TIMES = st.lists(st.floats(1e-4, 100), min_size=1, max_size=5).map(tuple)
 RATES = st.lists(st.floats(1e4, 1e11), min_size=1, max_size=5).map(tuple)
 LATENCIES = st.lists(st.floats(1e-6, 1), min_size=1, max_size=5).map(tuple)
+EXCESS = "communication and waits for other workers"
 NETWORK = Network((1e9,), (1e-4,))
 
 
@@ -70,8 +71,8 @@ def test_the_bottleneck_is_named() -> None:
     def limit(size: int, wait_s: float = 0.0, input_s: float | None = None) -> tuple[Bottleneck, str]:
         return find_bottleneck(predict(Measurements((0.1,), size, NETWORK)), 0.1, wait_s, input_s)
 
-    assert limit(10**6) == (Bottleneck.COMPUTE, "with 16 workers, communication takes 5% of each step")
-    network = (Bottleneck.NETWORK, "from 4 workers on, communication takes more than half of each step")
+    assert limit(10**6) == (Bottleneck.COMPUTE, f"with 16 workers, {EXCESS} take 5% of a step")
+    network = (Bottleneck.NETWORK, f"from 4 workers on, {EXCESS} take more than half of a step")
     assert limit(90_000_000) == network
     assert limit(10**6, wait_s=0.06)[0] is Bottleneck.INPUT
     assert limit(10**6, input_s=0.09)[0] is Bottleneck.INPUT
