@@ -624,6 +624,8 @@ class ReportWritten:
     page: str  # absolute path of the file
     size: int  # bytes
     fleet: str | None = None  # None: unknown
+    capsule: str | None = None  # absolute path of the capsule; None: none was written
+    capsule_size: int | None = None  # bytes
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fleet.cli.application import root_command
-from fleet.cli.command_line import CommandLine
+from fleet.cli.application import list_options, root_command
+from fleet.cli.command_line import CommandLine, Word, parse
 from fleet.cli.runtime import failures_of, make_services
+from fleet.errors import UsageError
 from fleet.state import TrainCommand
+from fleet.steps import Step
+
+if TYPE_CHECKING:
+    from fleet.reports.capsule import Manifest
 
 _ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull")
+
+
+REPEATED = "fleet.repeated"
+"""Key of the job that a command repeats, in the context of the command."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The job of a capsule.
+
+    Attributes:
+        command: The command that repeats it.
+        versions: Versions of Python and packages on its hosts.
+    """
+
+    command: TrainCommand
+    versions: Mapping[str, str]
 
 
 def remembered(typed: CommandLine, name: str) -> TrainCommand:
@@ -30,11 +56,70 @@ def find_remembered(job: str, fleet: str) -> tuple[str, TrainCommand]:
         return find_command(job, directory, fleet)
 
 
-def run_again(command: TrainCommand, fleet: str, options: Sequence[str]) -> None:
-    """Run a command again in its directory, with further options."""
+def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
+    """Repeat the job of a capsule, with the further options of a command line.
+
+    Raises:
+        CommandFailed: the capsule is damaged, or the command line names a program.
+    """
+    from fleet.jobs.reporting.repetition import check_repetition, located
+    from fleet.reports.capsule import unpack_capsule
+
+    with tempfile.TemporaryDirectory(prefix="fleet-capsule-") as name:
+        source = Path(name) / "source"
+        source.mkdir()
+        with failures_of(fleet):
+            conflict = next((word.text[0] for word in typed.words if _names_program(word)), None)
+            if conflict or typed.program:
+                raise UsageError(
+                    f"--from-capsule excludes {conflict or 'arguments after --'}",
+                    cause="the capsule has the script, its arguments, and its files",
+                    next_steps=[Step("train", "--from-capsule", file)],
+                )
+            manifest = unpack_capsule(Path(file).expanduser(), source)
+            words = split_train(manifest.options)
+            check_repetition(words, source)
+        options = [*located(words, source), *_requirements(manifest, Path(name))]
+        further = typed.changed({"--from-capsule": None, "--fleet": None})
+        options += [part for word in further.words for part in word.text]
+        command = TrainCommand(os.getcwd(), tuple(options), tuple(manifest.program))  # noqa: PTH109
+        about = Repeated(remembered(typed, ""), manifest.versions)
+        run_again(command, fleet, [], about)
+
+
+def _names_program(word: Word) -> bool:
+    return word.is_operand or word.option in ("-m", "--workdir", "--data", "--requirements", "--no-requirements")
+
+
+def _requirements(manifest: Manifest, directory: Path) -> list[str]:
+    """Write the requirements of a capsule; return the option that names them."""
+    if not manifest.requirements.strip():
+        return ["--no-requirements"]
+    constraints, requirements = directory / "constraints.txt", directory / "requirements.txt"
+    constraints.write_text(manifest.constraints)
+    requirements.write_text(f"-c {constraints.name}\n{manifest.requirements}")
+    return ["--requirements", str(requirements)]
+
+
+def split_train(options: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the words of a `fleet train`: the name of the option, empty for an operand, and the arguments."""
+    typed = parse("train", options, list_options(root_command().commands["train"]))
+    return [(word.option, word.text) for word in typed.words]
+
+
+def run_again(command: TrainCommand, fleet: str, options: Sequence[str], repeated: Repeated | None = None) -> None:
+    """Run a command again in its directory, with further options.
+
+    Args:
+        command: The command.
+        fleet: Name of the fleet.
+        options: The options.
+        repeated: The job of a capsule that it repeats.
+    """
     os.chdir(command.directory)
     train = root_command().commands["train"]
     program = ["--", *command.program] if command.program else []
     arguments = [*command.options, *options, "--fleet", fleet, *program]
     with train.make_context("train", arguments) as context:
+        context.meta[REPEATED] = repeated
         train.invoke(context)

@@ -306,7 +306,10 @@ def _tensorboard_started(event: events.TensorboardStarted) -> str:
 
 
 def _report_written(event: events.ReportWritten) -> str:
-    return f"report of job {event.job}: {event.page} ({format_size(event.size)})"
+    page = f"report of job {event.job}: {event.page} ({format_size(event.size)})"
+    if event.capsule is None or event.capsule_size is None:
+        return page
+    return f"{page}\ncapsule: {event.capsule} ({format_size(event.capsule_size)})"
 
 
 def _ssh_config_changed(event: events.SshConfigChanged) -> str:

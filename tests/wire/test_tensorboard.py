@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,40 @@ def tags(url: str) -> dict[str, Any]:
         return {run: set(values) for run, values in json.load(answer).items()}
 
 
+def check_report_of_running_job(two: Program) -> None:
+    (two.directory / "other.html").write_text("mine")
+    assert "is not a report" in two.run("report", "--to", "other.html", code=2).err
+    two.run("report", "--to", "live.html")
+    page = (two.directory / "live.html").read_text()
+    assert ">running</span>" in page
+    assert "stored no telemetry" not in page
+    assert "MODE" in page
+    assert "sesame" not in page
+    with zipfile.ZipFile(two.directory / "live.capsule.zip") as capsule:
+        texts = {name: capsule.read(name) for name in capsule.namelist()}
+    assert texts["source/task.py"].decode() == WRITES
+    assert b"loss: 0.5" in texts["logs/worker-1/attempt-1.log"]
+    assert b"typer==" in texts["packages/worker-0.txt"]
+    assert not any(b"sesame" in text for text in texts.values())
+
+
+def check_capsule(two: Program) -> None:
+    assert "--env MODE: the variable is not set" in two.run("train", "--from-capsule", "live.capsule.zip", code=2).err
+    two.env["MODE"] = "other"
+    (two.directory / "task.py").unlink()
+    again = two.run("train", "--from-capsule", "live.capsule.zip", "--dry-run")
+    assert "task.py" in again.out.decode()
+    assert "the capsule copies variables of this computer: MODE" in again.err
+
+
+def check_report_of_pulled_results(two: Program) -> None:
+    two.run("report", "--dir", "pulled", "--to", "live.html")  # replaces a page
+    page = (two.directory / "live.html").read_text()
+    assert ">cancelled</span>" in page
+    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 1", "stopping"):
+        assert part in page
+
+
 def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull(
     two: Program, tmp_path: Path
 ) -> None:
@@ -42,7 +77,7 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     two.env |= {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
     write_scalars(two.directory / "prepared", [(1.0, 1, {"epoch_loss": 0.5})])
     two.script("task.py", WRITES)
-    two.run("train", "-d", "task.py")
+    two.run("train", "-d", "--env", "MODE=sesame", "task.py")
     assert "does not hold results" in two.run("tensorboard", "--dir", "nowhere", code=2).err
     assert "has no job 'nope'" in two.run("tensorboard", "nope", code=102).err
 
@@ -60,19 +95,11 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     assert shown.returncode == 0
     assert not list(tmp_path.glob("fleet-tensorboard-*"))
 
-    (two.directory / "other.html").write_text("mine")
-    assert "is not a report" in two.run("report", "--to", "other.html", code=2).err
-    two.run("report", "--to", "live.html")
-    page = (two.directory / "live.html").read_text()
-    assert ">running</span>" in page
-    assert "stored no telemetry" not in page
+    check_report_of_running_job(two)
     two.run("stop", "--grace", "0")
     two.run("pull", "--to", "pulled")
-    two.run("report", "--dir", "pulled", "--to", "live.html")  # replaces a page
-    page = (two.directory / "live.html").read_text()
-    assert ">cancelled</span>" in page
-    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 1", "stopping"):
-        assert part in page
+    check_capsule(two)
+    check_report_of_pulled_results(two)
     local = two.start("tensorboard", "--dir", "pulled", "--no-open", "-o", "json")
     assert local.stdout is not None
     started = next(event for event in map(json.loads, local.stdout) if event["event"] == "tensorboard_started")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from fleet.cli.again import split_train
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
@@ -14,13 +15,17 @@ def report(
     directory: Annotated[
         str, option("--dir", "Describe the results that fleet pull copied to this directory.", "DIR")
     ] = "",
+    capsule: Annotated[
+        bool, option("--capsule/--no-capsule", "Write a capsule, from which fleet train repeats the job.")
+    ] = True,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
-    """Write a page about a job: curves, timeline, cause, versions.
+    """Write a page about a job, and a capsule that repeats it.
 
-    The page is one HTML file that works without a network. It shows metrics and step time of each worker, the use of
-    CPU, memory, and GPUs, attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs.
+    The page is one HTML file that works without a network: metrics, step time, and use of resources by worker,
+    attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs. The capsule has the command, the
+    uploaded files, and the logs; fleet train --from-capsule repeats the job.
 
     Examples:
       fleet report
@@ -29,5 +34,7 @@ def report(
     """
     from fleet.commands.jobs import report as verb
 
-    request = verb.ReportRequest(fleet=resolve_fleet(fleet), job=job, to=to, directory=directory)
+    request = verb.ReportRequest(
+        fleet=resolve_fleet(fleet), job=job, to=to, directory=directory, split=split_train if capsule else None
+    )
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink), live=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from fleet.cli import options
-from fleet.cli.again import find_remembered, remembered, run_again
+from fleet.cli.again import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
 from fleet.cli.options import (
     CHECKPOINTS,
     FAILURES,
@@ -125,6 +126,10 @@ def train(
         float,
         duration("--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS),
     ] = Duration(LINK_TIMEOUT_S),
+    from_capsule: Annotated[
+        str,
+        option("--from-capsule", "Repeat the job of a capsule that fleet report wrote.", "FILE", default="none"),
+    ] = "",
     resume: Annotated[
         str | None,
         option(
@@ -170,11 +175,17 @@ def train(
         run_again(command, fleet, options)
         return
 
+    if from_capsule:
+        run_capsule(typed, from_capsule, fleet)
+        return
+    repeated: Repeated | None = ctx.meta.get(REPEATED)
+
     def request() -> verb.TrainRequest:
         given = ctx.params
         return verb.TrainRequest(
             **{**select_fields(verb.TrainRequest, given), **read_program_fields(ctx, **program)},
-            command_line=remembered(typed, name),
+            command_line=replace(repeated.command, name=name) if repeated else remembered(typed, name),
+            repeated_versions=dict(repeated.versions) if repeated else {},
             task_types=TaskTypes(**select_fields(TaskTypes, given)),
             replication=replication(checkpoint_dir, checkpoint_bandwidth),
             policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),

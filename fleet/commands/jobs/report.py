@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -12,11 +13,15 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
 from fleet.jobs.pulls.partial import copy_named, find_pulled
 from fleet.jobs.reporting.collection import collect_record
+from fleet.jobs.reporting.copying import Collected, store_capsule
+from fleet.jobs.reporting.repetition import Words, repeat
 from fleet.jobs.results import survey_job
+from fleet.reports.capsule import SUFFIX, is_capsule
 from fleet.reports.measures import Measure, measure
 from fleet.reports.record import LARGEST, JobRecord, decode_record
 from fleet.results.target import job_of, read_description
 from fleet.services import Services
+from fleet.state import TrainCommand
 from fleet.steps import Again, Step
 from train.agent.files.disk import write_atomic
 
@@ -35,12 +40,14 @@ class ReportRequest:
         job: The job, as in `select_job`.
         to: File of the page; empty: JOB.html in the current directory.
         directory: Directory of pulled results to describe instead; empty: ask the hosts.
+        split: Returns the words of a `fleet train`, as for `repeat`; None: no capsule is written.
     """
 
     fleet: str
     job: str = ""
     to: str = ""
     directory: str = ""
+    split: Callable[[Sequence[str]], Words] | None = None
 
 
 def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten:
@@ -57,31 +64,71 @@ def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten
     if request.to:
         _check_file(Path(request.to).expanduser())
     results = find_pulled(request.directory, request.job, request.fleet, services)
-    record, measures = _from_results(results, sink) if results is not None else _from_hosts(request, services, sink)
-    path = Path(request.to or f"{record.job}.html").expanduser().absolute()
-    _check_file(path)
-    size = _write(path, record, measures)
-    written = ReportWritten(job=record.job, page=str(path), size=size, fleet=record.fleet or None)
+    if results is not None:
+        record, measures = _from_results(results, sink)
+        written = _write(_page_of(request, record.job), record, measures)
+    else:
+        written = _report_hosts(request, services, sink)
     sink.emit(written)
     return written
 
 
-def _from_hosts(request: ReportRequest, services: Services, sink: Sink) -> tuple[JobRecord, list[Measure]]:
+def _page_of(request: ReportRequest, job: str) -> Path:
+    path = Path(request.to or f"{job}.html").expanduser().absolute()
+    _check_file(path)
+    return path
+
+
+def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten:
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
         stored = survey_job(request.job, clients, directory, unreached)
         job = stored.select(request.job, request.fleet)
+        page = _page_of(request, job.job)
         described = collect_record(job, record, clients, directory.key, services.clock())
         with tempfile.TemporaryDirectory(prefix="fleet-report-") as scratch:
             results = Path(scratch) / job.job
+            measures: list[Measure] = []
             try:
-                is_complete = copy_named(job, clients, results, _TELEMETRY)
+                if not copy_named(job, clients, results, _TELEMETRY):
+                    sink.emit(Note("the report lacks the telemetry of some hosts", Level.WARNING))
+                measures = measure(results, [task.task for task in described.tasks])
             except FleetError as error:
                 sink.emit(Note(f"the report has no telemetry: {error.message}", Level.WARNING))
-                return described, []
-            if not is_complete:
-                sink.emit(Note("the report lacks the telemetry of some hosts", Level.WARNING))
-            return described, measure(results, [task.task for task in described.tasks])
+            capsule: Path | None = None
+            if request.split is not None:
+                collected = Collected(job, clients, directory.key, described, Path(scratch))
+                described, capsule = _write_capsule(page, collected, directory.commands(), request.split, sink)
+        written = _write(page, described, measures)
+        if capsule is None:
+            return written
+        return replace(written, capsule=str(capsule), capsule_size=capsule.stat().st_size)
+
+
+def _write_capsule(
+    page: Path,
+    collected: Collected,
+    commands: Mapping[str, TrainCommand],
+    split: Callable[[Sequence[str]], Words],
+    sink: Sink,
+) -> tuple[JobRecord, Path | None]:
+    """Write the capsule of a job next to its page; return its description, and the capsule if there is one."""
+    path = page.with_name(page.name.removesuffix(page.suffix) + SUFFIX)
+    job = collected.job.job
+    try:
+        if path.exists() and not is_capsule(path):
+            raise NotReadyError(f"{str(path)!r} exists, and is not a capsule")
+        if job not in commands:
+            raise NotReadyError(f"job {job} was not started from this computer, so its command is unknown")
+        command = commands[job]
+        repetition = repeat(command, split(command.options))
+        described = store_capsule(path, collected, command, repetition)
+    except FleetError as error:
+        sink.emit(Note(f"no capsule was written: {error.message}", Level.WARNING))
+        return collected.record, None
+    for text in repetition.notes:
+        sink.emit(Note(text, Level.WARNING))
+    return described, path
 
 
 def _from_results(results: Path, sink: Sink) -> tuple[JobRecord, list[Measure]]:
@@ -120,7 +167,7 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"{str(path)!r} {reason}", next_steps=[Again({"--to": "report.html"})])
 
 
-def _write(path: Path, record: JobRecord, measures: list[Measure]) -> int:
+def _write(path: Path, record: JobRecord, measures: list[Measure]) -> ReportWritten:
     from fleet.reports.page import render
 
     page = render(record, measures).encode("utf-8", "replace")
@@ -131,4 +178,4 @@ def _write(path: Path, record: JobRecord, measures: list[Measure]) -> int:
             f"{str(path)!r} cannot be written: {error.strerror or error}",
             hint="free some space, or choose another file with --to",
         ) from error
-    return len(page)
+    return ReportWritten(job=record.job, page=str(path), size=len(page), fleet=record.fleet or None)

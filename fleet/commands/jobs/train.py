@@ -35,6 +35,7 @@ from fleet.jobs.program import (
     warnings,
 )
 from fleet.jobs.pulls.requested import pull_requested, warning_of
+from fleet.jobs.reporting.repetition import repetition_notes
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
@@ -58,6 +59,7 @@ class TrainRequest(ProgramRequest):
     name: str = ""  # of the job; empty: none
     resume: str | None = None  # job whose newest checkpoint is the start, as in `select_job`; None: no checkpoint
     command_line: TrainCommand | None = None  # to repeat it; None: it is not stored
+    repeated_versions: dict[str, str] = field(default_factory=dict)  # on the hosts of the job that this one repeats
     detach: bool = False
     pull: str = ""  # directory for the results when the job has ended; empty: they are not pulled
     dry_run: bool = False
@@ -233,6 +235,8 @@ def _prepare(
         gpus = tuple(gpu.name for gpu in item.gpus)
         member = item.member
         sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
+    for note in repetition_notes(request.repeated_versions, (*request.env, *request.secrets), prepared):
+        sink.emit(note)
     return prepared
 
 

@@ -208,6 +208,17 @@ def _interpreter(path: str, entry: Dict[str, Any]) -> Interpreter:
     )
 
 
+def list_packages(python: str, environment: Dict[str, str]) -> List[str]:
+    """Return the packages that an interpreter finds, as ``NAME==VERSION``; empty if it does not answer.
+
+    Args:
+        python: The interpreter.
+        environment: In which it runs.
+    """
+    packages = _query_interpreter(python, "list_packages", [], environment) if python else None
+    return [str(package) for package in packages or ()]
+
+
 def _query_interpreter(python: str, script: str, arguments: Sequence[str], environment: Dict[str, str]) -> Any:
     """Run a module of train.agent.injected; return the JSON value in its last line, or None if the module failed.
 

@@ -29,6 +29,7 @@ One exec of the agent on a host is one conversation:
     client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
     client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
     client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
+    client  → GetBundle          agent → BundleInfo | Refused
     client  → PruneJobs          agent → Beat*, JobsPruned
     client  → PushFiles          agent → Beat*, NeedContents
     client  → Chunk* Chunk(0)    agent → Beat*, FilesStored | Refused
@@ -468,6 +469,14 @@ class ReadFiles(NamedTuple):
     parts: List[FilePart]
 
 
+class GetBundle(NamedTuple):
+    """Report what was uploaded for a slot of a job, and the packages of its interpreter."""
+
+    job: str
+    slot: str
+    directory: str = ""  # as in StoredJob
+
+
 class PruneJobs(NamedTuple):
     """Delete ended jobs with all of their files on this host."""
 
@@ -679,6 +688,16 @@ class DiskSpace(NamedTuple):
     total: int  # bytes
 
 
+class BundleInfo(NamedTuple):
+    """Description of the files that were uploaded for a job; FetchContents returns the contents."""
+
+    entries: List[Entry]
+    environment: List[str]  # names of the variables in the commit, without values
+    requirements: str  # as in Commit
+    constraints: str  # as in Commit
+    packages: List[str]  # of the interpreter, NAME==VERSION; empty: unknown
+
+
 class FileEntry(NamedTuple):
     """A file or link among the results of a task."""
 
@@ -868,8 +887,8 @@ class End(NamedTuple):
 _RECORDS = (
     Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest, MeasureNetwork, MeasureSteps,
-    ListJobs, ListFiles, ReadFiles, PruneJobs, StoredJob, DiskSpace, FileEntry, FilesListed, FileEnd, JobsPruned,
-    PushFiles, FilesStored, ReadClock, ClockTime,
+    ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
+    FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult, NetworkMeasured, StepsMeasured,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,

@@ -28,6 +28,7 @@ _ANSWERS: Dict[Type[Any], str] = {
     records.Bootstrap: "requests.bootstrap.bootstrap",
     records.FetchContents: "requests.join.send_contents",
     records.Follow: "requests.follow.follow",
+    records.GetBundle: "requests.stored_jobs.get_bundle",
     records.GetJoinInfo: "requests.join.get_join_info",
     records.Inspect: "host.jobs.report_jobs",
     records.ListFiles: "requests.stored_jobs.list_files",

@@ -8,8 +8,10 @@ import time
 from typing import Optional, Union
 
 from train.agent.checkpoints.resumption import held_checkpoint
-from train.agent.files.disk import free_space, remove_tree
+from train.agent.files.disk import free_space, read_json, remove_tree
+from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host.facts import list_packages
 from train.agent.host.jobs import find_task, newest_tasks, report_task
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
@@ -67,7 +69,7 @@ def _job_of(paths: TaskPaths) -> str:
     return os.path.basename(os.path.dirname(paths.directory))
 
 
-def _task(host: HostPaths, request: Union[records.ListFiles, records.ReadFiles]) -> TaskPaths:
+def _task(host: HostPaths, request: Union[records.ListFiles, records.ReadFiles, records.GetBundle]) -> TaskPaths:
     if request.directory and not _SLOT.fullmatch(request.directory):
         raise RefusedError(Refusal.REQUEST, f"{request.directory!r} is not the directory of a slot")
     host_paths = HostPaths(os.path.join(host.root, request.directory)) if request.directory else host
@@ -119,6 +121,25 @@ def _send_part(channel: Channel, path: str, part: FilePart) -> str:
         if fd is not None:
             os.close(fd)
     return ""
+
+
+def get_bundle(_: Channel, host: HostPaths, request: records.GetBundle) -> records.BundleInfo:
+    """Answer GetBundle.
+
+    Raises:
+        RefusedError: the task does not exist, or what was uploaded is unknown.
+    """
+    paths = _task(host, request)
+    job, bundle = read_job(paths), read_json(paths.bundle)
+    if job is None or bundle is None:
+        raise RefusedError(Refusal.REQUEST, f"the files of job {request.job} are unknown on this host")
+    return records.BundleInfo(
+        [records.build(records.Entry, entry) for entry in bundle["entries"]],
+        sorted(job.get("env") or {}),
+        str(job.get("requirements", "")),
+        str(job.get("constraints", "")),
+        list_packages(str(job.get("python") or ""), dict(os.environ)),
+    )
 
 
 def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) -> records.JobsPruned:
