@@ -12,6 +12,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from provision.local import sshd
 from provision.local.sshd import AGENTS_VARIABLE
@@ -31,6 +32,10 @@ hypothesis.settings.load_profile("sample")
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process for all tests."""
     _set_default_signals()
+    if not config.getoption("--hypothesis-profile"):
+        # Hypothesis would read the source of all imported modules for constants to try: up to 3 s in each worker, and
+        # the examples would depend on what has been imported.
+        vars(providers)["is_local_module_file"] = lambda _path: False
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         os.environ[AGENTS_VARIABLE] = tempfile.mkdtemp(prefix="fleet-agents-")
 
