@@ -94,7 +94,8 @@ class LinesSink:
             if event.host in self._pushed:
                 return
             self._pushed.add(event.host)
-        text = self._reporter.message(event) or self._activities.message(event)
+        activity = self._activities.message(event)
+        text = self._reporter.message(event) or activity
         if text and not _is_reported_as_error(event):
             details = "\n" + format_inspection(event).rstrip("\n") if isinstance(event, HangInspection) else ""
             print((text + details).rstrip("\n"), file=self._err, flush=True)

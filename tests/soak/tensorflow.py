@@ -282,6 +282,42 @@ def _demo(program: Program) -> None:
     assert not program.processes()
 
 
+_SLOW_INPUT = """
+import os, time
+import numpy as np
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+pause_s = 0.02 * int(os.environ["FLEET_TASK_INDEX"])
+def wait(x):
+    time.sleep(pause_s)
+    return x
+def example(x):
+    return tf.ensure_shape(tf.py_function(wait, [x], tf.float32), [8]), 1.0
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+data = tf.data.Dataset.from_tensor_slices(np.ones((64, 8), "float32")).repeat().map(example).batch(8)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(8,))])
+    model.compile("sgd", "mse")
+model.fit(data.with_options(options), steps_per_epoch=60, epochs=3, verbose=2)
+"""
+
+
+def _slow_input(program: Program) -> None:
+    """The worker with the slow input pipeline is named, and the other one waits for it."""
+    program.script("task.py", _SLOW_INPUT)
+    program.run("up", "--workers", "2")
+    ran = program.run("train", *THREADS, "task.py", "--pull", "results", timeout=240)
+    assert "worker-[0-1]: importing tensorflow" in ran.err, ran.err
+    assert "the others wait for worker-1 (input: " in ran.err, ran.err
+    assert "the others wait for worker-0" not in ran.err
+    inputs = {}
+    for path in program.directory.glob("results/**/attempt-1.telemetry.jsonl"):
+        samples = list(map(json.loads, path.read_text().splitlines()))
+        inputs[samples[0]["task"]] = max(sample["input_s"] or 0.0 for sample in samples)
+    assert inputs["worker-1"] > 10 * inputs["worker-0"]
+
+
 def _with_program(job: Callable[[Program], object], directory: Path) -> None:
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
@@ -306,6 +342,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
             if name != "tfds_tutorial"
         ),
         ("an evaluator for chief and worker", partial(_with_program, _evaluator)),
+        ("a slow input pipeline", partial(_with_program, _slow_input)),
         ("the demo", partial(_with_program, _demo)),
         ("a killed worker", partial(_with_program, _killed_worker)),
         ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),

@@ -14,8 +14,11 @@ from fleet.events import (
     BootstrapProgress,
     CommandOutput,
     Event,
+    JobStarted,
     LogChunk,
+    Member,
     Phase,
+    Progress,
     PushProgress,
     ResultsAtRisk,
     ResultsFound,
@@ -247,3 +250,12 @@ def test_output_of_commands_has_the_names_of_its_hosts() -> None:
     reader.sink.close()
     assert reader.out == b"worker-[0-1] | one\nworker-[0-1] | two\n"
     assert reader.err.getvalue() == "worker-2 | no\n"
+
+
+def test_an_activity_of_all_tasks_is_one_line() -> None:
+    reader = Reader()
+    members = tuple(Member(name, name, "", "") for name in ("worker-0", "worker-1"))
+    reader.sink.emit(JobStarted("j-1", "task.py", 1, members, 0.0))
+    for member in members:
+        reader.sink.emit(Progress(member.slot, member.task, 1, activity="importing tensorflow"))
+    assert reader.err.getvalue().splitlines()[1:] == ["worker-[0-1]: importing tensorflow"]
