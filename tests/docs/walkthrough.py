@@ -193,6 +193,7 @@ def _normalize(line: str) -> str:
         (r"\d[\d.:]*", "0"),
         (r"\b[KMG]iB\b", "MiB"),
         (r"\b0 (min|h)\b", "0 s"),
+        (r"\b0ms/step\b", "0s/step"),  # on a loaded machine, steps take seconds
         (r" +", " "),
     ):
         line = re.sub(pattern, text, line)
