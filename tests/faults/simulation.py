@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
-from train.agent.gang import election
+from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import count_workers, is_coordinated, is_evaluator
 from train.agent.gang.election import (
     DeadlineReached,
@@ -30,6 +30,8 @@ from train.agent.gang.election import (
 from train.agent.gang.readiness import Facts
 from train.agent.gang.reconciler import (
     CheckpointHeld,
+    Claim,
+    Claimed,
     Closed,
     EndTask,
     Exited,
@@ -50,6 +52,7 @@ from train.agent.gang.reconciler import (
     Spawn,
     TaskActivity,
     TaskInspected,
+    Unqueued,
     Work,
 )
 from train.agent.gang.scheduling import Terms
@@ -98,6 +101,9 @@ class Host:
     last_order: DesiredState | None = None
     result: JobResult | None = None
     done: bool = False
+    left_at: float = 0.0  # when the earlier job left the host, if the job is queued
+    claimed: bool = False  # the host is locked for a queued job
+    resumed: bool = False  # its first supervisor was killed
     ends: list[tuple[int, str, Exit]] = field(default_factory=list)  # attempt, task, exit of tasks past their gate
     timer: int = 0
 
@@ -123,10 +129,18 @@ class World:
         spares: Number of hosts without a task at first.
         tasks: The first task of each host, empty for a spare; without them: each host's name.
         later: Number of hosts that do not exist at first, and may join.
+        queued_s: About when the earlier job ends for which the job waits; 0: it waits for none.
     """
 
     def __init__(
-        self, seed: int, count: int, policy: Policy, spares: int = 0, tasks: tuple[str, ...] = (), later: int = 0
+        self,
+        seed: int,
+        count: int,
+        policy: Policy,
+        spares: int = 0,
+        tasks: tuple[str, ...] = (),
+        later: int = 0,
+        queued_s: float = 0.0,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
@@ -145,7 +159,8 @@ class World:
         )
         joinable = tuple(f"worker-{n}" for n in range(count, count + later))
         absent = tuple(Member(name, "", "", 0, 0) for name in joinable)
-        self.terms = Terms("job", (*members, *absent), policy, join_timeout_s=30.0, joinable=joinable)
+        everyone = (*members, *absent)
+        self.terms = Terms("job", everyone, policy, join_timeout_s=30.0, joinable=joinable, queued=queued_s > 0)
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
@@ -153,6 +168,10 @@ class World:
         self.attempts: dict[int, dict[str, Snapshot | None]] = {}
         for host in self.hosts.values():
             slot = Slot(SlotStatus(host.name, 1, 2222, facts=HEALTHY), work=Work(restored=True))
+            host.claimed = not queued_s
+            if queued_s:
+                slot = reconciler.queued(slot)
+                host.left_at = self.now + queued_s + self.random.uniform(0.0, 3.0)
             self.at(self.random.random() * 0.2, self._birth(host, slot))
         self.hosts.update({name: Host(name, up=False) for name in joinable})
 
@@ -194,6 +213,8 @@ class World:
         def born() -> None:
             if host.up:
                 node, actions = election.begin(self.terms, host.name, slot, self.now)
+                if slot.status.queued:
+                    self._later(host)(max(0.0, host.left_at - self.now), Unqueued())
                 self._turn(host, node, actions)
                 self._pulse(host, host.life)
                 self._hold(host, host.held_snapshot)
@@ -267,7 +288,9 @@ class World:
 
     def _make_ready(self, host: Host, action: election.PeerAction) -> None:
         life, later, quick = host.life, self._later(host), self.random.uniform(0.001, 0.05)
-        if isinstance(action, Reserve):
+        if isinstance(action, Claim):
+            self._claim(host, action, later)
+        elif isinstance(action, Reserve):
             later(quick, Reserved(action.attempt, next(self.ports)))
         elif isinstance(action, Restore):
             self._restore(host, action)
@@ -276,6 +299,17 @@ class World:
         elif isinstance(action, ProbePorts):
             results = {o.slot: "" if self.reach(host.name, o.slot) else "timed out" for o in action.others}
             later(5.0 if any(results.values()) else quick, PortsProbed(action.attempt, results))
+
+    def _claim(self, host: Host, action: Claim, later: Callable[[float, election.PeerEvent], None]) -> None:
+        seconds = max(0.0, host.left_at - self.now) + self.random.choice([0.01, 0.1, 2.0])
+        life = host.life
+
+        def claim() -> None:
+            host.claimed = host.claimed or host.life == life
+
+        self.at(seconds, claim)
+        port = next(self.ports) if action.attempt == 1 and not host.resumed else 0
+        later(seconds, Claimed(action.attempt, port, HEALTHY))
 
     def _do_with_task(self, host: Host, action: Spawn | OpenGate | InspectTask | EndTask) -> None:
         if isinstance(action, Spawn):
@@ -331,6 +365,9 @@ class World:
             fresh = Slot(SlotStatus(host.name, slot.attempt, facts=HEALTHY))
             reason = Reason(f"the agent of {host.name} was killed", ReasonKind.AGENT_KILLED)
             node, actions = election.resume(self.terms_of(host), host.name, fresh, last, reason, self.now)
+            host.resumed = True
+            if node.slot.status.queued:
+                self._later(host)(max(0.0, host.left_at - self.now), Unqueued())
             self._turn(host, node, actions)
             self._pulse(host, life)
             self._hold(host, host.held_snapshot)
@@ -382,7 +419,7 @@ class World:
         self.say(f"{host.name} is replaced")
         self._hang_up_all(host)
         host.up, host.life, host.timer = True, host.life + 1, host.timer + 1
-        host.frozen, host.dialling, host.task = False, "", None
+        host.frozen, host.dialling, host.task, host.claimed = False, "", None, True
         host.node = host.held_snapshot = host.live = host.last_order = host.result = None
         fresh = Slot(SlotStatus(host.name, facts=HEALTHY, address="10.0.1.2"))
         node, actions = election.join(self.terms_of(host), host.name, fresh, self.now)
@@ -534,6 +571,8 @@ class World:
     def _spawn(self, host: Host, action: Spawn, later: Callable[[float, election.PeerEvent], None]) -> None:
         if host.task is not None and host.task.alive:
             raise BrokenPropertyError(f"{host.name} spawned twice")
+        if not host.claimed:
+            raise BrokenPropertyError(f"{host.name} spawned without its host")
         host.task = Task(action.attempt, action.task, host.live)
         self.say(f"{host.name} spawns attempt {action.attempt} as {action.task} at {host.live}")
         workers, most = count_workers(member.task for member in action.members), self.terms.policy.max_workers

@@ -191,5 +191,44 @@ def test_a_spot_job_survives_what_the_cloud_takes_and_gives_back(seed: int) -> N
     assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results), story
 
 
+def play_queued(seed: int) -> World:
+    """Play a job that waits for an earlier one; faults come before its turn, around it, and after it."""
+    chance = random.Random(f"queued {seed}")
+    count = chance.choice([1, 2, 3, 4])
+    spares = 1 if count > 2 and chance.random() < 0.3 else 0
+    queued_s = chance.choice([0.1, 5.0, 100.0, 1000.0])
+    world = World(seed, count, policy_of(chance, count - spares), spares, queued_s=queued_s)
+    for _ in range(chance.choice([0, 1, 1, 2, 3])):
+        world.run(chance.choice([1.0, 5.0, queued_s]) * chance.random())
+        inject(world, chance)
+    world.run(7200.0)
+    world.check_end()
+    return world
+
+
+def test_every_history_of_a_queued_job_keeps_the_promises_of_the_gang() -> None:
+    outcomes = set()
+    for seed in range(GROUP):
+        try:
+            world = play_queued(seed)
+        except BrokenPropertyError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+        outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
+    assert {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED} <= outcomes
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_queued_job_survives_an_interruption_of_the_network(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(seed, 3, Policy(), queued_s=200.0)
+    world.ports_taken = 0.0
+    world.run(chance.uniform(5.0, 60.0))
+    cut(world, chance.choice(list(world.hosts.values())), chance)
+    world.run(3600.0)
+    world.check_end()
+    results = [host.result for host in world.hosts.values()]
+    assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results)
+
+
 def test_a_history_is_the_same_each_time_from_its_seed() -> None:
     assert play(7).trace == play(7).trace

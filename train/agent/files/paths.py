@@ -4,6 +4,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules; in $FLEET_AGENTS/ if that is set
     store/ab/abcdef…        contents by SHA-256, read only
     active                  locked by the supervisor of the running job; names it
+    queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs
     hook/                   code that a task's interpreter runs first
     venvs/HASH/             a virtual environment, named by what is installed in it
@@ -17,6 +18,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
+        queued              the job that this one waits for, while it waits
         src/                working directory of the task, with the bundle; or a link to its directory
         checkpoints/  logs/  model/
         replica/            newest complete snapshot of the checkpoints
@@ -77,6 +79,7 @@ class HostPaths(_Roots):
     agent = _Path("agent")  # directory of the agents
     store = _Path("store")  # directory of contents by their hash
     active = _Path("active")  # file that the supervisor of the running job keeps locked
+    queue = _Path("queue")  # file that is locked while a job is queued or uncommitted files are removed
     jobs = _Path("jobs")  # directory of all jobs
     probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
     hook = _Path("hook")  # directory of the code that a task's interpreter runs first
@@ -121,6 +124,7 @@ class TaskPaths(_Directory):
     """Paths of one task of one job."""
 
     job = _Path("job.json")  # the commit
+    queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
     source = _Path("src")  # the task's working directory
     programs = _Path("bin")  # directory of programs that come first on the task's PATH
     checkpoints = _Path("checkpoints")  # default directory of checkpoints

@@ -16,7 +16,7 @@ from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called, task_rank
-from train.agent.protocol.records import Member, Outcome, Reason, ReasonKind, RestartPolicy
+from train.agent.protocol.records import NO_REASON, Member, Outcome, Reason, ReasonKind, RestartPolicy
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0
@@ -135,12 +135,33 @@ def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
 def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: Reason, now: float) -> Step:
     """Return the state of a supervisor that replaces a killed one whose processes were all ended."""
     slot = reconciler.update_status(slot._replace(desired=last), attempt=last.attempt, reason=reason, closed=True)
+    if terms.queued:  # whether its host was locked is unknown; to lock it again has no effect
+        slot = slot._replace(claim=reconciler.Claims.NONE)
+    if last.stage is Stage.QUEUE:
+        return _resume_queue(terms, local_slot, reconciler.update_status(slot, reason=NO_REASON), last, now)
     peer = Peer(terms, local_slot, Mode.FOLLOWING, last.term, last.leader, slot, now, candidate=last.leader)
     if last.stage is Stage.RESULT:
         return _step_slot(peer, last)
     if local_slot == last.leader:
         return _settle(*_lead(peer, End(Outcome.FAILED, local_slot, reason), {}, now), now)
     return _settle(peer, [Dial(last.leader)], now)
+
+
+def _resume_queue(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, now: float) -> Step:
+    peer = Peer(
+        terms,
+        local_slot,
+        Mode.FOLLOWING,
+        last.term,
+        last.leader,
+        reconciler.queued(slot),
+        now,
+        candidate=last.leader,
+    )
+    if local_slot != last.leader:
+        return _settle(peer, [Dial(last.leader)], now)
+    gang = scheduling.form_gang(terms, local_slot, now, term=last.term + 1)
+    return _settle(peer._replace(mode=Mode.LEADING, term=gang.term, gang=gang, joined=True), [], now)
 
 
 def join(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
@@ -172,6 +193,8 @@ def step(peer: Peer, event: PeerEvent, now: float) -> Step:
     elif isinstance(event, StopRequested):
         peer, actions = _stop_requested(peer, event.grace_s, now)
     else:
+        if isinstance(event, reconciler.Unqueued):
+            peer = peer._replace(mode_since=now)
         peer, actions = _step_slot(peer, event)
     return _settle(peer, actions, now)
 
@@ -183,7 +206,7 @@ def deadline(peer: Peer, now: float) -> Optional[float]:
     if peer.gang is not None:
         due = (scheduling.deadline(peer.gang, now), peer.probe_at)
         return min((point for point in due if point is not None), default=None)
-    if peer.mode is Mode.FOLLOWING and peer.joined:
+    if peer.mode is Mode.FOLLOWING and (peer.joined or (_is_queued(peer) and peer.slot.status.queued)):
         return None
     return peer.mode_since + _patience_s(peer)
 
@@ -300,6 +323,8 @@ def _slot_lost(peer: Peer, slot: str, reason: str, now: float) -> Step:
     if peer.gang is not None:
         return peer._replace(gang=scheduling.mark_lost(peer.gang, slot, reason, now)), []
     if peer.mode is Mode.FOLLOWING and slot == peer.leader:
+        if _is_queued(peer) and peer.slot.status.stop_grace_s is None:  # nothing runs, so no other agent has to lead
+            return peer._replace(joined=False, mode_since=now), [Dial(slot)]
         return _leader_lost(peer, reason, now)
     if peer.mode is Mode.SEEKING and slot == peer.candidate:
         return _seek_leader(peer._replace(passed_over=peer.passed_over | {slot}), [], now)
@@ -317,6 +342,12 @@ def _leader_lost(peer: Peer, clause: str, now: float) -> Step:
         return _finish_isolated(peer, End(Outcome.FAILED, peer.leader, reason), now)
     peer, actions = _stop_local_task(peer, reason)
     return _seek_leader(peer, actions, now)
+
+
+def _is_queued(peer: Peer) -> bool:
+    """Return True if the leader has reported that the job is queued."""
+    desired = peer.slot.desired
+    return desired is not None and desired.term > 0 and desired.stage is Stage.QUEUE
 
 
 def _can_continue(peer: Peer) -> bool:

@@ -3,9 +3,11 @@
 A slot starts an attempt only after all processes of the previous attempt have ended.
 """
 
+from enum import Enum
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
+from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
 
@@ -83,6 +85,18 @@ class CheckpointHeld(NamedTuple):
     source: Optional[Source]
 
 
+class Unqueued(NamedTuple):
+    """No earlier job holds this host."""
+
+
+class Claimed(NamedTuple):
+    """This host is locked for the job; `facts` are those of now."""
+
+    attempt: int
+    port: int  # reserved for the task of `attempt`
+    facts: Optional[Facts] = None
+
+
 class Preempted(NamedTuple):
     """The cloud provider is about to take this host."""
 
@@ -99,8 +113,16 @@ SlotEvent = Union[
     TaskActivity,
     TaskInspected,
     CheckpointHeld,
+    Unqueued,
+    Claimed,
     Preempted,
 ]
+
+
+class Claim(NamedTuple):
+    """Lock this host for the job, which was queued until now."""
+
+    attempt: int
 
 
 class Reserve(NamedTuple):
@@ -181,7 +203,18 @@ class Finish(NamedTuple):
 
 
 SlotAction = Union[
-    Reserve, Restore, Fetch, Spawn, ProbePorts, OpenGate, Notify, InspectTask, EndTask, ReportAttemptEnd, Finish
+    Claim,
+    Reserve,
+    Restore,
+    Fetch,
+    Spawn,
+    ProbePorts,
+    OpenGate,
+    Notify,
+    InspectTask,
+    EndTask,
+    ReportAttemptEnd,
+    Finish,
 ]
 
 
@@ -201,6 +234,14 @@ class Work(NamedTuple):
     end_reported: bool = False
 
 
+class Claims(str, Enum):
+    """States of the lock that a job requires on its host."""
+
+    NONE = "none"  # the job is queued
+    REQUESTED = "requested"
+    HELD = "held"
+
+
 class Slot(NamedTuple):
     """The state of a slot."""
 
@@ -208,6 +249,7 @@ class Slot(NamedTuple):
     desired: Optional[DesiredState] = None
     work: Work = Work()
     fetching: Optional[Snapshot] = None
+    claim: Claims = Claims.HELD
     finished: bool = False
 
     @property
@@ -223,8 +265,13 @@ class Slot(NamedTuple):
 
 Step = Tuple[Slot, List[SlotAction]]
 # Fields of the status that do not belong to an attempt.
-_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted")
+_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted", "queued")
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
+
+
+def queued(slot: Slot) -> Slot:
+    """Return the slot of a job that waits for an earlier one: its port is reported when the host is locked for it."""
+    return update_status(slot._replace(claim=Claims.NONE), queued=True, port=0)
 
 
 def step(slot: Slot, event: SlotEvent) -> Step:
@@ -237,6 +284,10 @@ def step(slot: Slot, event: SlotEvent) -> Step:
         slot = update_status(slot, snapshot=event.snapshot, source=event.source)
     elif isinstance(event, Preempted):
         slot = update_status(slot, preempted=True)
+    elif isinstance(event, Unqueued):
+        slot = update_status(slot, queued=False)
+    elif isinstance(event, Claimed):
+        slot = _apply_claimed(slot, event)
     elif event.attempt == slot.attempt:
         slot = _TRANSITIONS[type(event)](slot, event)
     return _reconcile(slot)
@@ -271,6 +322,11 @@ def _begin_attempt(slot: Slot, attempt: int) -> Slot:
 def _fail(slot: Slot, reason: Reason) -> Slot:
     """Return the slot with the reason of a failure; the first one counts."""
     return update_status(slot, reason=slot.status.reason or reason)
+
+
+def _apply_claimed(slot: Slot, event: Claimed) -> Slot:
+    slot = update_status(slot._replace(claim=Claims.HELD), queued=False, facts=event.facts or slot.status.facts)
+    return update_status(slot, port=event.port) if event.attempt == slot.attempt else slot
 
 
 def _apply_restored(slot: Slot, event: Restored) -> Slot:
@@ -309,6 +365,11 @@ def _reconcile(slot: Slot) -> Step:
         slot, actions = _stop_task(slot, desired) if is_alive(slot) else _report_end(slot, desired)
         slot, more = _forward_notices(slot, desired)
         return slot, [*more, *actions]
+    if desired.stage is Stage.QUEUE:
+        return slot, []
+    if slot.claim is not Claims.HELD:
+        claims = [Claim(slot.attempt)] if slot.claim is Claims.NONE else []
+        return slot._replace(claim=Claims.REQUESTED), list(claims)
     return (
         _prepare_task(slot, desired)
         if desired.task_of(slot.name) and not slot.status.reason

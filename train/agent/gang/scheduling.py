@@ -80,6 +80,7 @@ class Terms(NamedTuple):
     link_timeout_s: float = LINK_TIMEOUT_S
     resume: Optional[Tuple[int, int]] = None  # attempt and number of the snapshot from which the job continues
     joinable: Tuple[str, ...] = ()  # slots that may join the running job; without an address until they have
+    queued: bool = False  # the job waits for the end of an earlier one
 
     @property
     def tasks(self) -> Tuple[str, ...]:
@@ -110,6 +111,13 @@ class HangWatch(NamedTuple):
     inspection: int = 0  # number of inspections requested
     deadline: Optional[float] = None  # of the current inspection
     reported: bool = False  # until there is progress again
+
+
+class Queue(NamedTuple):
+    """The state of a job that waits for an earlier one."""
+
+    gathered: bool = False  # every slot with a task has reported once: the job can start without its client
+    is_turn: bool = False  # no earlier job holds a connected slot
 
 
 class Evaluation(NamedTuple):
@@ -146,6 +154,7 @@ class Gang(NamedTuple):
     evaluation: Evaluation = Evaluation()
     growth: Growth = Growth()
     joined: Tuple[Member, ...] = ()  # slots of `terms.joinable` that have joined, without their tasks
+    queue: Queue = Queue()
     last_lost_at: float = 0.0  # when a connected host was last lost
     isolated: bool = False
     result: Optional[JobResult] = None
@@ -155,11 +164,12 @@ def _fence_s(terms: Terms) -> float:
     return BEAT_FRACTION * terms.link_timeout_s + FAILURE_GRACE_S + _KILL_S
 
 
-def form_gang(terms: Terms, local_slot: str, now: float) -> Gang:
+def form_gang(terms: Terms, local_slot: str, now: float, term: int = 1) -> Gang:
     """Return a gang in its first attempt, before any status was received."""
     members = _members(terms, initial_assignments(terms.slots), {})
     stage = Stage.LAUNCH if terms.resume is None else Stage.RESERVE  # which waits for the hosts that hold it
-    return Gang(terms, local_slot, 1, 1, stage, members, now)
+    stage = Stage.QUEUE if terms.queued else stage
+    return Gang(terms, local_slot, term, 1, stage, members, now)
 
 
 def take_over(
@@ -216,7 +226,8 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
         return gang
     message = f"{_describe_slot(gang, slot)} was lost: {reason}"
     lost = gang.lost
-    if slot in _assigned_slots(gang) and slot not in lost and not _has_ended(gang, slot):
+    is_needed = slot in _assigned_slots(gang) and gang.stage is not Stage.QUEUE  # where it has time to come back
+    if is_needed and slot not in lost and not _has_ended(gang, slot):
         lost = {**lost, slot: message}
     fenced_until = now + _fence_s(gang.terms)
     last_lost_at = now if slot in gang.connected else gang.last_lost_at
@@ -246,7 +257,9 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     due: List[Optional[float]] = [gang.job_deadline if gang.stage is not Stage.STOP else None]
     if gang.stage is Stage.RESULT:
         return None
-    if gang.stage in (Stage.RESERVE, Stage.LAUNCH):
+    if gang.stage is Stage.QUEUE:
+        due.append(gang.began_at + gang.terms.join_timeout_s if _awaits_slots(gang) else None)
+    elif gang.stage in (Stage.RESERVE, Stage.LAUNCH):
         due.append(gang.began_at + gang.terms.join_timeout_s)
         due.append(gang.began_at + _HOLDER_TIMEOUT_S)
     elif gang.stage is Stage.CHECK:
@@ -526,6 +539,24 @@ def _advance_start(gang: Gang, now: float) -> Gang:
         is_final = not gang.started and (gang.stage is not Stage.RESERVE or gang.attempt == 1)
         return _end_attempt(gang, failure._replace(final=is_final), now)
     return _START_STEPS[gang.stage](gang, now)
+
+
+def _awaits_slots(gang: Gang) -> bool:
+    """Return True if a queued job waits for slots, which has a deadline, and not for the end of an earlier job."""
+    return not gang.queue.gathered or gang.queue.is_turn
+
+
+def _advance_queue(gang: Gang, now: float) -> Gang:
+    assigned = _assigned_slots(gang)
+    missing = [slot for slot in assigned if slot not in gang.connected]
+    if not missing and not gang.queue.gathered:
+        gang = gang._replace(queue=gang.queue._replace(gathered=True))
+    is_turn = not any(gang.statuses[slot].queued for slot in assigned if slot in gang.connected)
+    if not missing and is_turn:
+        return _enter(gang, Stage.RESERVE, now)
+    if is_turn != gang.queue.is_turn:
+        gang = gang._replace(queue=gang.queue._replace(is_turn=is_turn), began_at=now)
+    return _enforce_join_timeout(gang, missing, now) if missing and _awaits_slots(gang) else gang
 
 
 def _advance_reserve(gang: Gang, now: float) -> Gang:
@@ -1022,6 +1053,7 @@ def _evaluate_inspection(gang: Gang, latest: float, now: float) -> Gang:
 
 _Step = Callable[[Gang, float], Gang]
 _START_STEPS: Dict[Stage, _Step] = {
+    Stage.QUEUE: _advance_queue,
     Stage.RESERVE: _advance_reserve,
     Stage.LAUNCH: _advance_launch,
     Stage.CHECK: _advance_check,

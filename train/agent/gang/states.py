@@ -17,6 +17,7 @@ from train.agent.protocol.strict_json import parse_json
 class Stage(str, Enum):
     """The stages of an attempt, in order."""
 
+    QUEUE = "queue"  # of the first attempt: earlier jobs still hold the hosts
     RESERVE = "reserve"  # reserve a port on each host
     LAUNCH = "launch"  # restore checkpoints, start the process, hold it at its gate
     CHECK = "check"  # probe all pairs of task ports
@@ -95,6 +96,7 @@ class SlotStatus(NamedTuple):
     inspected: int = 0
     hang: Optional[records.HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
+    queued: bool = False  # an earlier job holds its host
     term: int = 0  # of the leader that the sender follows
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import time
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
@@ -14,7 +15,10 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase, Policy, ReasonKind, Refusal, build
 
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
 _ANSWER_DEADLINE_S = 2.0
+_ALL = 1_000_000
 T = TypeVar("T")
 
 
@@ -66,13 +70,44 @@ def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
     return [paths for _, paths in tasks[: max(0, limit)]]
 
 
+def is_queued(paths: TaskPaths) -> bool:
+    """Return True if a job waits for an earlier one, or did so when its host restarted."""
+    return os.path.exists(paths.queued) and not os.path.exists(paths.result)
+
+
+def queued_jobs(host: HostPaths) -> List[str]:
+    """Return the jobs that wait for earlier ones on this host, in the order in which they start."""
+    queued = [paths for paths in reversed(newest_tasks(host, _ALL)) if is_queued(paths)]
+    return [os.path.basename(os.path.dirname(paths.directory)) for paths in queued if _has_supervisor(paths)]
+
+
+def _order(paths: TaskPaths) -> int:
+    if os.path.exists(paths.result):
+        return 1  # also of a job that was stopped while it was queued
+    return 2 if is_queued(paths) else 0 if _has_supervisor(paths) else 1
+
+
+def _has_supervisor(paths: TaskPaths) -> bool:
+    connection = control.connect(paths.control)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def holder_of(host: HostPaths) -> str:
+    """Return the job that holds the host, or held it last, and its slot: ``JOB/SLOT``; empty if there is none."""
+    job, _, slot = read_text(host.active).partition("/")
+    return f"{job}/{slot}" if JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(slot) else ""
+
+
 def report_jobs(channel: Channel, host: HostPaths, request: records.Inspect) -> records.End:
-    """Answer Inspect with the reports of the newest jobs.
+    """Answer Inspect with the reports of the newest jobs: the running one first, queued ones last.
 
     Raises:
         ClientGoneError: the client disconnected.
     """
-    for paths in newest_tasks(host, request.limit):
+    tasks = sorted(newest_tasks(host, _ALL), key=_order)
+    for paths in tasks[: max(0, request.limit)]:
         report = report_task(paths)
         if report is not None:
             channel.send(report)
@@ -114,6 +149,7 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         progress=_newest(records.Progress, live) if live is not None else last_progress(paths, attempt),
         usage=_newest(records.Usage, live or []),
         attempts=policy.max_attempts,
+        queued_after=read_text(paths.queued) if live is not None and result is None else "",
         listened=history[-1].listened if history else None,
         name=str(job.get("name", "")),
         job_name=str(job.get("job_name", "")),

@@ -304,6 +304,7 @@ class Prepare(NamedTuple):
     program: str = ""  # required in addition to the interpreter, e.g. Rscript; empty: none
     imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
     import_directories: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
+    after: str = ""  # the last job of this host's queue, which the task waits for; empty: the host must be free
 
 
 class Chunk(NamedTuple):
@@ -339,6 +340,7 @@ class Commit(NamedTuple):
     resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
     clock_correction_s: float = 0.0  # is added to the host's clock in all times of the job
     joinable: List[str] = []  # noqa: RUF012 - never changed; slots that may join the running job (max_workers)
+    after: str = ""  # as in Prepare
 
 
 class Follow(NamedTuple):
@@ -664,6 +666,7 @@ class JobReport(NamedTuple):
     versions: Dict[str, str] = {}  # noqa: RUF012 - never changed; as in Prepared, when the job was committed
     joinable: List[str] = []  # noqa: RUF012 - never changed; as in Commit
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
+    queued_after: str = ""  # the job that it waits for; empty: it does not wait
 
 
 class StoredJob(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NoReturn, Optional, Set
 
 from train.agent.checkpoints.resumption import copy_checkpoint
 from train.agent.checkpoints.store import ReplicaError
-from train.agent.files.disk import free_space, read_text, remove_file
+from train.agent.files.disk import free_space, read_text, remove_file, write_atomic
 from train.agent.files.journal import write_job
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState
@@ -43,7 +43,7 @@ def commit(reservation: Reservation, request: Commit, umask: int) -> int:
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _supervise(start, reservation.lock, writes)
+        _supervise(start, writes)
     os.close(writes)
     start.control.close()
     try:
@@ -58,6 +58,8 @@ def _check(reservation: Reservation, request: Commit) -> None:
     prepared = reservation.request
     if prepared.dry_run or (prepared.job, prepared.slot) != (request.job, request.slot):
         raise RefusedError(Refusal.REQUEST, f"{request.slot} of job {request.job} is not prepared on this host")
+    if prepared.after != request.after:
+        raise RefusedError(Refusal.REQUEST, f"job {request.job} is not prepared for its place in the queue")
     if reservation.member() not in [member._replace(task="") for member in request.members]:
         raise RefusedError(Refusal.REQUEST, f"the job's members do not have {request.slot} as it was prepared")
     replication = request.replication
@@ -94,6 +96,8 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     if request.join:
         remove_file(paths.result)
     listener = control.listen(paths.control)
+    if request.after:
+        write_atomic(paths.queued, request.after.encode())
     write_job(paths, values)
     if reservation.port is None or reservation.listener is None:
         raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
@@ -112,14 +116,16 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         control=listener,
         proof=reservation.proof(),
         host_environment=reservation.host_environment(variables),
+        host=reservation.host,
+        lock=reservation.lock,
     )
 
 
-def _supervise(start: Start, lock: int, writes: int) -> NoReturn:
+def _supervise(start: Start, writes: int) -> NoReturn:
     try:
         os.setsid()
         os.chdir("/")
-        keep = {lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
+        keep = {start.lock, writes, start.control.fileno(), start.listener.fileno(), *start.port.descriptors()}
         _close_others(keep, start.paths.agent_log)
 
         def supervise(watchdog: Watchdog, last: Optional[DesiredState], reason: Reason) -> None:

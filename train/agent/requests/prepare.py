@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import socket
 import time
 from typing import Dict, List, Mapping, Optional, Set, Tuple
@@ -19,6 +18,7 @@ from train.agent.host.facts import (
     login_environment,
     memory_total,
 )
+from train.agent.host.jobs import JOB_NAME, holder_of, queued_jobs
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
@@ -37,7 +37,6 @@ STREAM_DEADLINE_S = 300.0  # without a byte
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
 _PACKAGES = {"Rscript": "r-base-core", "R": "r-base-core"}  # of Debian and Ubuntu
-JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Reservation:
@@ -62,6 +61,7 @@ class Reservation:
         self.port: Optional[TaskPort] = None
         self.listener: Optional[socket.socket] = None
         self.lock = -1
+        self._queue_lock = -1
         self._locked = False
         self.removes_directory = False
 
@@ -69,19 +69,39 @@ class Reservation:
         """Lock the host for this job, or refuse with the running job; end processes of a dead supervisor.
 
         Raises:
-            RefusedError: the host runs another job.
+            RefusedError: the host runs another job, or another job is queued on it.
         """
         disk.make_directory(self.host.root)
         self.lock = open_lock(self.host.active)
         since = time.monotonic()
         while not try_lock(self.lock):
             _await_holder(self.host, time.monotonic() - since)
+        queued = [] if self.request.join else queued_jobs(self.host)
+        if queued:
+            raise RefusedError(Refusal.BUSY, f"job {queued[0]} is queued on this host and starts now", job=queued[0])
         job, paths = _holder(self.host)
         if job:
             end_leftovers(paths)
         self._locked = True  # from now on this reservation clears the name of the task in the file
         os.ftruncate(self.lock, 0)
         os.pwrite(self.lock, f"{self.request.job}/{self.request.slot}".encode(), 0)
+
+    def join_queue(self) -> None:
+        """Lock the queue of the host until the job is committed; its supervisor locks the host when it is its turn.
+
+        Raises:
+            RefusedError: another job is being queued, or the queue changed since the client read it.
+        """
+        disk.make_directory(self.host.root)
+        self.lock = open_lock(self.host.active)
+        self._queue_lock = open_lock(self.host.queue)
+        if not try_lock(self._queue_lock):
+            raise RefusedError(Refusal.BUSY, "another job is being queued on this host", "run the command again")
+        last = queued_jobs(self.host)[-1:]
+        if last and last != [self.request.after]:
+            raise RefusedError(
+                Refusal.BUSY, f"job {last[0]} was queued on this host in the meantime", "run the command again"
+            )
 
     def member(self) -> Member:
         """Return the task as the others see it."""
@@ -136,6 +156,9 @@ class Reservation:
             os.close(self.lock)
             self.lock = -1
             self._locked = False
+        if self._queue_lock >= 0:
+            os.close(self._queue_lock)
+            self._queue_lock = -1
 
 
 def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
@@ -149,7 +172,9 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
     _check(request)
     reservation = Reservation(request, host)
     try:
-        if not request.dry_run:
+        if request.after and not request.dry_run:
+            reservation.join_queue()
+        elif not request.dry_run:
             reservation.lock_host()
         _reserve(reservation)
         if not request.dry_run:
@@ -162,7 +187,7 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
 
 
 def _check(request: Prepare) -> None:
-    for name in (request.job, request.slot):
+    for name in (request.job, request.slot, *filter(None, [request.after])):
         if not JOB_NAME.fullmatch(name):
             raise RefusedError(Refusal.REQUEST, f"{name!r} cannot be the name of a directory")
     try:
@@ -174,9 +199,8 @@ def _check(request: Prepare) -> None:
 
 def _holder(host: HostPaths) -> Tuple[str, TaskPaths]:
     """Return the job that holds or last held the lock; an empty name if there is none."""
-    job, _, task = disk.read_text(host.active).partition("/")
-    is_valid = JOB_NAME.fullmatch(job) and JOB_NAME.fullmatch(task)
-    return (job if is_valid else ""), host.task(job, task)
+    job, _, task = holder_of(host).partition("/")
+    return job, host.task(job, task)
 
 
 def _await_holder(host: HostPaths, waited_s: float) -> None:
@@ -189,7 +213,7 @@ def _await_holder(host: HostPaths, waited_s: float) -> None:
         activity, patience_s = "being prepared", _PREPARING_S
     if waited_s >= patience_s:
         reason = f"job {job} is {activity} on this host" if job else "another job is being prepared on this host"
-        raise RefusedError(Refusal.BUSY, reason, job=job, next_step="fleet logs -f\nfleet stop")
+        raise RefusedError(Refusal.BUSY, reason, job=job)
     supervisor = supervisor_of(paths)
     if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
         time.sleep(0.01)  # there is no event for a free lock, and waiting in the kernel has no deadline
@@ -233,7 +257,8 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     is_kept = is_joining and os.path.exists(paths.job) and os.path.isdir(paths.source)
     if not is_kept:
         disk.remove_tree(paths.source if is_joining else paths.directory)
-    discard_unused(host, contents.objects_of(entries))
+    if not reservation.request.after:
+        discard_unused(host, contents.objects_of(entries))
     need = contents.missing(host.store, entries)
     _check_disk(host, contents.bytes_needed(entries, need))
     disk.make_directory(host.store)
@@ -315,7 +340,7 @@ def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False)
     """Remove what can be created again: uncommitted reservations, and contents that only older jobs use.
 
     Jobs stay, whatever their age and number. An old job's working directory keeps its own copies and hard links, so
-    it does not need the store. The caller must hold the host's lock.
+    it does not need the store. The caller must hold the host's lock. While a job is being queued, nothing is removed.
 
     Args:
         host: Paths of the fleet on this host.
@@ -325,6 +350,14 @@ def discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool = False)
     Returns:
         The bytes that this frees.
     """
+    queue = open_lock(host.queue)
+    try:
+        return _discard_unused(host, needed, thorough=thorough) if try_lock(queue) else 0
+    finally:
+        os.close(queue)
+
+
+def _discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool) -> int:
     jobs = _committed_jobs(host)
     if len(jobs) <= CACHED_JOBS and not thorough:
         return 0

@@ -12,13 +12,13 @@ from train.agent.files.disk import free_space, read_json, remove_tree
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import list_packages
-from train.agent.host.jobs import find_task, newest_tasks, report_task
+from train.agent.host.jobs import JOB_NAME, find_task, newest_tasks, queued_jobs, report_task
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import FilePart, Refusal
-from train.agent.requests.prepare import JOB_NAME, HostLock, discard_unused
+from train.agent.requests.prepare import HostLock, discard_unused
 from train.agent.requests.results import Results, disk_usage
 
 _SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
@@ -153,7 +153,9 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     with contextlib.ExitStack() as stack:
         existing = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
         locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in existing]
-        busy = {lock.busy_with for _, lock in locks}
+        busy = dict.fromkeys((lock.busy_with for _, lock in locks), "it is running")
+        for host_paths in existing:
+            busy.update(dict.fromkeys(queued_jobs(host_paths), "it is queued"))
         for host_paths, lock in locks:
             for job in request.jobs:
                 directory = os.path.join(host_paths.jobs, job)
@@ -162,7 +164,7 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
                     gone.add(job)
             if lock.held:
                 freed += discard_unused(host_paths, set(), thorough=True)
-    return records.JobsPruned(sorted(gone), freed, {job: "it is running" for job in request.jobs if job in busy})
+    return records.JobsPruned(sorted(gone), freed, {job: busy[job] for job in request.jobs if job in busy})
 
 
 def _remove(directory: str, heartbeat: Heartbeat) -> int:

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.files.disk import write_atomic
 from train.agent.files.journal import Journal
-from train.agent.files.paths import TaskPaths
+from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.readiness import Facts
@@ -59,6 +59,8 @@ class Start(NamedTuple):
     control: socket.socket
     proof: Optional[Proof] = None  # that the interpreter runs the hook
     host_environment: HostEnvironment = HostEnvironment()
+    host: HostPaths = HostPaths("")
+    lock: int = -1  # of the host; a queued job takes it when it is its turn
 
     def now(self) -> float:
         """Return the time for everything that is stored and reported about the job, in seconds since the epoch."""

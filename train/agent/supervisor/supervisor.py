@@ -26,6 +26,7 @@ from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError
 from train.agent.supervisor.attempt import Attempt, Start
+from train.agent.supervisor.host_queue import HostQueue
 from train.agent.supervisor.preemption import PreemptionWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
@@ -62,12 +63,14 @@ class Supervisor:
         self._is_evaluator = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
         self._preemption: Optional[PreemptionWatch] = None
+        self._queue = HostQueue(start, self._feed, holds_port=last is None)
         self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
         self._events: Deque[election.PeerEvent] = deque()
         self._actions: Dict[type, Callable[[Any], None]] = {
             election.SendMessage: self._send_message,
             election.Dial: lambda action: self._links.dial(action.slot),
+            reconciler.Claim: lambda action: self._queue.claim(action.attempt),
             election.ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
             reconciler.Reserve: self._reserve,
             reconciler.Restore: self._restore,
@@ -210,6 +213,7 @@ class Supervisor:
             commit.link_timeout_s,
             (commit.resume.attempt, commit.resume.number) if commit.resume is not None else None,
             tuple(commit.joinable),
+            queued=bool(commit.after) and not commit.join,
         )
         now = time.monotonic()
         if self._last is not None:
@@ -224,7 +228,10 @@ class Supervisor:
             slot = self._new_slot(commit.attempt, port=start.port.port)._replace(
                 work=reconciler.Work(restored=commit.resume is None)
             )
+            slot = reconciler.queued(slot) if terms.queued else slot
             peer, actions = election.begin(terms, commit.slot, slot, now)
+        if peer.slot.status.queued:
+            self._queue.await_turn()
         self._apply(peer, actions)
         self._has_begun = True
         self._serve()
@@ -462,6 +469,7 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            self._queue.child_exited(pid, status)
             if self._attempt is not None:
                 self._attempt.child_exited(pid, status)
 
@@ -493,6 +501,7 @@ class Supervisor:
 
     def _end(self) -> None:
         self._links.close()
+        self._queue.close()
         if self._preemption is not None:
             self._preemption.close()
         if self._replicator is not None:

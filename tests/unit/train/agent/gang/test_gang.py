@@ -574,3 +574,60 @@ def test_a_resumed_job_fails_if_no_host_holds_the_checkpoint() -> None:
     assert scheduling.desired_state(play.gang).reason.text.startswith("no host reports the checkpoint")
     assert play.gang.result is not None
     assert not play.gang.result.started
+
+
+def queued(count: int = 2, **terms: Any) -> Play:
+    """Return a gang whose slots are held by an earlier job, and have all reported that."""
+    play = Play(count, queued=True, **terms)
+    for name in play.names:
+        play.send_record(name, queued=True, port=0)
+    return play
+
+
+def test_a_queued_job_begins_when_no_earlier_job_holds_any_slot() -> None:
+    play = queued()
+    play.wait(100_000.0)
+    play.send_record("worker-1", queued=False)
+    assert play.at(Stage.QUEUE)
+    assert scheduling.deadline(play.gang, play.now) is None
+    play.send_record("worker-0", queued=False)
+    assert play.at(Stage.RESERVE)
+    play.report_all(port=2223)
+    assert play.at(Stage.LAUNCH)
+
+
+def test_a_queued_job_waits_for_a_lost_slot_until_its_turn_and_then_for_the_join_timeout() -> None:
+    play = queued()
+    play.lose("worker-1")
+    play.wait(100_000.0)
+    assert play.at(Stage.QUEUE)
+    play.send_record("worker-0", queued=False)
+    assert scheduling.deadline(play.gang, play.now) == play.now + 60.0
+    play.wait(60.0)
+    play.close()
+    assert play.result.reason == "worker-1 (10.0.0.3) did not join within 60 s; nothing was started"
+    assert not play.result.started
+
+
+def test_a_queued_job_is_not_accepted_if_a_slot_never_joins() -> None:
+    play = Play(2, queued=True)
+    play.send_record("worker-0", queued=True, port=0)
+    play.wait(60.0)
+    assert play.result.outcome is Outcome.FAILED
+
+
+def test_a_queued_job_can_be_stopped() -> None:
+    play = queued()
+    play.send_record("worker-1", stop_grace_s=5.0)
+    assert (play.result.outcome, play.result.started) == (Outcome.CANCELLED, False)
+
+
+def test_the_timeout_of_a_queued_job_counts_from_its_start() -> None:
+    play = queued(policy=Policy(timeout_s=100.0))
+    play.wait(1000.0)
+    play.report_all(queued=False, port=2223)
+    play.report_all(held=True, closed=False)
+    for name in play.names:
+        play.send_record(name, probe_results={other: "" for other in play.names if other != name})
+    assert play.at(Stage.GO)
+    assert play.gang.job_deadline == play.now + 100.0

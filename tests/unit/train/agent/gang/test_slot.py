@@ -9,6 +9,8 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler
 from train.agent.gang.reconciler import (
     CheckpointHeld,
+    Claim,
+    Claimed,
     Closed,
     EndTask,
     Exited,
@@ -28,6 +30,7 @@ from train.agent.gang.reconciler import (
     SlotAction,
     SlotEvent,
     Spawn,
+    Unqueued,
     Work,
 )
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
@@ -159,3 +162,18 @@ def test_whatever_is_ordered_no_two_processes_live_at_once(events: list[SlotEven
                 assert action.attempt == alive
             if isinstance(action, Finish):
                 assert alive == 0
+
+
+def test_a_queued_slot_locks_its_host_only_when_the_leader_says_so() -> None:
+    slot = reconciler.queued(Slot(SlotStatus("worker-1", 1, 2223), work=Work(restored=True)))
+    slot, actions = play(slot, order(Stage.QUEUE), Unqueued(), order(Stage.QUEUE))
+    assert (actions, slot.status.queued, slot.status.port) == ([], False, 0)
+    slot, actions = play(slot, order(Stage.RESERVE), order(Stage.RESERVE))
+    assert actions == [Claim(1)]
+    slot, actions = play(slot, Claimed(1, 2223), order(Stage.LAUNCH))
+    assert slot.status.port == 2223
+    assert actions == [Spawn(1, "worker-1", tuple(MEMBERS))]
+    # A spare locks its host late, when the next attempt has begun: its first port is not valid any more.
+    slot = reconciler.queued(Slot(SlotStatus("spare", 1, 2223)))
+    slot, actions = play(slot, order(Stage.GO), order(Stage.RESERVE, 2), Claimed(1, 2223), order(Stage.RESERVE, 2))
+    assert (actions, slot.status.port) == ([Claim(1)], 0)
