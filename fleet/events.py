@@ -171,6 +171,19 @@ class JobStarted:
 
 
 @dataclass(frozen=True)
+class JobQueued:
+    """A job was committed on all hosts, and starts when earlier jobs have ended."""
+
+    job: str
+    script: str
+    after: str  # the job before it
+    members: tuple[Member, ...]
+    queued_at: float
+    name: str | None = None  # that the user gave it; None: none
+    attached: bool = False  # it was queued before
+
+
+@dataclass(frozen=True)
 class Exit:
     """The end of a process; one of the fields is set."""
 
@@ -503,8 +516,8 @@ class StoredResults:
 
     job: str
     script: str
-    state: str  # running, succeeded, failed, cancelled, lost; empty: unknown
-    started_at: float  # 0: unknown
+    state: str  # queued, running, succeeded, failed, cancelled, lost; empty: unknown
+    started_at: float  # time of its start, or since when it is queued; 0: unknown
     size: int  # bytes on the disks of all hosts
     pulled: str  # yes, no, partly; empty: no results to pull
     directory: str  # the directory on this computer to which it was pulled
@@ -517,6 +530,7 @@ class StoredResults:
     steps_per_s: float | None = None  # of the same task; None: unknown
     code_sha256: str | None = None  # of all files that were uploaded; None: unknown
     versions: Mapping[str, str] | None = None  # of Python and its packages on its first host; None: unknown
+    queued_after: str | None = None  # the job that it waits for; None: it is not queued
 
 
 @dataclass(frozen=True)
@@ -698,6 +712,7 @@ Event = (
     | TaskPrepared
     | TaskPlanned
     | JobStarted
+    | JobQueued
     | LogChunk
     | JobDiagnosed
     | ConnectionLost

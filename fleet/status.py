@@ -50,11 +50,13 @@ class StoredStatus:
         job: Its identifier.
         size: Bytes that it uses on the disks of all hosts.
         pulled: Whether its results are on this computer: ``yes``, ``no``, ``partly``; empty: it has no results.
+        queued_after: The job that it waits for; None: it is not queued.
     """
 
     job: str
     size: int
     pulled: str
+    queued_after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class JobStatus:
         awaited: The task that the others wait for in each step; None: none, or unknown.
         max_workers: Number of workers up to which it takes in new hosts; None: it takes in none.
         joining: Slots whose hosts have joined and take part from the next complete checkpoint on.
+        queued_after: The job that it waits for; None: it is not queued.
     """
 
     id: str
@@ -114,6 +117,7 @@ class JobStatus:
     awaited: TaskAwaited | None = None
     max_workers: int | None = None
     joining: tuple[str, ...] = ()
+    queued_after: str | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fleet.steps import Step
 if TYPE_CHECKING:
     from fleet.reports.capsule import Manifest
 
-_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull")
+_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after")
 
 
 REPEATED = "fleet.repeated"

@@ -17,7 +17,7 @@ from fleet.cli.options import Duration, Fleet, argument, option
 from fleet.cli.runtime import resolve_fleet
 from provision.durations import seconds
 
-RESUME = "--resume"
+RESUME, AFTER = "--resume", "--after"
 TYPED = "fleet.typed"  # key of the command line, in the context of a command
 NEWEST = "-1"
 _JOB = re.compile(r"-[0-9]+|[a-z0-9][a-z0-9-]*")
@@ -37,26 +37,27 @@ class WithProgram(Grouped):
 
 
 class WithResume(WithProgram):
-    """A command that takes ``--resume``, with or without a job."""
+    """A command that takes ``--resume`` and ``--after``, each with or without a job."""
 
     @staticmethod
     def complete(args: list[str]) -> list[str]:
-        """Return the arguments with the newest job as the value of the option if it has none."""
-        end = args.index("--") if "--" in args else len(args)
-        if RESUME not in args[:end]:
-            return args
-        at = args.index(RESUME) + 1
-        return args if at < end and _is_job(args[at]) else [*args[:at], NEWEST, *args[at:]]
+        """Return the arguments with the newest job as the value of each of these options that has none."""
+        for name in (RESUME, AFTER):
+            end = args.index("--") if "--" in args else len(args)
+            at = args.index(name) + 1 if name in args[:end] else 0
+            if at and not (at < end and _is_job(args[at])):
+                args = [*args[:at], NEWEST, *args[at:]]
+        return args
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the newest job to the option if it has no value; keep the command line in the context."""
+        """Add the newest job to the options that have no value; keep the command line in the context."""
         args = self.complete(args)
         ctx.meta[TYPED] = parse("train", args, list_options(self))
         return super().parse_args(ctx, args)
 
 
 def _is_job(word: str) -> bool:
-    """Return whether a word after ``--resume`` is a job, not the script."""
+    """Return whether a word after ``--resume`` or ``--after`` is a job, not the script."""
     return bool(_JOB.fullmatch(word)) and not Path(word).exists()
 
 

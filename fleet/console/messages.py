@@ -207,6 +207,13 @@ def _job_started(event: events.JobStarted) -> str:
     return f"{head}: {event.script} on {tasks}{spares}{most}{attempt}"
 
 
+def _job_queued(event: events.JobQueued) -> str:
+    tasks = fold(member.task for member in event.members if member.task)
+    job = f"job {event.job} ({event.name})" if event.name else f"job {event.job}"
+    verb = "waits for" if event.attached else "queued after"
+    return f"{job} {verb} job {event.after}: {event.script} on {tasks}"
+
+
 def _connection_lost(event: events.ConnectionLost) -> str:
     then = f"retrying in {format_span(max(1, event.retry_s))}" if event.retry_s > 0 else "giving up"
     return f"{event.host}: connection lost ({event.reason}); {then}"
@@ -360,6 +367,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.PushProgress: _push_progress,
     events.TaskPrepared: _task_prepared,
     events.JobStarted: _job_started,
+    events.JobQueued: _job_queued,
     events.ConnectionLost: _connection_lost,
     events.ConnectionRestored: lambda event: f"{event.host}: connected again",
     events.FleetResized: _fleet_resized,

@@ -314,6 +314,8 @@ def _program(job: events.StoredResults) -> str:
 
 def _location(job: events.StoredResults) -> str:
     """Return where the results are: the directory on this computer, or the hosts."""
+    if job.queued_after:
+        return f"waits for job {job.queued_after}"
     if job.pulled == "yes" and job.directory:
         return job.directory
     if not job.pulled:
@@ -343,10 +345,11 @@ def _results_at_risk(event: events.ResultsAtRisk) -> str:
 
 
 def _job_at_risk(job: events.StoredResults) -> str:
-    age = f", started {_age(job.started_at)} ago" if job.started_at else ""
+    age = f", started {_age(job.started_at)} ago" if job.started_at and not job.queued_after else ""
     pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
     script = f" {job.script}" if job.script else ""
-    text = _wrap(f"job {job.job}{script}: {pulled}{job.state or 'unknown state'}{age}, {format_size(job.size)}")
+    state = f"queued after job {job.queued_after}" if job.queued_after else job.state or "unknown state"
+    text = _wrap(f"job {job.job}{script}: {pulled}{state}{age}, {format_size(job.size)}")
     kinds: dict[str, int] = {}
     for result in job.results:
         kinds[result.kind] = kinds.get(result.kind, 0) + result.size

@@ -24,6 +24,7 @@ _LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
 _LAG_FRACTION = 0.05  # of the others' steps
 _TONE = {
     "waiting": "dim",
+    "queued": "dim",
     "running": "green",
     "done": "green",
     "stopping": "yellow",

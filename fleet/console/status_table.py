@@ -139,7 +139,14 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     if fleet.job.awaited is not None:
         lines.append((Span(_INDENT + clean(describe_awaited(fleet.job.awaited)), "yellow"),))
-    return [*lines, *_cause(fleet.job, width)]
+    return [*lines, *_cause(fleet.job, width), *_queued(fleet)]
+
+
+def _queued(fleet: FleetStatus) -> list[Line]:
+    """Return a line for each queued job, in the order in which they run."""
+    queued = [job for job in sorted(fleet.stored, key=lambda job: job.job) if job.queued_after]
+    shown = [job for job in queued if fleet.job is None or job.job != fleet.job.id]
+    return [(Span(f"job {job.job}  queued after job {job.queued_after}"),) for job in shown]
 
 
 def _storage(fleet: FleetStatus, now: float) -> list[Line]:
@@ -218,8 +225,10 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
     if job.result is not None:
         tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
         return job.result.outcome.value, tones.get(job.result.outcome, "red")
-    if job.waits:
-        return "waiting to start again", "yellow"
+    if job.queued_after or job.waits:
+        return (
+            (f"queued after job {job.queued_after}", "") if job.queued_after else ("waiting to start again", "yellow")
+        )
     if any(task.phase is Phase.STOPPING for task in job.tasks):
         return "stopping", "yellow"
     if any(task.phase is Phase.RUNNING and task.alive for task in job.tasks):

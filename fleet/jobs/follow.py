@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, Level, LogChunk, Note, Sink
+from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, JobStarted, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
@@ -17,6 +17,7 @@ from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.growth.limits import allowed_tasks
 from fleet.jobs.growth.members import added_slots
 from fleet.jobs.log_view import EVERYTHING, LogView, Selection
+from fleet.jobs.queue.waiting import queued
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
 from fleet.remote.cursor import Position
@@ -77,6 +78,7 @@ class Followed:
         lost: Hosts to follow as soon as they are replaced.
         max_workers: Number of workers up to which hosts may join the job; None: none may.
         unread: Returns whether the reader of the output is gone.
+        starts: The event to emit when the first task of a queued job exists; None: the job is not queued.
     """
 
     directory: FleetDirectory
@@ -94,6 +96,7 @@ class Followed:
     lost: tuple[Host, ...] = ()
     max_workers: int | None = None
     unread: Callable[[], bool] = lambda: False
+    starts: JobStarted | None = None
 
     @property
     def whole(self) -> bool:
@@ -200,7 +203,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
             reporter.end_log()
             reporter.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
-        raise detached(followed.job) from None
+        raise (queued(followed.job, "detached; ") if reporter.is_queued else detached(followed.job)) from None
     return reporter.end()
 
 
@@ -249,6 +252,7 @@ class _Reporter:
         self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
         self._away: dict[str, object] = {}  # hosts from which no report is expected at present
         self._view = LogView(followed.selection)
+        self._starts = followed.starts
         self._behind = {host.name for host in (*(client.host for client in followed.clients), *followed.lost)}
 
     def add(self, item: Item) -> None:
@@ -271,9 +275,20 @@ class _Reporter:
             self._behind.discard(item.host)
             if not self._behind:  # what comes now is new
                 self._show(self._view.release())
-        if self._followed.repairer is not None:
+        if self._followed.repairer is not None and not self.is_queued:
             _hint(self._followed.repairer, item.host, record)
         self._diagnose_complete_attempts()
+
+    @property
+    def is_queued(self) -> bool:
+        """Return whether the job waits for earlier ones: no task of it exists."""
+        return self._starts is not None and not self._results
+
+    def _start(self, record: TaskState) -> None:
+        """Report that a queued job starts."""
+        if self._starts is not None:
+            self._sink.emit(replace(self._starts, started_at=record.at))
+            self._starts = None
 
     def _job_result(self, host: str, record: JobResult) -> None:
         if host not in self._results or record.outcome is not Outcome.LOST:
@@ -296,6 +311,7 @@ class _Reporter:
 
     def _emit(self, host: str, record: Reported, payload: bytes) -> None:
         if isinstance(record, TaskState):
+            self._start(record)
             self._tasks[host] = record.task
             if record.phase is Phase.EXITED:
                 self._show(self._view.end(record.slot))

@@ -86,15 +86,20 @@ class StoredJobs:
         return any(report.alive and report.result is None for report in self.reports)
 
     @property
+    def queued_after(self) -> str | None:
+        """Return the job that it waits for; None: it is not queued."""
+        return next((report.queued_after for report in self.reports if report.queued_after), None)
+
+    @property
     def is_safe(self) -> bool:
         """Return whether deleting the job on the hosts loses nothing."""
         return not self.is_running and all(task.safe for task in self.tasks)
 
     @property
     def state(self) -> str:
-        """Return ``running``, the outcome, or an empty string if the outcome is unknown."""
+        """Return ``queued``, ``running``, the outcome, or an empty string if the outcome is unknown."""
         if self.is_running:
-            return "running"
+            return "queued" if self.queued_after else "running"
         result = result_of(self.reports)
         return result.outcome.value if result else ""
 
@@ -117,6 +122,7 @@ class StoredJobs:
             metrics=progress.metrics if progress and progress.metrics else None,
             steps_per_s=progress.steps_per_s if progress and progress.steps_per_s >= 0 else None,
             state=self.state,
+            queued_after=self.queued_after,
             started_at=self.started_at,
             size=sum(task.stored.size for task in self.tasks),
             pulled=self._pulled(),
@@ -169,13 +175,15 @@ class Survey:
         return next((stored for stored in self.jobs if stored.job == job), None)
 
     def select(self, reference: str, fleet: str) -> StoredJobs:
-        """Return the job that a reference means, as in `select_job`.
+        """Return the job that a reference means, as in `select_job`; -1 is the running job, queued ones are the last.
 
         Raises:
             NotFoundError: the job does not exist.
             UsageError: several jobs are meant.
         """
-        entries = [(task.host.name, stored.job, stored.name or "") for stored in self.jobs for task in stored.tasks]
+        order = {"running": 0, "queued": 2}
+        jobs = sorted(self.jobs, key=lambda stored: order.get(stored.state, 1))
+        entries = [(task.host.name, stored.job, stored.name or "") for stored in jobs for task in stored.tasks]
         chosen = select_job(reference, name_jobs(entries), fleet)
         return next(stored for stored in self.jobs if stored.job == chosen)
 

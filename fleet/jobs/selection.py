@@ -65,13 +65,14 @@ def name_jobs(entries: Iterable[tuple[str, str, str]]) -> tuple[NamedJob, ...]:
 
 
 def reported_jobs(reports: Iterable[tuple[str, JobReport]]) -> tuple[NamedJob, ...]:
-    """Return the jobs that hosts report, newest first.
+    """Return the jobs that hosts report, newest first, then those that are queued.
 
     Args:
         reports: Host and report.
     """
-    entries = [(host, report.job, report.job_name) for host, report in reports]
-    return name_jobs(sorted(entries, key=lambda entry: entry[1], reverse=True))
+    newest_first = sorted(reports, key=lambda entry: entry[1].job, reverse=True)
+    ordered = sorted(newest_first, key=lambda entry: bool(entry[1].queued_after))
+    return name_jobs((host, report.job, report.job_name) for host, report in ordered)
 
 
 def select_reported(reference: str, fleet: str) -> Callable[[Sequence[tuple[str, JobReport]]], str] | None:

@@ -12,7 +12,7 @@ from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle
-from fleet.steps import NextStep, Step
+from fleet.steps import Again, NextStep, Step
 from fleet.translation import translate
 from provision.model import Host
 from train.agent.protocol.cluster import is_task
@@ -90,8 +90,8 @@ MOST_WORKERS = 10_000
 
 _LOGS, _STOP, _STATUS, _PRUNE = Step("logs", "-f"), Step("stop"), Step("status"), Step("jobs", "--prune")
 _COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE)}  # commands that a host may recommend
-_ADVICE: dict[Refusal, tuple[str, tuple[Step, ...]]] = {  # hint and next step of a refusal without its own
-    Refusal.BUSY: ("", (_LOGS, _STOP)),
+_ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next step of a refusal without its own
+    Refusal.BUSY: ("", (Again({"--after": True}), _LOGS, _STOP)),
     Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
     Refusal.PYTHON: ("install Python and TensorFlow on the host", ()),
     Refusal.PORT: ("", (_STATUS,)),
@@ -491,6 +491,7 @@ def is_report(report: JobReport, slot: str) -> bool:
         and 0 <= report.started_at < LATEST
         and 0 <= (report.max_workers or 0) <= MOST_WORKERS
         and (not report.job_name or bool(JOB_NAME.fullmatch(report.job_name)))
+        and (not report.queued_after or bool(NAME.fullmatch(report.queued_after)))
     )
 
 

@@ -118,3 +118,59 @@ def test_a_job_is_continued_and_repeated(pair: Program) -> None:
     assert "| changed 0 hidden\n" in again.text
     continued = elsewhere.run("train", "--resume=again", "-o", "lines", code=100, env=environment)
     assert "| changed 1 hidden\n" in continued.text
+
+
+QUEUED = """
+import os, pathlib, sys, time
+name, directory = sys.argv[1], pathlib.Path(sys.argv[2])
+with open(directory / "order", "a") as order:
+    order.write(f"{name}\\n")
+print("begin", name, flush=True)
+while not (directory / name).exists():
+    time.sleep(0.1)
+"""
+
+
+def test_queued_jobs_start_on_the_hosts_in_order_without_a_client(two: Program) -> None:
+    two.script("task.py", QUEUED)
+    options, order = ("--", str(two.directory)), two.directory / "order"
+
+    def train(name: str, *more: str) -> tuple[str, ...]:
+        return ("train", "--name", name, *more, "task.py", "--", name, str(two.directory))
+
+    two.run(*train("first", "--after=-1", "--detach"))
+    queued = two.run(*train("second", "--after", "--detach", "-o", "json")).events
+    (event,) = (event for event in queued if event["event"] == "job_queued")
+    client = two.start(*train("third", "--after=first", "-o", "json"))
+    wait_for("the queue", lambda: len(list((two.state / "fleets/default/commands").glob("*"))) == 3 or None)
+    client.kill()
+    client.wait()
+
+    refused = two.run("train", "task.py", *options, code=14).err
+    assert f"job {event['after']} is running on this host" in refused
+    assert "next:  fleet train --after task.py -- " in refused
+    assert "did you mean second?" in two.run("train", "--after=secnd", "task.py", *options, code=102).err
+    refused = two.run("train", "--after", "--tasks-per-host", "2", "task.py", code=14).err
+    assert "fleet train --tasks-per-host 1 --after" in refused
+    (listed,) = (event["jobs"] for event in two.run("jobs", "-o", "json").events if event["event"] == "jobs_listed")
+    third, second, first = (job["job"] for job in listed)
+    assert [(job["state"], job["queued_after"]) for job in listed] == [
+        ("queued", second),
+        ("queued", first),
+        ("running", None),
+    ]
+    assert "| begin first" in two.run("logs", code=101).text
+    assert f"fleet logs -f --job {second}" in two.run("logs", "--job", "second", code=101).err
+    assert f"job {second} is queued and cannot be deleted" in two.run("jobs", "--prune", second, "--yes", code=14).err
+    assert f"job {third} task.py: queued after job {second}" in two.run("down", code=2).err
+
+    assert f"job {second} is stopped on all hosts" in two.run("stop", "second").err
+    assert order.read_text().split() == ["first", "first"]
+    (two.directory / "first").touch()
+    wait_for("the last job", lambda: order.read_text().split() == ["first", "first", "third", "third"])
+    (two.directory / "third").touch()
+    shown = two.run("logs", "-f", "--job", "third", "-o", "json").events
+    assert "begin third" in "".join(event.get("text", "") for event in shown)
+    ended = two.run("train", "--after=third", "--detach", *train("fourth")[1:]).err
+    assert f"job {third} has already ended; the job starts now" in ended
+    assert f"job {third}" not in two.run("stop").err

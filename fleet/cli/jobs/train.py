@@ -9,6 +9,7 @@ import typer
 
 from fleet.cli import options
 from fleet.cli.again import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
+from fleet.cli.completion import complete_job
 from fleet.cli.options import (
     CHECKPOINTS,
     FAILURES,
@@ -35,7 +36,19 @@ def train(
         str,
         option("--name", "Name of the job, for commands that take a job.", "NAME", default="none"),
     ] = "",
-    detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
+    detach: Annotated[
+        bool, option("--detach", "Return as soon as the job is running, or queued.", short="-d")
+    ] = False,
+    after: Annotated[
+        str | None,
+        option(
+            "--after",
+            "Queue the job on the hosts: it starts when JOB, the last job by default, has ended.",
+            "[JOB]",
+            default="start now",
+            autocompletion=complete_job,
+        ),
+    ] = None,
     pull: Annotated[
         str, option("--pull", "Copy the results to DIR when the job has ended.", "DIR", default="not copied")
     ] = "",
@@ -161,7 +174,7 @@ def train(
     Examples:
       fleet train task.py -- --epochs 5
       fleet train -m trainer.task --restarts 3
-      fleet train --detach -- ./run.sh --fast
+      fleet train --after --detach -- ./run.sh --fast
     """
     from fleet.commands.jobs import train as verb
     from fleet.jobs.policy import replication

@@ -138,7 +138,7 @@ def inspect_hosts(
     disks = {disk.host: disk for disk in stored.disks}
     hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
     summaries = [entry.summary() for entry in stored.jobs]
-    return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled) for entry in summaries]
+    return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled, entry.queued_after) for entry in summaries]
 
 
 def _survey_jobs(record: FleetRecord, directory: FleetDirectory, clients: Sequence[AgentClient]) -> Survey:
@@ -208,6 +208,7 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
         result=publish(result),
         attempts=first.attempts,
         waits=result is None and _is_waiting(tasks),
+        queued_after=next((report.queued_after for report in mine if report.queued_after), None),
         warning="; ".join(filter(None, (*others, *disputes, warning))),
         awaited=find_awaited(running, attempt) if result is None and is_complete else None,
         max_workers=first.max_workers,

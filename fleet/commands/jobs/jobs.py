@@ -82,10 +82,13 @@ def _select_jobs(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
 
 def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
     """Return the jobs to delete: the given ones, or all that have nothing left to pull."""
-    running = [job.job for job in chosen if job.is_running]
+    running = [job for job in chosen if job.is_running]
     if request.jobs:
         if running:
-            raise NotReadyError(f"job {running[0]} is running and cannot be deleted", next_steps=[Step("stop")])
+            raise NotReadyError(
+                f"job {running[0].job} is {running[0].state} and cannot be deleted",
+                next_steps=[Step("stop", running[0].job)],
+            )
         return list(chosen)
     safe = [job for job in chosen if job.is_safe]
     left = [job for job in chosen if not job.is_safe and not job.is_running]

@@ -18,6 +18,7 @@ from fleet.jobs.growth.members import all_members
 from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.pulls.requested import pull_ended
+from fleet.jobs.queue.waiting import queued, queued_event
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.resume import is_resumable
 from fleet.jobs.selection import select_reported
@@ -94,8 +95,9 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("status")])
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
-        _announce(record, first, list(reports.values()), members, sink)
+        starts = _announce(record, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
+        lost = [] if starts is not None else lost
         repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
         if repairer is not None:
             for host in lost:
@@ -119,6 +121,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             if repairer is not None
             else (),
             unread=services.unread,
+            starts=starts,
         )
         ended = follow(followed, sink)
         if ended.result is not None:
@@ -128,6 +131,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
     if lost and not request.follow:
         repair_fleet(fleet, sink)
     pull_ended(request.fleet, services, sink)
+    if starts is not None and ended.result is None:
+        raise queued(first.job)
     return outcome_or_raise(ended)
 
 
@@ -139,19 +144,21 @@ def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
 
 def _announce(
     record: FleetRecord, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
-) -> None:
+) -> JobStarted | None:
+    """Report which job is shown; return the event of its start if it is queued."""
     sink.emit(fleet_opened(record))
-    sink.emit(
-        JobStarted(
-            job=job.job,
-            script=job.name,
-            name=job.job_name or None,
-            attempt=latest_attempt(reports, job.attempts),
-            members=publish(members),
-            started_at=job.started_at,
-            attached=True,
-            attempts=job.attempts,
-            ended=result_of(reports) is not None,
-            max_workers=job.max_workers,
-        )
+    started = JobStarted(
+        job=job.job,
+        script=job.name,
+        name=job.job_name or None,
+        attempt=latest_attempt(reports, job.attempts),
+        members=publish(members),
+        started_at=job.started_at,
+        attached=True,
+        attempts=job.attempts,
+        ended=result_of(reports) is not None,
+        max_workers=job.max_workers,
     )
+    after = next((report.queued_after for report in reports if report.queued_after), "")
+    sink.emit(queued_event(started, after, attached=True) if after else started)
+    return replace(started, attached=False) if after else None

@@ -8,6 +8,7 @@ from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.jobs.queue.waiting import announce_next, read_reports
 from fleet.jobs.resume import resume_step
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
@@ -42,7 +43,10 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         job = next(iter(reports.values())).job
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
-        if any(report.alive and report.result is None for report in reports.values()):
+        before = read_reports(clients)
+        if any(report.queued_after for report in reports.values()):
+            sink.emit(Note(f"removing job {job} from the queue"))
+        elif any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
         with_job = [client for client in clients if client.host.name in reports]
         stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
@@ -57,3 +61,4 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         sink.emit(Note(f"job {job} had already ended"))
     if step is not None:
         sink.emit(Note(f"to continue from its newest checkpoint: `{step.text(request.fleet)}`"))
+    announce_next(before, job, request.fleet, sink)

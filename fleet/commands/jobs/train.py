@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.errors import CancelledError, FleetError, NotReadyError
+from fleet.errors import CancelledError, FleetError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
@@ -35,6 +35,7 @@ from fleet.jobs.program import (
     warnings,
 )
 from fleet.jobs.pulls.requested import pull_requested, warning_of
+from fleet.jobs.queue.waiting import conflict, find_place, queued_event
 from fleet.jobs.reporting.repetition import repetition_notes
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
@@ -57,6 +58,7 @@ class TrainRequest(ProgramRequest):
     """Request of the command: what to train, and with which options."""
 
     name: str = ""  # of the job; empty: none
+    after: str | None = None  # job to wait for, as in `select_job`; None: none; see fleet.jobs.queue
     resume: str | None = None  # job whose newest checkpoint is the start, as in `select_job`; None: no checkpoint
     command_line: TrainCommand | None = None  # to repeat it; None: it is not stored
     repeated_versions: dict[str, str] = field(default_factory=dict)  # on the hosts of the job that this one repeats
@@ -121,14 +123,11 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
-        sink.emit(fleet_opened(record))
-        for text in program.bundle.notes:
-            sink.emit(Note(text))
-        if origin is not None:
-            sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
+        _announce(record, program, origin, sink)
         fleet = ExistingFleet(record, directory, services, "train")
         record, clients = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
+        request = dataclasses.replace(request, after=find_place(request.after, clients, record, sink))
         prepared = _prepare(request, record, job, program, clients, sink)
         first = len(prepared) - request.spares
         choice = choose_keras(program, request, prepared[:first], prepared[first:])
@@ -157,6 +156,15 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
         return _follow(request, fleet, clients, commits, sink)
+
+
+def _announce(record: FleetRecord, program: Program, origin: Origin | None, sink: Sink) -> None:
+    """Report on which fleet the job is to run, what its upload leaves out, and where it continues."""
+    sink.emit(fleet_opened(record))
+    for text in program.bundle.notes:
+        sink.emit(Note(text))
+    if origin is not None:
+        sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
 
 
 def _find_origin(
@@ -203,10 +211,7 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
     if record.last_job and record.tasks_per_host != types.tasks_per_host and not request.dry_run:
         job = running_job(record, directory.key)
         if job:
-            raise NotReadyError(
-                f"job {job} is running on fleet {record.spec.name!r}",
-                next_steps=[Step("logs", "-f"), Step("stop")],
-            )
+            raise conflict(job, record, is_queued=request.after is not None)
     return placed
 
 
@@ -228,6 +233,7 @@ def _prepare(
     def prepare_host(client: AgentClient) -> records.Prepared:
         host = client.host
         to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
+        to_prepare = to_prepare._replace(after=request.after or "")
         return client.prepare(to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts)))
 
     prepared = call_all(clients, prepare_host, "prepare the job")
@@ -291,6 +297,7 @@ def _commits(
             arguments=list(request.arguments),
             code_sha256=program.bundle.digest,
             joinable=joinable,
+            after=request.after or "",
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
@@ -344,18 +351,17 @@ def _follow(
 ) -> TrainSummary:
     first, record = commits[0], fleet.record
     attempts = request.policy.max_attempts
-    sink.emit(
-        JobStarted(
-            job=first.job,
-            script=first.name,
-            name=first.job_name or None,
-            attempt=first.attempt,
-            members=publish(first.members),
-            started_at=fleet.services.clock(),
-            attempts=attempts,
-            max_workers=request.policy.max_workers or None,
-        )
+    started = JobStarted(
+        job=first.job,
+        script=first.name,
+        name=first.job_name or None,
+        attempt=first.attempt,
+        members=publish(first.members),
+        started_at=fleet.services.clock(),
+        attempts=attempts,
+        max_workers=request.policy.max_workers or None,
     )
+    sink.emit(queued_event(started, first.after) if first.after else started)
     followed = Followed(
         directory=fleet.directory,
         record=record,
@@ -365,22 +371,30 @@ def _follow(
         attempts=attempts,
         max_workers=request.policy.max_workers or None,
         unread=fleet.services.unread,
+        starts=started if first.after else None,
     )
+    if request.detach and first.after:
+        sink.emit(Note(f"follow it with `{Step('logs', '-f', '--job', first.job).text(request.fleet)}`"))
+        return _detached(request, first.job, sink)
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
             return _finish(request, fleet, first.job, clients, ended, sink)
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
-        if request.pull:
-            pull = Step("pull", first.job).text(request.fleet)
-            sink.emit(Note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"))
-        return TrainSummary(job=first.job)
+        return _detached(request, first.job, sink)
     with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=followed.whole)
     return _finish(request, fleet, first.job, clients, ended, sink)
+
+
+def _detached(request: TrainRequest, job: str, sink: Sink) -> TrainSummary:
+    if request.pull:
+        pull = Step("pull", job).text(request.fleet)
+        sink.emit(Note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"))
+    return TrainSummary(job=job)
 
 
 def _finish(

@@ -34,6 +34,7 @@ _PRINTED = (
     events.Note,
     events.ZoneTried,
     events.JobStarted,
+    events.JobQueued,
     AttemptEnded,
     HangInspection,
     events.JobDiagnosed,

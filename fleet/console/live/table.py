@@ -143,6 +143,8 @@ def _job_line(view: View, width: int, now: float, glyphs: Glyphs) -> Line:
 
 def _attempt_words(view: View, now: float) -> str:
     """Return ``attempt 2 of 4``, and between attempts the time until the next one starts."""
+    if view.stage is Stage.QUEUE:
+        return f"queued after job {view.after}"
     words = f"attempt {view.attempt}" + (f" of {view.attempts}" if view.attempts > 1 else "")
     if not view.retry_at or view.result:
         return words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -24,6 +24,7 @@ class Stage(Enum):
     READY = "getting ready"
     PUSH = "pushing"
     PULL = "pulling"
+    QUEUE = "queued"
     JOB = "training"
     DOWN = "deleting"
 
@@ -42,6 +43,7 @@ class View:
         stage: Current stage of the command; None before the first.
         job: Its identifier.
         script: Script that it runs.
+        after: The job that it waits for, in the stage `QUEUE`.
         attempt: The latest one.
         attempts: Largest number of attempts.
         retry_at: Earliest start of the next attempt, between attempts.
@@ -62,6 +64,7 @@ class View:
     stage: Stage | None = None
     job: str = ""
     script: str = ""
+    after: str = ""
     attempt: int = 0
     attempts: int = 1
     retry_at: float = 0.0
@@ -176,21 +179,6 @@ def _task_prepared(view: View, event: events.TaskPrepared) -> View:
 
 
 def _job_started(view: View, event: events.JobStarted) -> View:
-    lost = {row.name: row.lost for row in view.rows}
-    tasks = {member.task for member in event.members}
-    shown = [member for member in event.members if member.task or member.slot not in tasks]
-    rows = [
-        Row(
-            member.task or member.slot,
-            slot=member.slot,
-            lost=lost.get(member.slot, ""),
-            address=member.address,
-            step_text="" if member.task else "spare",
-            endpoint=member.endpoint,
-            attempt=event.attempt,
-        )
-        for member in sorted(shown, key=lambda member: order(member.task or member.slot))
-    ]
     return replace(
         view,
         stage=Stage.JOB,
@@ -202,9 +190,42 @@ def _job_started(view: View, event: events.JobStarted) -> View:
         started_at=event.started_at,
         ended_at=0.0,
         result=None,
-        rows=tuple(rows),
+        rows=_job_rows(view, event.members, event.attempt),
         loss=Curve(),
     )
+
+
+def _job_queued(view: View, event: events.JobQueued) -> View:
+    rows = (replace(row, step_text=row.step_text or "queued") for row in _job_rows(view, event.members, 1))
+    return replace(
+        view,
+        stage=Stage.QUEUE,
+        job=event.job,
+        script=event.script,
+        after=event.after,
+        started_at=event.queued_at,
+        result=None,
+        rows=tuple(rows),
+    )
+
+
+def _job_rows(view: View, members: Sequence[events.Member], attempt: int) -> tuple[Row, ...]:
+    lost = {row.name: row.lost for row in view.rows}
+    tasks = {member.task for member in members}
+    shown = [member for member in members if member.task or member.slot not in tasks]
+    rows = [
+        Row(
+            member.task or member.slot,
+            slot=member.slot,
+            lost=lost.get(member.slot, ""),
+            address=member.address,
+            step_text="" if member.task else "spare",
+            endpoint=member.endpoint,
+            attempt=attempt,
+        )
+        for member in sorted(shown, key=lambda member: order(member.task or member.slot))
+    ]
+    return tuple(rows)
 
 
 def _connection(view: View, host: str, reason: str) -> View:
@@ -298,6 +319,7 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.PullProgress: _pull_progress,
     events.TaskPrepared: _task_prepared,
     events.JobStarted: _job_started,
+    events.JobQueued: _job_queued,
     events.ConnectionLost: _connection_lost,
     events.ConnectionRestored: _connection_restored,
     events.FleetResized: _fleet_resized,

@@ -1,0 +1,91 @@
+"""Find the job that a new one waits for, and report what is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet.errors import JobNotFinished, NotReadyError
+from fleet.events import JobQueued, JobStarted, Level, Note, Sink
+from fleet.fleets.agents import call_each
+from fleet.jobs.queue.place import Reports, active_jobs, choose_place, queued_jobs
+from fleet.remote.client import AgentClient
+from fleet.state import FleetRecord
+from fleet.steps import Again, Step
+from train.agent.protocol.records import Inspect, JobReport
+
+_MOST_JOBS = 1000  # of a host
+
+
+def read_reports(clients: Sequence[AgentClient]) -> list[tuple[str, JobReport]]:
+    """Return each host that answers with each of its reports."""
+    answers = call_each(clients, lambda client: client.inspect(Inspect(_MOST_JOBS)))
+    return [(answer.host.name, report) for answer in answers for report in answer.value or ()]
+
+
+def find_place(reference: str | None, clients: Sequence[AgentClient], record: FleetRecord, sink: Sink) -> str:
+    """Return the job after which a new job is queued; empty: it starts at once.
+
+    Args:
+        reference: The job to wait for, as in `select_job`; None: none.
+        clients: Connections to the agents.
+        record: The fleet.
+        sink: Takes a note about what the user may not expect.
+
+    Raises:
+        NotFoundError: the job does not exist; the error names the most similar one.
+        UsageError: several jobs are meant.
+    """
+    if reference is None:
+        return ""
+    place = choose_place(reference, read_reports(clients), record.spec.name)
+    if place.note:
+        sink.emit(Note(place.note))
+    return place.after
+
+
+def conflict(job: str, record: FleetRecord, *, is_queued: bool) -> NotReadyError:
+    """Return the error of a job with another number of tasks per host than the running one."""
+    if not is_queued:
+        return NotReadyError(
+            f"job {job} is running on fleet {record.spec.name!r}", next_steps=[Step("logs", "-f"), Step("stop")]
+        )
+    return NotReadyError(
+        f"job {job} runs with --tasks-per-host {record.tasks_per_host}, and a job that is queued after it requires"
+        " the same number",
+        next_steps=[Again({"--tasks-per-host": str(record.tasks_per_host)}), Step("logs", "-f")],
+    )
+
+
+def announce_next(reports: Reports, stopped: str, fleet: str, sink: Sink) -> None:
+    """Emit a note about the queued job that starts because another one was stopped."""
+    active = active_jobs(reports)
+    following = [job for job in queued_jobs(reports) if job != stopped]
+    if following and active[:1] == [stopped]:
+        command = Step("stop", following[0]).text(fleet)
+        sink.emit(Note(f"job {following[0]} was queued and starts now; `{command}` stops it", Level.WARNING))
+
+
+def queued(job: str, why: str = "") -> JobNotFinished:
+    """Return the error that ends a command while a job is queued."""
+    return JobNotFinished(
+        f"{why}job {job} stays queued on the hosts", next_steps=[Step("logs", "-f", "--job", job), Step("stop", job)]
+    )
+
+
+def queued_event(started: JobStarted, after: str, *, attached: bool = False) -> JobQueued:
+    """Return the event of a job that waits for another one.
+
+    Args:
+        started: The event of its start.
+        after: The other job.
+        attached: Whether it was queued before.
+    """
+    return JobQueued(
+        job=started.job,
+        script=started.script,
+        after=after,
+        members=started.members,
+        queued_at=started.started_at,
+        name=started.name,
+        attached=attached,
+    )

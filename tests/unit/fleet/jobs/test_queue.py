@@ -1,0 +1,87 @@
+"""Test where a new job is in the queue of a fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.errors import NotFoundError
+from fleet.events import Note
+from fleet.jobs.queue.place import Place, active_jobs, choose_place, queued_jobs
+from fleet.jobs.queue.waiting import announce_next
+from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
+
+ENDED = JobResult("", 1, Outcome.FAILED, 2.0)
+
+
+def report(job: str, at: float, after: str = "", *, ended: bool = False) -> JobReport:
+    result = ENDED._replace(job=job) if ended else None
+    started = JobReport(job, "demo", "worker-0", "worker-0", 1, Phase.WAITING, not ended, at, [], [], 0)
+    return started._replace(result=result, queued_after=after)
+
+
+def on_two_hosts(*reports: JobReport) -> list[tuple[str, JobReport]]:
+    return [(host, item) for host in ("worker-0", "worker-1") for item in reports]
+
+
+OLD = report("20261121-090000-aaaa", 1.0, ended=True)
+RUNNING = report("20261121-100000-aaaa", 20.0)
+# The clock of the computer that queued it was behind.
+FIRST = report("20261121-080000-bbbb", 30.0, RUNNING.job)._replace(job_name="first")
+SECOND = report("20261121-103000-cccc", 40.0, FIRST.job)
+
+
+def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
+    reports = on_two_hosts(SECOND, OLD, FIRST, RUNNING)
+    assert active_jobs(reports) == [RUNNING.job, FIRST.job, SECOND.job]
+    assert queued_jobs(reports) == [FIRST.job, SECOND.job]
+
+
+@pytest.mark.parametrize("reference", ["", "-1"])
+def test_without_a_name_a_job_waits_for_the_last_of_the_queue(reference: str) -> None:
+    assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST), "demo") == Place(FIRST.job)
+
+
+@pytest.mark.parametrize(
+    ("reference", "place"),
+    [
+        ("first", Place(SECOND.job, f"other jobs are queued after job {FIRST.job} already")),
+        (SECOND.job, Place(SECOND.job)),
+        (OLD.job, Place(SECOND.job, f"job {OLD.job} has already ended")),
+    ],
+)
+def test_a_named_job_is_waited_for_behind_all_queued_ones(reference: str, place: Place) -> None:
+    assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST, SECOND), "demo") == place
+
+
+def test_a_job_starts_at_once_if_no_other_runs() -> None:
+    reports = on_two_hosts(OLD)
+    for reference in ("", OLD.job):
+        assert choose_place(reference, reports, "demo") == Place(
+            "", f"job {OLD.job} has already ended; the job starts now"
+        )
+    assert choose_place("-1", [], "demo") == Place("", "the fleet has no earlier job; the job starts now")
+
+
+def test_an_unknown_job_is_reported_with_the_most_similar_one() -> None:
+    with pytest.raises(NotFoundError) as raised:
+        choose_place("firts", on_two_hosts(RUNNING, FIRST), "demo")
+    assert raised.value.hint == "did you mean first?"
+
+
+def test_the_job_that_starts_after_a_stop_is_named() -> None:
+    notes: list[object] = []
+
+    class Taker:
+        def emit(self, event: object) -> None:
+            notes.append(event)
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    reports = on_two_hosts(RUNNING, FIRST, SECOND)
+    announce_next(reports, SECOND.job, "default", Taker())
+    assert not notes
+    announce_next(reports, RUNNING.job, "default", Taker())
+    (note,) = notes
+    assert isinstance(note, Note)
+    assert note.text == f"job {FIRST.job} was queued and starts now; `fleet stop {FIRST.job}` stops it"
