@@ -25,7 +25,6 @@ class Change(IntFlag):
     MOVED = 0x40
     CREATED = 0x100
     DELETED = 0x200
-    ANY = WRITTEN | MOVED | CREATED | DELETED
 
 
 class FileEvents:

@@ -59,7 +59,7 @@ WINDOWS: dict[str, tuple[str, Change, str]] = {
     "first byte": ("results", Change.CREATED, ".part"),
     "transfer": ("results", Change.WRITTEN, ".part"),
     "rename": ("results", Change.MOVED, ".part"),
-    "survey": ("fleet", Change.ANY, ""),
+    "survey": ("hosts", Change.WRITTEN, ".log"),  # sshd logs the connections of the client
     "deletion": ("hosts", Change.DELETED, ""),
 }
 _PULLS = ("first byte", "transfer", "transfer", "rename", "rename")
@@ -92,7 +92,9 @@ def plan(seed: int) -> History:
     chance = random.Random(seed)
 
     def fault(windows: tuple[str, ...]) -> Fault:
-        return Fault(chance.choice(KINDS), chance.choice(HOSTS), chance.choice(windows), chance.randint(1, 6))
+        window = chance.choice(windows)
+        kinds = KINDS[:2] if window == "deletion" else KINDS  # nothing is connected during a deletion
+        return Fault(chance.choice(kinds), chance.choice(HOSTS), window, chance.randint(1, 6))
 
     requested = chance.random() < 0.5
     size = chance.choice((64, 1024, 4096))
@@ -146,7 +148,6 @@ class _Player:
         state = self.lane.state
         return {
             "results": [self.target / _MARK],
-            "fleet": [state / "fleets" / "default"],
             "hosts": [state / "local", *(state / "local").glob("*/")],
         }
 
