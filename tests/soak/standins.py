@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.faults.simulation import BrokenPropertyError
-from tests.faults.test_histories import play, play_roles
+from tests.faults.test_histories import play, play_queued, play_roles
 from tests.faults.test_standins import CASES, play_cases
 
 _HISTORIES = 500
@@ -33,7 +33,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
 def _simulate(seeds: Sequence[int], report: Callable[[str], None]) -> int:
     violations = 0
     for seed in seeds:
-        for history in (play, play_roles):
+        for history in (play, play_roles, play_queued):
             try:
                 history(seed)
             except BrokenPropertyError as broken:
