@@ -90,7 +90,7 @@ def play(seed: int) -> World:
     later = chance.choice([1, 2])
     most = workers + chance.choice([later, 1])
     policy = policy_of(chance, workers)._replace(max_workers=most)
-    if policy.min_workers <= most // 2:  # else both parts of a divided network may continue
+    if policy.min_workers <= (count + later) // 2:  # else both parts of a divided network may continue
         policy = policy._replace(min_workers=0)
     if "ps-0" in roles:
         policy = policy._replace(success=SuccessPolicy.CHIEF)
@@ -120,3 +120,8 @@ def test_every_history_with_new_hosts_keeps_the_promises_of_the_gang(group: int)
         grown += any(set(held) & set(world.terms.joinable) for held in world.attempts.values())
     assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
     assert grown > 10
+
+
+@pytest.mark.parametrize("seed", [547, 951])
+def test_a_divided_network_never_continues_a_grown_job_twice(seed: int) -> None:
+    play(seed)

@@ -20,8 +20,8 @@ from fleet.console.lines import LinesSink
 from fleet.console.status_table import render_status
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
-from fleet.jobs import follow as following
-from fleet.jobs.follow import Followed
+from fleet.jobs.following import follow as following
+from fleet.jobs.following.follow import Followed
 from fleet.jobs.pulls.pull import Pull
 from fleet.jobs.results import StoredJobs, StoredTask, survey_of
 from fleet.remote import results

@@ -55,7 +55,7 @@ def logs(
       fleet logs --since 10m --timestamps --worker 1
     """
     from fleet.commands.jobs import logs as verb
-    from fleet.jobs.log_view import Selection
+    from fleet.jobs.following.log_view import Selection
 
     is_text = output is not Output.JSON  # JSON has times in a field, and startup messages
     selection = Selection(

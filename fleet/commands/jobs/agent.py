@@ -20,7 +20,7 @@ from pathlib import Path
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
-from fleet.jobs.follow import Ended, outcome_or_raise
+from fleet.jobs.following.follow import Ended, outcome_or_raise
 from fleet.jobs.local_task import LocalTask
 from fleet.jobs.outputs import Copies, Directories, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices

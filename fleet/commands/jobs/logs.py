@@ -13,9 +13,9 @@ from fleet.fleets.agents import fleet_opened, newest_reports, open_some
 from fleet.fleets.agreement import description, latest_attempt
 from fleet.fleets.rejoin import missing_slots
 from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
-from fleet.jobs.follow import Followed, follow, outcome_or_raise
+from fleet.jobs.following.follow import Followed, follow, outcome_or_raise
+from fleet.jobs.following.log_view import EVERYTHING, Selection
 from fleet.jobs.growth.members import all_members
-from fleet.jobs.log_view import EVERYTHING, Selection
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.pulls.requested import pull_ended
 from fleet.jobs.queue.waiting import queued, queued_event

@@ -17,7 +17,7 @@ from fleet.fleets.gpu_shares import gpu_share
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs.clocks import correct_clocks
-from fleet.jobs.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.growth.limits import check_growth, name_joinable
 from fleet.jobs.growth.members import with_added
 from fleet.jobs.policy import check_policy, on_fleet, preemption_notices

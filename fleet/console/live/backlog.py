@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet.console.log_lines import LogText
 from fleet.events import LogChunk
-from fleet.jobs.log_view import is_startup_line
+from fleet.jobs.following.log_view import is_startup_line
 
 _BYTES_MAX = 8 * 1024 * 1024  # waiting to be shown: a terminal may be stopped with Ctrl-S
 _KEPT_LINES = 20  # of each task, when most are left out: a flood often ends with the reason for it

@@ -4,7 +4,7 @@ Each supervisor is connected to the leader. If the leader is lost and the job ma
 leads: a supervisor that seeks a leader dials the first of the others, and leads itself if all before it are gone.
 After a network partition there may be two leaders. They find each other, because a leader probes missing slots: the
 one with an attempt in progress wins, then the one with the later term, then the one with the lower rank. The other
-ends its tasks before it follows. If `min_workers` is greater than half of the workers, a partitioned job never runs
+ends its tasks before it follows. If `min_workers` is greater than half of the slots, a partitioned job never runs
 twice.
 """
 

@@ -857,10 +857,10 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
     ):
         return gang
     before, idle = _assignments(gang), [slot for slot in _available_slots(gang) if slot not in gang.growth.rejected]
-    tasks = _required_tasks(gang)
-    assignments = reassign(tasks, before, idle, fewest=None)
+    tasks, whole = _required_tasks(gang), _has_quorum(gang)
+    assignments = reassign(tasks, before, idle, fewest=None) if whole else None
     if assignments is None and now >= _give_up_time(gang):
-        assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang))
+        assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang)) if whole else None
         if assignments is None:
             return _give_up(gang, f"it was not replaced within {gang.terms.policy.host_timeout_s:g} s", now)
     elif assignments is not None:
@@ -872,6 +872,17 @@ def _required_tasks(gang: Gang) -> List[str]:
     """Return the tasks that the next attempt must have: those of the job, and the workers that joined since."""
     kept = [task for task, slot in _assignments(gang).items() if slot not in gang.growth.rejected]
     return with_workers(gang.terms.tasks, count_workers(kept))
+
+
+def _has_quorum(gang: Gang) -> bool:
+    """Return False if the other part of a divided network could continue the job, too.
+
+    After a growth, two parts can have enough slots for all tasks, so the one with more than half of them continues.
+    """
+    policy = gang.terms.policy
+    if policy.min_workers or not policy.max_workers or not gang.joined:
+        return True
+    return 2 * len(gang.connected) > len(_known_slots(gang))
 
 
 def _fewest_workers(gang: Gang) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.console.log_lines import LINE_MAX, LogText, clean, render_line
-from fleet.jobs.log_view import is_startup_line
+from fleet.jobs.following.log_view import is_startup_line
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 

@@ -15,8 +15,8 @@ from fleet.errors import CapacityError, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
 from fleet.fleets import repair
 from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_instances, repairing
-from fleet.jobs import follow as following
-from fleet.jobs.follow import Followed, follow
+from fleet.jobs.following import follow as following
+from fleet.jobs.following.follow import Followed, follow
 from fleet.remote.merge import Item
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, Store

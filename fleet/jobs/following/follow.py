@@ -12,11 +12,11 @@ from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, JobSt
 from fleet.fleets.agents import newest_reports, open_some
 from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
-from fleet.jobs.awaiting import Awaiting
 from fleet.jobs.evidence import Evidence, first_cause
+from fleet.jobs.following.awaiting import Awaiting
+from fleet.jobs.following.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.growth.limits import allowed_tasks
 from fleet.jobs.growth.members import added_slots
-from fleet.jobs.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.queue.waiting import queued
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient

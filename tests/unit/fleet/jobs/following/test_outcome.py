@@ -6,7 +6,7 @@ import pytest
 
 from fleet.console.errors import format_error
 from fleet.errors import JobFailedError, NotReadyError
-from fleet.jobs.follow import Ended, outcome_or_raise
+from fleet.jobs.following.follow import Ended, outcome_or_raise
 from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fleet.jobs.awaiting import Awaiting
+from fleet.jobs.following.awaiting import Awaiting
 from train.agent.protocol.records import Phase, Progress, TaskState
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.events import LogChunk
-from fleet.jobs import log_view
-from fleet.jobs.log_view import EVERYTHING, LogView, Selection, format_time
+from fleet.jobs.following import log_view
+from fleet.jobs.following.log_view import EVERYTHING, LogView, Selection, format_time
 
 STARTUP = b"2026-11-22 19:30:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
 QUIET = Selection(startup=False)

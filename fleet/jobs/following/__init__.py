@@ -1,0 +1,1 @@
+"""Follow a job: its state and its output, in the order of time."""
