@@ -10,7 +10,7 @@ from fleet.config import DEFAULT_FLEET
 
 FLEET_COMMANDS = frozenset({
     "up", "train", "check", "logs", "status", "pull", "jobs", "inventory", "stop", "extend", "down",
-    "ssh", "exec", "push", "ssh-config", "rerun", "compare", "tensorboard",
+    "ssh", "exec", "push", "ssh-config", "rerun", "compare", "tensorboard", "report",
 })  # fmt: skip
 """The commands that take ``--fleet``."""
 

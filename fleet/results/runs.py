@@ -6,6 +6,7 @@ directory.
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import re
@@ -95,7 +96,8 @@ def waiting_ms(task: str, at: float, samples: Mapping[str, Sequence[Mapping[str,
 
 def _own_near(at: float, samples: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the time that a task needs in each step before it waits, from the sample that is nearest to a time."""
-    nearest = min(samples, key=lambda sample: abs(sample["at"] - at), default=None)
+    after = bisect.bisect(samples, at, key=lambda sample: float(sample["at"]))
+    nearest = min(samples[max(0, after - 1) : after + 1], key=lambda sample: abs(sample["at"] - at), default=None)
     if nearest is None or abs(nearest["at"] - at) > _NEAR_S:
         return None
     busy = own_time(*(nearest[name] if _is_number(nearest.get(name)) else None for name in _STEP_TIMES))
