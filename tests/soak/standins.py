@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.faults.simulation import BrokenPropertyError
+from tests.faults.test_growth import play as play_growth
 from tests.faults.test_histories import play, play_queued, play_roles
 from tests.faults.test_standins import CASES, play_cases
 
@@ -33,7 +34,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
 def _simulate(seeds: Sequence[int], report: Callable[[str], None]) -> int:
     violations = 0
     for seed in seeds:
-        for history in (play, play_roles, play_queued):
+        for history in (play, play_roles, play_queued, play_growth):
             try:
                 history(seed)
             except BrokenPropertyError as broken:
