@@ -123,7 +123,7 @@ def _check_network(request: CheckRequest, hosts: int) -> None:
     """
     if request.scaling and hosts == 1 and request.bandwidth_gbit_s is None:
         raise UsageError(
-            f"fleet {request.fleet!r} has one host, so there is no network to measure",
+            f"fleet {request.fleet!r} has one host: the network cannot be measured",
             hint="assume a bandwidth in Gbit/s, or check a fleet of two hosts",
             next_steps=[Again({"--bandwidth": "10"})],
         )
