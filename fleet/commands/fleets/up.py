@@ -159,7 +159,7 @@ class _Up:
 
         Raises:
             FleetError: it failed; the instances that it created are deleted.
-            CancelledError: interrupted; the instances are deleted too.
+            CancelledError: interrupted; the instances are deleted too, unless the fleet was complete.
         """
         kept = record.kept if record else ()
         workers = record.spec.workers if record and record.ready else self.spec.workers
@@ -169,6 +169,8 @@ class _Up:
             record = self._write_record(record, before)
             self._release(before)
             hosts = self._apply(steps)
+            record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
+            self.directory.write(record)
         except (KeyboardInterrupt, FleetError) as error:
             old = [instance for instance in before if instance.name not in kept]
             if record and isinstance(error, FleetError) and (explained := self._keep(record, old, error)):
@@ -181,11 +183,15 @@ class _Up:
             if not before:
                 _repeat_as_typed(error)
             raise
-        record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
-        self.directory.write(record)
-        self._report(record, steps, change)
-        if record.last_job:
-            rejoin(record, self.directory, self.sink)
+        try:
+            self._report(record, steps, change)
+            if record.last_job:
+                rejoin(record, self.directory, self.sink)
+        except KeyboardInterrupt:
+            raise CancelledError(
+                f"fleet up was interrupted, but fleet {self.spec.name!r} is up",
+                next_steps=[Step("status"), Step("down")],
+            ) from None
         return UpSummary(self.spec.name, tuple(hosts), steps.create)
 
     def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
