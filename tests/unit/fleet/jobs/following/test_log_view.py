@@ -57,6 +57,21 @@ def test_startup_messages_are_hidden_wherever_chunks_end(size: int) -> None:
     assert (text, view.hidden) == (b"first\nsecond\n\xff third", 2)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n",
+        b"I0000 00:00:1795228847.438592    5812 coordination_service.h:529] /job:worker/task:0 has connected\n",
+        b"E0000 00:00:1795228847.362245    5800 cuda_platform.cc:52] failed call to cuInit: UNKNOWN ERROR (303)\n",
+        b"To enable the following instructions: AVX2, rebuild TensorFlow with the appropriate compiler flags.\n",
+        b"/job:worker/replica:0/task:1\n",
+    ],
+)
+def test_startup_messages_among_many_lines_are_hidden(line: bytes) -> None:
+    text, view = show(QUIET, chunks_of("worker-0", b"step 1: [=]\n" * 9 + line + b"step 2\n" * 9))
+    assert (text, view.hidden) == (b"step 1: [=]\n" * 9 + b"step 2\n" * 9, 1)
+
+
 def test_a_progress_bar_is_shown_before_its_line_ends() -> None:
     view = LogView(QUIET)
     first, second, third = chunks_of("worker-0", b"1/9 [=", b"==>..]\r", b"2/9\nnext\n")
