@@ -12,10 +12,6 @@ from typing import Any
 
 import pytest
 import requests
-from google.api_core import exceptions
-from google.auth.exceptions import GoogleAuthError, RefreshError
-from google.auth.transport.requests import Request
-from google.oauth2.credentials import Credentials
 
 from tests.emulator import Emulator
 from tests.emulator import library as compute
@@ -89,7 +85,7 @@ def test_each_http_error_reaches_the_client(
     emulator: Emulator, client: Client, kind: str, settings: Any, status: int, reason: str, message: str
 ) -> None:
     emulator.faults.add(kind, "compute.instances.insert", **settings)
-    with pytest.raises(exceptions.GoogleAPICallError) as caught:
+    with pytest.raises(compute.exceptions.GoogleAPICallError) as caught:
         client.insert("demo")
     assert (caught.value.code, caught.value.errors[0]["reason"]) == (status, reason)
     assert message in str(caught.value)
@@ -100,14 +96,14 @@ def test_each_http_error_reaches_the_client(
 
 def test_a_disabled_api_is_named(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("403-disabled")
-    with pytest.raises(exceptions.Forbidden) as caught:
+    with pytest.raises(compute.exceptions.Forbidden) as caught:
         client.insert("demo")
     assert (caught.value.reason, caught.value.domain) == ("SERVICE_DISABLED", "googleapis.com")
 
 
 def test_an_unauthenticated_call_is_refused(emulator: Emulator, client: Client) -> None:
     emulator.faults.add("401")
-    with pytest.raises(GoogleAuthError):
+    with pytest.raises(compute.auth_exceptions.GoogleAuthError):
         client.insert("demo")
 
 
@@ -278,7 +274,7 @@ def test_rules_can_be_added_over_http(emulator: Emulator, client: Client) -> Non
     url = f"{emulator.url}/emulator/faults"
     assert _post(url, {"kind": "404", "match": "compute.instances.insert", "nth": 2}) == (200, {})
     client.create("one")
-    with pytest.raises(exceptions.NotFound):
+    with pytest.raises(compute.exceptions.NotFound):
         client.insert("two")
     assert _post(url, {"kind": "oops"})[0] == 400
     assert "no field 'colour'" in _post(url, {"kind": "404", "colour": "red"})[1]["error"]
@@ -293,7 +289,7 @@ def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client
     assert _post(f"{url}/capacity", {"zone": ZONE, "limit": 0})[0] == 200
     assert codes(client.wait(client.insert("demo"))) == ["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"]
     assert _post(f"{url}/deny", {"permissions": ["compute.instances.create"]})[0] == 200
-    with pytest.raises(exceptions.Forbidden, match=r"Required 'compute\.instances\.create' permission"):
+    with pytest.raises(compute.exceptions.Forbidden, match=r"Required 'compute\.instances\.create' permission"):
         client.insert("demo")
     assert _post(f"{url}/networks", {"names": []})[0] == 200
     assert list(client.of("Networks").list(project=PROJECT)) == []
@@ -309,8 +305,8 @@ def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client
         assert json.load(answer)["instances"] == ["demo"]
 
 
-def _user_credentials(emulator: Emulator) -> Credentials:
-    return Credentials(  # type: ignore[no-untyped-call]
+def _user_credentials(emulator: Emulator) -> compute.credentials.Credentials:
+    return compute.credentials.Credentials(
         None,
         refresh_token="refresh",
         token_uri=f"{emulator.url}/token",
@@ -321,12 +317,12 @@ def _user_credentials(emulator: Emulator) -> Credentials:
 
 def test_token_requests_can_fail(emulator: Emulator) -> None:
     credentials = _user_credentials(emulator)
-    credentials.refresh(Request())  # type: ignore[no-untyped-call]
+    credentials.refresh(compute.auth_requests.Request())
     assert credentials.valid
     assert emulator.state()["calls"] == {"oauth.token": 1}
     emulator.faults.add("invalid-grant", "oauth.token")
-    with pytest.raises(RefreshError, match="invalid_grant"):
-        _user_credentials(emulator).refresh(Request())  # type: ignore[no-untyped-call]
+    with pytest.raises(compute.auth_exceptions.RefreshError, match="invalid_grant"):
+        _user_credentials(emulator).refresh(compute.auth_requests.Request())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -334,7 +330,11 @@ def test_every_kind_of_fault_applies_to_a_method(emulator: Emulator, client: Cli
     rule = emulator.faults.add(kind, "*", seconds=0.01)
     try:
         client.wait(client.bulk_insert(PAIR, ZONE))
-        _user_credentials(emulator).refresh(Request())  # type: ignore[no-untyped-call]
-    except (exceptions.GoogleAPICallError, requests.exceptions.ConnectionError, GoogleAuthError):
+        _user_credentials(emulator).refresh(compute.auth_requests.Request())
+    except (
+        compute.exceptions.GoogleAPICallError,
+        requests.exceptions.ConnectionError,
+        compute.auth_exceptions.GoogleAuthError,
+    ):
         pass
     assert rule.struck == 1

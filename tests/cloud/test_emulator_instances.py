@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from google.api_core import exceptions
 
 from tests.emulator import Emulator
 from tests.emulator import library as compute
@@ -57,12 +56,12 @@ def test_an_instance_is_created_shown_and_deleted_with_its_disk(emulator: Emulat
 
     disk = client.disks.get(**AT_ZONE, disk="demo")
     assert (disk.size_gb, disk.labels, disk.users) == (100, {"fleet": "demo"}, [instance.self_link])
-    with pytest.raises(exceptions.BadRequest, match="is already being used by"):
+    with pytest.raises(compute.exceptions.BadRequest, match="is already being used by"):
         client.disks.delete_unary(**AT_ZONE, disk="demo")
 
     client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
     assert emulator.state()["instances"] == emulator.state()["disks"] == []
-    with pytest.raises(exceptions.NotFound, match="was not found"):
+    with pytest.raises(compute.exceptions.NotFound, match="was not found"):
         client.instances.delete_unary(**AT_ZONE, instance="demo")
 
 
@@ -89,7 +88,7 @@ def test_a_disk_without_auto_delete_is_kept(emulator: Emulator, client: Client) 
     client.create("demo", disks=[compute.AttachedDisk(boot=True, auto_delete=False, initialize_params=params)])
     client.wait(client.instances.delete_unary(**AT_ZONE, instance="demo"))
     assert emulator.state()["disks"] == ["demo"]
-    with pytest.raises(exceptions.Conflict, match="disks/demo' already exists"):
+    with pytest.raises(compute.exceptions.Conflict, match="disks/demo' already exists"):
         client.insert("demo")
     client.wait(client.disks.delete_unary(**AT_ZONE, disk="demo"))
     assert emulator.state()["disks"] == []
@@ -112,7 +111,7 @@ def test_a_disk_without_auto_delete_is_kept(emulator: Emulator, client: Client) 
 def test_invalid_requests_are_refused_as_by_the_real_api(
     emulator: Emulator, client: Client, fields: Any, message: str
 ) -> None:
-    with pytest.raises(exceptions.BadRequest, match=message):
+    with pytest.raises(compute.exceptions.BadRequest, match=message):
         client.insert("demo", **fields)
     emulator.settle()
     assert emulator.state()["instances"] == []
@@ -120,21 +119,21 @@ def test_invalid_requests_are_refused_as_by_the_real_api(
 
 def test_a_missing_network_image_or_accelerator_is_refused(emulator: Emulator, client: Client) -> None:
     emulator.set_networks("other")
-    with pytest.raises(exceptions.NotFound, match="global/networks/default' was not found"):
+    with pytest.raises(compute.exceptions.NotFound, match="global/networks/default' was not found"):
         client.insert("demo")
     path = "zones/us-west4-a/acceleratorTypes/nvidia-tesla-v100"
     v100 = compute.AcceleratorConfig(accelerator_count=1, accelerator_type=path)
-    with pytest.raises(exceptions.NotFound, match="acceleratorTypes/nvidia-tesla-v100' was not found"):
+    with pytest.raises(compute.exceptions.NotFound, match="acceleratorTypes/nvidia-tesla-v100' was not found"):
         client.insert("demo", "us-west4-a", guest_accelerators=[v100])
     image = "projects/deeplearning-platform-release/global/images/family/tf2-latest-gpu"
     disk = compute.AttachedDisk(boot=True, initialize_params=compute.AttachedDiskInitializeParams(source_image=image))
-    with pytest.raises(exceptions.NotFound, match="family/tf2-latest-gpu' was not found"):
+    with pytest.raises(compute.exceptions.NotFound, match="family/tf2-latest-gpu' was not found"):
         client.insert("demo", disks=[disk])
 
 
 def test_a_name_can_be_used_once(client: Client) -> None:
     client.create("demo")
-    with pytest.raises(exceptions.Conflict, match="instances/demo' already exists") as caught:
+    with pytest.raises(compute.exceptions.Conflict, match="instances/demo' already exists") as caught:
         client.insert("demo")
     assert caught.value.errors[0]["reason"] == "alreadyExists"
     client.create("demo", "us-central1-b")
@@ -262,7 +261,7 @@ def test_an_instance_keeps_its_resources_over_stop_and_start(emulator: Emulator,
 def test_scheduling_can_be_set_only_while_stopped(client: Client) -> None:
     client.create("demo", scheduling=limited(3600))
     change: dict[str, Any] = {"instance": "demo", "scheduling_resource": limited(7200), **AT_ZONE}
-    with pytest.raises(exceptions.BadRequest, match="TERMINATED"):
+    with pytest.raises(compute.exceptions.BadRequest, match="TERMINATED"):
         client.instances.set_scheduling_unary(**change)
     client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
     assert client.instances.get(**AT_ZONE, instance="demo").resource_status.scheduling.termination_timestamp == ""
@@ -353,7 +352,7 @@ def test_a_host_key_and_a_console_log_are_published(client: Client) -> None:
 def test_an_instance_without_guest_attributes_has_no_host_key(client: Client) -> None:
     client.create("demo", metadata=compute.Metadata())
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
-    with pytest.raises(exceptions.NotFound) as caught:
+    with pytest.raises(compute.exceptions.NotFound) as caught:
         client.instances.get_guest_attributes(request=query)
     assert caught.value.errors[0]["message"] == "The resource 'hostkeys/' of type 'Guest Attribute' was not found."
 
@@ -366,7 +365,7 @@ def test_metadata_and_labels_require_the_current_fingerprint(client: Client) -> 
         "metadata_resource": compute.Metadata(items=items, fingerprint="c3RhbGU="),
         **AT_ZONE,
     }
-    with pytest.raises(exceptions.PreconditionFailed, match="fingerprint"):
+    with pytest.raises(compute.exceptions.PreconditionFailed, match="fingerprint"):
         client.instances.set_metadata_unary(**stale)
     current = compute.Metadata(items=items, fingerprint=made.metadata.fingerprint)
     client.wait(client.instances.set_metadata_unary(**{**stale, "metadata_resource": current}))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import requests
-from google.api_core import exceptions
 
 from tests.emulator import Emulator
 from tests.emulator import library as compute
@@ -204,7 +203,7 @@ def test_invalid_filters_raise_an_error(text: str) -> None:
 
 
 def test_a_list_with_an_invalid_filter_is_refused(client: Client) -> None:
-    with pytest.raises(exceptions.BadRequest, match="Invalid list filter expression"):
+    with pytest.raises(compute.exceptions.BadRequest, match="Invalid list filter expression"):
         client.all_instances("colour=red")
 
 
@@ -252,7 +251,7 @@ def test_operations_can_be_read_and_deleted(client: Client) -> None:
     assert (operation.name, operation.status) == (done.name, compute.Operation.Status.DONE)
     assert client.zone_operations.get(operation=str(done.id), **AT_ZONE).name == done.name
     client.zone_operations.delete(operation=done.name, **AT_ZONE)
-    with pytest.raises(exceptions.NotFound):
+    with pytest.raises(compute.exceptions.NotFound):
         client.zone_operations.wait(operation=done.name, **AT_ZONE)
 
 
@@ -345,7 +344,7 @@ def test_permissions_are_tested_and_enforced(emulator: Emulator, client: Client,
     assert session.post(url, json={"permissions": wanted}, timeout=10).json() == {"permissions": wanted}
     emulator.deny("compute.instances.create")
     assert session.post(url, json={"permissions": wanted}, timeout=10).json() == {"permissions": wanted[1:]}
-    with pytest.raises(exceptions.Forbidden):
+    with pytest.raises(compute.exceptions.Forbidden):
         client.bulk_insert(["demo"], "us-central1")
     client.all_instances()
     resource = compute.TestPermissionsRequest(permissions=wanted)
@@ -368,14 +367,14 @@ def test_firewall_rules_are_created_changed_and_deleted(emulator: Emulator, clie
     client.wait(firewalls.insert_unary(project=PROJECT, firewall_resource=rule))
     made = firewalls.get(project=PROJECT, firewall="demo-ssh")
     assert (made.direction, made.priority, list(made.source_ranges)) == ("INGRESS", 1000, ["203.0.113.7/32"])
-    with pytest.raises(exceptions.Conflict):
+    with pytest.raises(compute.exceptions.Conflict):
         firewalls.insert_unary(project=PROJECT, firewall_resource=rule)
     change = compute.Firewall(name="demo-ssh", source_ranges=["203.0.113.8/32"])
     client.wait(firewalls.patch_unary(project=PROJECT, firewall="demo-ssh", firewall_resource=change))
     [changed] = firewalls.list(request={"project": PROJECT, "filter": "description:test AND targetTags=demo"})
     assert (list(changed.source_ranges), changed.id) == (["203.0.113.8/32"], made.id)
     bad = compute.Firewall(name="demo-ssh", source_ranges=["me"])
-    with pytest.raises(exceptions.BadRequest, match="CIDR"):
+    with pytest.raises(compute.exceptions.BadRequest, match="CIDR"):
         firewalls.patch_unary(project=PROJECT, firewall="demo-ssh", firewall_resource=bad)
     client.wait(firewalls.delete_unary(project=PROJECT, firewall="demo-ssh"))
     assert emulator.state()["firewalls"] == []
@@ -407,7 +406,7 @@ def test_the_catalog_is_listed(client: Client) -> None:
     assert sum(len(scope.accelerator_types) for _, scope in t4s) == 11
     machine = client.of("MachineTypes").get(machine_type="g2-standard-4", **AT_ZONE)
     assert (machine.guest_cpus, machine.accelerators[0].guest_accelerator_type) == (4, "nvidia-l4")
-    with pytest.raises(exceptions.NotFound):
+    with pytest.raises(compute.exceptions.NotFound):
         client.of("MachineTypes").get(project=PROJECT, zone="europe-west1-d", machine_type="g2-standard-4")
     family = {"project": "deeplearning-platform-release", "family": "common-cu129-ubuntu-2404-nvidia-580"}
     assert client.of("Images").get_from_family(**family).disk_size_gb == 50
@@ -426,7 +425,7 @@ def test_project_metadata_can_be_changed(client: Client) -> None:
     changed = compute.Metadata(items=[compute.Items(key="a", value="b")], fingerprint=before.fingerprint)
     client.wait(projects.set_common_instance_metadata_unary(project=PROJECT, metadata_resource=changed))
     assert projects.get(project=PROJECT).common_instance_metadata.items[0].value == "b"
-    with pytest.raises(exceptions.PreconditionFailed):
+    with pytest.raises(compute.exceptions.PreconditionFailed):
         projects.set_common_instance_metadata_unary(project=PROJECT, metadata_resource=changed)
 
 

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from google.api_core.client_options import ClientOptions
-from google.auth.credentials import AnonymousCredentials
-
 from tests.emulator import catalog
 from tests.emulator import library as compute
 
@@ -29,6 +26,9 @@ class Client:
     """
 
     def __init__(self, url: str) -> None:
+        from google.api_core.client_options import ClientOptions
+        from google.auth.credentials import AnonymousCredentials
+
         self._settings: dict[str, Any] = {
             "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
             "client_options": ClientOptions(api_endpoint=url),
