@@ -90,18 +90,8 @@ def enter_command(
     return _command(python, [root, digest, shared, *task, *program])
 
 
-def run_command(python: str, program: Sequence[str]) -> str:
-    """Return the shell command that runs a program on a host, and ends it when the connection ends.
-
-    Args:
-        python: As for `bootstrap_command`.
-        program: The program and its arguments, which reach it unchanged.
-    """
-    return _command(python, program, "run_command.py")
-
-
-def _command(python: str, arguments: Sequence[str], source: str = "start_agent.py") -> str:
-    text = Path(__file__).with_name(source).read_text(encoding="ascii")
+def _command(python: str, arguments: Sequence[str]) -> str:
+    text = Path(__file__).with_name("start_agent.py").read_text(encoding="ascii")
     words = ["-I", "-S", "-c", f"exec({json.dumps(text)})", *arguments]
     return " ".join(["exec", _program(python), *map(shlex.quote, words)])
 

@@ -1,57 +1,42 @@
-"""Run a program until it ends, or end it when the connection ends, which ends the input of this process.
+"""Build the command that runs a program on a host, and ends it when the connection ends.
 
-The command to the host carries this text: the rules of train.start_agent apply to it, see train.pack. The program is
-in a session of its own, so that all of its processes can be ended.
+A POSIX shell runs the program: it starts in a millisecond, and every host has one.
 """
 
-import os
-import select
-import signal
-import subprocess
-import sys
+from __future__ import annotations
 
-_GRACE_S = 5.0
-_NOT_RUN, _NOT_FOUND = 126, 127  # exit codes of a shell
-_SIGNAL = 128
+import shlex
+from collections.abc import Sequence
 
-
-def _start() -> "subprocess.Popen[bytes]":
-    code = _NOT_RUN
-    try:
-        return subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
-    except FileNotFoundError:
-        code, text = _NOT_FOUND, "command not found"
-    except OSError as error:
-        text = error.strerror or str(error)
-    os.write(2, (sys.argv[1] + ": " + text + chr(10)).encode("utf-8", "replace"))
-    os._exit(code)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(_GRACE_S)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
+# It has no single quotes, backslashes, exclamation marks, or newlines, so that any login shell, including fish and
+# csh, passes it on unchanged. sshd makes the shell the leader of a session and process group, so its process ID is
+# that of the group, and is not reused while the group has a process.
+_SCRIPT = " ".join(
+    (
+        # The program has no input. Messages of the shell, such as "Killed", are not output of the program.
+        "exec 3<&0 4>&2 </dev/null 2>/dev/null;",
+        "trap : TERM HUP INT;",  # the shell ends after the program
+        # The end of the input is the end of the connection, or of the shell; in the latter case, nothing is ended.
+        "( while read -r line; do :; done; kill -0 $$ || exit; trap : TERM; kill -TERM -$$;",
+        "for second in 1 2 3 4 5; do kill -0 $$ || break; sleep 1; done; kill -KILL -$$ ) <&3 >/dev/null 4>&- &",
+        "exec 3<&-;",
+        'fail() { printf "%s: %s" "$1" "$2" >&4; echo >&4; exit $3; };',
+        "case $1 in",
+        '*/*) if [ -e "$1" ]; then if [ -f "$1" ] && [ -x "$1" ]; then :; else fail "$1" "Permission denied" 126;',
+        "fi; fi;; esac;",
+        'if command -v "$1" >/dev/null; then ( exec "$@" ) 2>&4 4>&-; exit; fi;',
+        'fail "$1" "command not found" 127',
+    )
+)
 
 
-def _run() -> None:
-    reads, writes = os.pipe()
-    os.set_blocking(writes, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writes)
-    process = _start()
-    while process.poll() is None:
-        ready, _, _ = select.select([0, reads], [], [])
-        if reads in ready:
-            os.read(reads, 4096)
-        if 0 in ready and not os.read(0, 4096):
-            _end(process)
-            break
-    code = process.returncode
-    os._exit(_NOT_RUN if code is None else code if code >= 0 else _SIGNAL - code)
+def run_command(program: Sequence[str]) -> str:
+    """Return the shell command that runs a program on a host.
 
+    Its exit code is that of the program, or 128 and the number of the signal that ended it. When the connection ends,
+    the processes of the program receive SIGTERM, and SIGKILL up to 5 seconds later.
 
-if __name__ == "__main__":
-    _run()
+    Args:
+        program: The program and its arguments, which reach it unchanged.
+    """
+    return " ".join(["exec", "sh", "-c", *map(shlex.quote, (_SCRIPT, "sh", *program))])

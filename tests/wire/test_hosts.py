@@ -130,6 +130,7 @@ def test_a_command_runs_on_all_hosts(pair: Program) -> None:
     many = pair.run("exec", "--", "sh", "-c", "yes | head -c 1000000").text.splitlines()
     assert [many.count(f"worker-{index} | y") for index in (0, 1)] == [500_000, 500_000]
     assert "nosuch: command not found" in pair.run("exec", "--", "nosuch", code=127).err
+    assert pair.run("exec", "--", "sh", "-c", "kill -KILL $$", code=137).err == "worker-[0-1]: exit code 137\n"
 
 
 def test_files_are_pushed_to_the_hosts(pair: Program) -> None:

@@ -20,7 +20,7 @@ from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.services import Services
 from fleet.steps import Step
 from provision.model import Host
-from train.pack import run_command
+from train.run_command import run_command
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Execution:
         try:
             self._connections.append(connection)
             self._started[host.name] = None
-            line = run_command(host.python or "python3", self._command)
+            line = run_command(self._command)
             return run_remote(connection, line, lambda stream, data: self._add(host.name, stream, data))
         except FleetError as error:
             self._started[host.name] = error
