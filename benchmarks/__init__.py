@@ -1,1 +1,1 @@
-"""Comparisons with other programs in one run, printed as ratios."""
+"""Comparisons with other programs in one run: `./scripts/bench`."""

@@ -98,6 +98,11 @@ class Lab:
         return self.directory / "id"
 
     @property
+    def processes(self) -> list[int]:
+        """Return the processes of the servers."""
+        return [server.pid for server in self._servers.values()]
+
+    @property
     def known_hosts(self) -> Path:
         """Return the user's known_hosts."""
         return self.directory / "known_hosts"
@@ -119,8 +124,9 @@ class Lab:
         more: str = "",
         env: Mapping[str, str] | None = None,
         port: int = 0,
+        address: str = "",
     ) -> Machine:
-        """Start a machine on the next address.
+        """Start a machine.
 
         Args:
             name: Its name in configurations.
@@ -129,8 +135,10 @@ class Lab:
             more: Further lines of sshd_config.
             env: Variables of its processes in addition to HOME.
             port: Port to listen on; 0: any free one.
+            address: Address to listen on; empty: the one that it had, or the next one.
         """
-        address = self.machines[name].address if name in self.machines else f"127.77.0.{len(self.machines) + 1}"
+        if not address:
+            address = self.machines[name].address if name in self.machines else f"127.77.0.{len(self.machines) + 1}"
         identity = uuid.uuid4().hex
         directory = self.directory / f"machine-{name}-{identity[:6]}"
         (directory / "home").mkdir(parents=True)

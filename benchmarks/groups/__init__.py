@@ -1,0 +1,9 @@
+"""Groups of measurements, one module each: TITLE, and `measure`, which runs them in a session."""
+
+NAMES = (
+    "startup",
+    "exec",
+    "job",
+    "push",
+    "uplink",
+)

@@ -1,0 +1,1 @@
+"""Hosts, peers, and commands of the benchmarks, and how they are measured."""

@@ -1,0 +1,166 @@
+"""A run of the benchmarks: its size, its hosts, and rounds in a shuffled order."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.harness.command import CommandError
+from benchmarks.harness.hosts import Hosts, local_arguments
+from benchmarks.harness.model import Goal, Sample, Scene
+from benchmarks.harness.peers import MissingError
+from benchmarks.harness.text import scene_lines
+
+T = TypeVar("T")
+Case = Callable[[], Sample]
+SIZES = ("quick", "default", "full")
+_BUDGET_S = {"quick": 30.0, "default": 300.0, "full": 1800.0}
+FAILURES = (CommandError, OSError, RuntimeError, TimeoutError, ValueError)
+
+
+class Session:
+    """The hosts and results of the groups.
+
+    Args:
+        root: An empty directory with a short path.
+        size: quick, default, or full.
+    """
+
+    def __init__(self, root: Path, size: str) -> None:
+        self.root = root
+        self.size = size
+        self.scenes: list[Scene] = []
+        self.accounting = ""
+        self._stack = contextlib.ExitStack()
+        self._fleets: dict[int, Hosts] = {}
+        self._count = 0
+        self._random = random.Random(0)
+        self._deadline = 0.0
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether this is a smoke test."""
+        return self.size == "quick"
+
+    def pick(self, quick: T, default: T, full: T) -> T:
+        """Return the value for the size of this run."""
+        return {"quick": quick, "default": default, "full": full}[self.size]
+
+    def begin(self) -> None:
+        """Begin a group."""
+        self.scenes = []
+        self._deadline = time.monotonic() + _BUDGET_S[self.size]
+
+    def finish(self) -> None:
+        """Finish a group: delete its hosts. A smoke test keeps its fleets for the next group."""
+        if not self.is_quick:
+            self.close()
+
+    def close(self) -> None:
+        """Delete all hosts."""
+        self._fleets.clear()
+        self._stack.close()
+
+    def enter(self, resource: contextlib.AbstractContextManager[T]) -> T:
+        """Keep a resource until the end of the group."""
+        return self._stack.enter_context(resource)
+
+    def directory(self) -> Path:
+        """Return the path of a new directory, which is not created."""
+        self._count += 1
+        return self.root / str(self._count)
+
+    def local(self, workers: int) -> Hosts:
+        """Return a local fleet; groups of the same run may share it.
+
+        Raises:
+            MissingError: A local fleet cannot have this number of workers.
+        """
+        if workers not in self._fleets:
+            self._fleets[workers] = self.add(Hosts(self.directory(), f"bench-{workers}", local_arguments(workers)))
+        return self._fleets[workers]
+
+    def add(self, hosts: Hosts) -> Hosts:
+        """Keep a fleet until the end of the group."""
+        self._stack.callback(hosts.close)
+        self.accounting = hosts.accounting.method
+        return hosts
+
+    def release(self, hosts: Hosts) -> None:
+        """Delete a local fleet now, unless this is a smoke test, whose other groups use it."""
+        if not self.is_quick:
+            self._fleets = {number: other for number, other in self._fleets.items() if other is not hosts}
+            hosts.close()
+
+    def attempt(self, title: str, part: Callable[[], object]) -> None:
+        """Run a part of a group; if it cannot be prepared, report it and continue."""
+        try:
+            part()
+        except (MissingError, *FAILURES) as error:
+            self._keep(Scene(title, "wall", {}, problems={"all": str(error)}))
+
+    def _keep(self, scene: Scene) -> None:
+        self.scenes.append(scene)
+        print("\n".join(scene_lines(scene)), flush=True)
+
+    def measure(
+        self,
+        title: str,
+        cases: Mapping[str, Case],
+        goals: Sequence[Goal] = (),
+        *,
+        runs: int,
+        metric: str = "wall",
+        warmups: int = 1,
+        before: Callable[[], object] = lambda: None,
+    ) -> Scene:
+        """Run every case in every round, in a shuffled order; print and keep the result.
+
+        A case that fails twice, or whose program is missing, is left out of the next rounds. When the time of the
+        group has passed, no further round begins.
+
+        Args:
+            title: The work that all cases do.
+            cases: Functions by name, each of which does the work once.
+            goals: Ratios to report.
+            runs: Number of counted rounds.
+            metric: Metric of the plot.
+            warmups: Rounds before these.
+            before: Called before each case.
+        """
+        series: dict[str, list[Sample]] = {name: [] for name in cases}
+        problems: dict[str, str] = {}
+        left = list(cases)
+        for number in range(0 if self.is_quick else -warmups, runs):
+            if number > 0 and time.monotonic() > self._deadline:
+                problems["all"] = f"{number} of {runs} rounds, because the time of the group has passed"
+                break
+            self._random.shuffle(left)
+            for name in list(left):
+                sample = self._once(name, cases[name], before, problems, left)
+                if sample is not None and number >= 0:
+                    series[name].append(sample)
+        scene = Scene(title, metric, series, tuple(goals), problems)
+        self._keep(scene)
+        return scene
+
+    @staticmethod
+    def _once(
+        name: str, case: Case, before: Callable[[], object], problems: dict[str, str], left: list[str]
+    ) -> Sample | None:
+        """Run a case; after its second failure, remove it from `left`."""
+        try:
+            before()
+            return case()
+        except MissingError as error:
+            problems[name] = str(error)
+            left.remove(name)
+        except FAILURES as error:
+            if name in problems:
+                left.remove(name)
+            problems[name] = f"failed: {error}"
+        return None
