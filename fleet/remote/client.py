@@ -239,16 +239,16 @@ class AgentClient:
             return
         sent = 0
         for piece in bundle.compress(need.objects).pieces():
-            self._send_chunk(piece.data, f"receiving {subject} ({_of(sent, need.size)} sent)")
+            self._send_chunk(piece.data, piece.size, f"receiving {subject} ({_of(sent, need.size)} sent)")
             sent = piece.raw_end
             on_progress(sent, need.size, len(need.objects))
-        self._send_chunk(b"", f"receiving {subject} (all of it sent)")
+        self._send_chunk(b"", 0, f"receiving {subject} (all of it sent)")
 
-    def _send_chunk(self, data: bytes, doing: str) -> None:
+    def _send_chunk(self, data: bytes, size: int, doing: str) -> None:
         """Send a chunk, unless the host has refused the rest in the meantime."""
         if not self.transport.has_input:
             try:
-                self.transport.send(Chunk(len(data)), data, doing=doing, deadline_s=ANSWER_S)
+                self.transport.send(Chunk(len(data), size), data, doing=doing, deadline_s=ANSWER_S)
             except NotReadyError:
                 if not self.transport.has_input:
                     raise

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.errors import FleetError, NotReadyError
 from fleet.remote.client import ANSWER_S, STEP_S, AgentClient
 from fleet.remote.fanout import where
+from train.agent.files.blocks import unpack_block
 from train.agent.files.contents import check_entries
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BundleInfo, Chunk, Entry, EntryKind, FetchContents, GetBundle
-
-_PIECE = 1 << 20
 
 
 def get_bundle(agent: AgentClient, job: str) -> BundleInfo:
@@ -58,7 +56,7 @@ def fetch_contents(agent: AgentClient, entries: Sequence[Entry], directory: Path
             raise agent.unexpected(record)
         if not record.payload:
             break
-        if not stream.add(data):
+        if not stream.add(data, record.size):
             raise _damaged(agent)
     if not stream.is_complete:
         raise _damaged(agent)
@@ -69,12 +67,11 @@ def _damaged(agent: AgentClient) -> FleetError:
 
 
 class _Contents:
-    """Splits a compressed stream into contents of known sizes."""
+    """Split blocks into contents of known sizes."""
 
     def __init__(self, sizes: dict[str, int], directory: Path) -> None:
         self._left = list(sizes.items())[::-1]
         self._directory = directory
-        self._unpacker = zlib.decompressobj()
         self._hash = hashlib.sha256()
         self._written = 0
         self._finish_complete()
@@ -84,17 +81,12 @@ class _Contents:
         """Return whether all contents have arrived."""
         return not self._left
 
-    def add(self, data: bytes) -> bool:
-        """Add compressed bytes; return False if they do not belong to the contents."""
+    def add(self, data: bytes, size: int) -> bool:
+        """Add a block as it was sent; return False if it does not belong to the contents."""
         try:
-            while data:
-                piece = self._unpacker.decompress(data, _PIECE)
-                data = self._unpacker.unconsumed_tail
-                if not self._store(piece):
-                    return False
-        except zlib.error:
+            return self._store(unpack_block(data, size))
+        except RefusedError:
             return False
-        return True
 
     def _store(self, piece: bytes) -> bool:
         while piece:

@@ -32,6 +32,7 @@ from train.agent.checkpoints.snapshot import (
     digest_of,
     encode_manifest,
 )
+from train.agent.files.blocks import unpack_block
 from train.agent.files.contents import Receiver, check_entries
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import (
@@ -151,7 +152,7 @@ def fuzz_bundles(mangler: Mangler, rounds: int, directory: str) -> None:
             check_entries(changed.entries)
         receiver = Receiver(directory, [(entries[1].sha256, 5)])
         with contextlib.suppress(RefusedError):
-            receiver.feed(mangler.damage(zlib.compress(content)))
+            receiver.feed(unpack_block(mangler.damage(zlib.compress(content)), len(content)))
             receiver.finish()
         receiver.close()
 

@@ -39,12 +39,13 @@ hello()
 receive()
 send("need_contents", objects=WANTED, size=SIZE)
 import hashlib, zlib
-inflate, digest = zlib.decompressobj(), hashlib.sha256()
+digest = hashlib.sha256()
 while True:
-    size = receive()["payload"]
-    if not size:
+    chunk = receive()
+    if not chunk["payload"]:
         break
-    digest.update(inflate.decompress(raw_in.read(size)))
+    data = raw_in.read(chunk["payload"])
+    digest.update(zlib.decompress(data) if chunk["size"] else data)
 send("prepared", member=dict(slot="worker-0", task="", address="a", port=1, link_port=2), python="p",
     versions={"sha": digest.hexdigest()}, gpus=[], disk_free=1, memory_total=1, hostname="h", workdir="w")
 """

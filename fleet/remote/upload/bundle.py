@@ -77,7 +77,7 @@ class Bundle:
                 self._streams.popitem()[1].close()
 
     def compress(self, hashes: Sequence[str]) -> Stream:
-        """Return the contents with these hashes, in that order, as one zlib stream, shared by equal requests.
+        """Return the contents with these hashes, in that order, in blocks, shared by equal requests.
 
         Args:
             hashes: Hashes of the contents.

@@ -7,16 +7,17 @@ import hashlib
 import os
 import tempfile
 import threading
-import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.steps import Again
+from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
 
-_BLOCK = 256 * 1024
-_PIECE = 256 * 1024  # maximum size of a compressed piece
+_THREADS = 4
 _WAIT_S = 60.0
 _CLOSE_S = 5.0
 
@@ -30,27 +31,30 @@ class Content(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Consecutive bytes of the compressed stream.
+    """A block of the contents.
 
     Attributes:
-        data: The bytes.
-        raw_end: Number of bytes of contents up to the end of this piece, before compression.
+        data: Its bytes as they are sent.
+        size: Number of bytes before compression; 0: they are not compressed.
+        raw_end: Number of bytes of contents up to the end of this block, before compression.
     """
 
     data: bytes
+    size: int
     raw_end: int
 
 
 class _Mark(NamedTuple):
     start: int
     end: int
+    size: int
     raw_end: int
 
 
 class Stream:
-    """A zlib stream of many contents, written to a temporary file by a background thread.
+    """Blocks of many contents, compressed by several threads and written to a temporary file.
 
-    Any number of hosts can read it, from the first piece on, while it grows.
+    Any number of hosts can read it, from the first block on, while it grows.
 
     Args:
         contents: The contents, in that order.
@@ -76,7 +80,8 @@ class Stream:
         """
         number = 0
         while (mark := self._mark(number)) is not None:
-            yield Piece(os.pread(self._file.fileno(), mark.end - mark.start, mark.start), mark.raw_end)
+            data = os.pread(self._file.fileno(), mark.end - mark.start, mark.start)
+            yield Piece(data, mark.size, mark.raw_end)
             number += 1
 
     def _mark(self, number: int) -> _Mark | None:
@@ -114,25 +119,31 @@ class Stream:
             self._grown.notify_all()
 
     def _compress(self) -> None:
-        compressor = zlib.compressobj(level=1)
-        raw_end = 0
-        for content in self._contents:
-            for block in _blocks(content):
+        threads = min(_THREADS, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, "compress-block") as pool:  # zlib does not hold the interpreter's lock
+            waiting: deque[tuple[int, Future[tuple[bytes, int]]]] = deque()
+            for block in join_blocks(_read(self._contents)):
+                waiting.append((len(block), pool.submit(pack_block, block)))
+                if len(waiting) > 2 * threads:
+                    self._append(*waiting.popleft())
                 if self._closed:
                     return
-                raw_end += len(block)
-                self._append(compressor.compress(block), raw_end)
-        self._append(compressor.flush(), raw_end)
+            for item in waiting:
+                self._append(*item)
 
-    def _append(self, data: bytes, raw_end: int) -> None:
-        for start in range(0, len(data), _PIECE):
-            part = data[start : start + _PIECE]
-            begin = self._marks[-1].end if self._marks else 0
-            self._file.write(part)
-            self._file.flush()
-            with self._grown:
-                self._marks.append(_Mark(begin, begin + len(part), raw_end))
-                self._grown.notify_all()
+    def _append(self, raw_size: int, packed: Future[tuple[bytes, int]]) -> None:
+        data, size = packed.result()
+        self._file.write(data)
+        self._file.flush()
+        begin, before = (self._marks[-1].end, self._marks[-1].raw_end) if self._marks else (0, 0)
+        with self._grown:
+            self._marks.append(_Mark(begin, begin + len(data), size, before + raw_size))
+            self._grown.notify_all()
+
+
+def _read(contents: Sequence[Content]) -> Iterator[bytes]:
+    for content in contents:
+        yield from _blocks(content)
 
 
 def _blocks(content: Content) -> Iterator[bytes]:
@@ -152,7 +163,7 @@ def _blocks(content: Content) -> Iterator[bytes]:
             raise _changed(content.path) from error
         while left:
             try:
-                block = file.read(min(_BLOCK, left))
+                block = file.read(min(BLOCK_BYTES, left))
             except OSError as error:
                 raise _changed(content.path) from error
             if not block:

@@ -5,7 +5,6 @@ import errno
 import hashlib
 import os
 import re
-import zlib
 from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
@@ -113,7 +112,7 @@ def hash_file(path: str) -> Tuple[str, int]:
 
 
 class Receiver:
-    """Receive one zlib stream of contents, and store each after its hash was verified.
+    """Receive contents one after the other, and store each after its hash was verified.
 
     Args:
         store: Directory of the store.
@@ -123,39 +122,41 @@ class Receiver:
     def __init__(self, store: str, expected: Sequence[Tuple[str, int]]) -> None:
         self._store = store
         self._expected = list(reversed(expected))
-        self._stream = zlib.decompressobj()
         self._fd = -1
         self._digest = ""
         self._left = 0
         self._hash = hashlib.sha256()
-        self._begun = False
+        self._directories: Set[str] = set()
+        make_directory(store)
         self._next()
 
     def feed(self, data: bytes) -> None:
-        """Process a piece of the stream.
+        """Process bytes of the contents.
 
         Raises:
-            RefusedError: it is damaged, or not what was announced.
-            OSError: it cannot be written.
+            RefusedError: they are not what was announced.
+            OSError: they cannot be written.
         """
-        self._begun = self._begun or bool(data)
-        while data:
-            try:
-                plain = self._stream.decompress(data, _AT_ONCE)
-            except zlib.error as error:
-                raise RefusedError(Refusal.BUNDLE, f"the contents arrived damaged: {error}") from error
-            if not plain and self._stream.eof and self._stream.unused_data:
+        view = memoryview(data)
+        while view:
+            if self._fd < 0:
                 raise RefusedError(Refusal.BUNDLE, "more contents came than were asked for")
-            self._keep(plain)
-            data = self._stream.unconsumed_tail
+            piece = view[: self._left]
+            view = view[len(piece) :]
+            self._left -= len(piece)
+            self._hash.update(piece)
+            write_all(self._fd, piece)
+            if self._left == 0:
+                self._complete()
+                self._next()
 
     def finish(self) -> None:
-        """Check that the stream is complete.
+        """Check that all contents have come.
 
         Raises:
-            RefusedError: it is not complete.
+            RefusedError: one of them is not complete.
         """
-        if self._fd >= 0 or (self._begun and not self._stream.eof):
+        if self._fd >= 0:
             raise RefusedError(Refusal.BUNDLE, "the contents ended before all of them had come")
 
     def close(self) -> None:
@@ -172,24 +173,9 @@ class Receiver:
         while self._expected and self._fd < 0:
             self._digest, self._left = self._expected.pop()
             self._hash = hashlib.sha256()
-            make_directory(self._store)
             self._fd = os.open(self._temporary(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             if self._left == 0:
                 self._complete()
-
-    def _keep(self, plain: bytes) -> None:
-        view = memoryview(plain)
-        while view:
-            if self._fd < 0:
-                raise RefusedError(Refusal.BUNDLE, "more contents came than were asked for")
-            piece = view[: self._left]
-            view = view[len(piece) :]
-            self._left -= len(piece)
-            self._hash.update(piece)
-            write_all(self._fd, piece)
-            if self._left == 0:
-                self._complete()
-                self._next()
 
     def _complete(self) -> None:
         if self._hash.hexdigest() != self._digest:
@@ -198,7 +184,9 @@ class Receiver:
         os.close(self._fd)
         self._fd = -1
         path = object_path(self._store, self._digest)
-        make_directory(os.path.dirname(path))
+        if path[: -len(self._digest)] not in self._directories:
+            make_directory(os.path.dirname(path))
+            self._directories.add(path[: -len(self._digest)])
         os.replace(self._temporary(), path)
 
 

@@ -8,8 +8,8 @@ One exec of the agent on a host is one conversation:
 
     agent   → Hello
     client  → Prepare            agent → NeedContents    (which contents are not yet on the host)
-    client  → Chunk* Chunk(0)                            (one zlib stream of these contents, in that order;
-                                                          nothing if it is empty)
+    client  → Chunk* Chunk(0)                            (these contents in that order, in blocks of 512 KiB at most
+                                                          (files/blocks.py); nothing if it is empty)
                                  agent → Prepared | Refused
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → ReadClock          agent → ClockTime
@@ -311,6 +311,7 @@ class Chunk(NamedTuple):
     """A piece of the stream of wanted contents; payload 0 ends it."""
 
     payload: int
+    size: int = 0  # of the piece before it was compressed; 0: it is not compressed
 
 
 class Commit(NamedTuple):

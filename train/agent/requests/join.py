@@ -1,9 +1,9 @@
 """The requests GetJoinInfo and FetchContents: a host of a running job sends what a replacement host needs."""
 
 import os
-import zlib
 from typing import Iterator, Sequence
 
+from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
 from train.agent.files.contents import object_path
 from train.agent.files.disk import read_json
 from train.agent.files.journal import read_job
@@ -15,7 +15,6 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Commit, Entry, FetchContents, GetJoinInfo, JoinInfo, Refusal, build
 
 _ANSWER_DEADLINE_S = 5.0
-_PIECE = 1 << 18
 
 
 def get_join_info(_: Channel, host: HostPaths, request: GetJoinInfo) -> JoinInfo:
@@ -50,16 +49,14 @@ def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> 
     files = [object_path(host.store, digest) for digest in request.objects]
     if not all(os.path.isfile(path) for path in files):
         raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
-    for data in _compress(files):
-        if data:
-            channel.send(Chunk(len(data)), data)
+    for block in join_blocks(_read(files)):
+        data, size = pack_block(block)
+        channel.send(Chunk(len(data), size), data)
     return Chunk(0)
 
 
-def _compress(files: Sequence[str]) -> Iterator[bytes]:
-    packer = zlib.compressobj(1)
+def _read(files: Sequence[str]) -> Iterator[bytes]:
     for path in files:
-        with open(path, "rb") as file:
-            while data := file.read(_PIECE):
-                yield packer.compress(data)
-    yield packer.flush()
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(BLOCK_BYTES):
+                yield data

@@ -8,6 +8,7 @@ import time
 from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 from train.agent.files import contents, disk
+from train.agent.files.blocks import BLOCK_BYTES, unpack_block
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang.readiness import visible
 from train.agent.host.facts import (
@@ -292,8 +293,10 @@ def receive_contents(channel: Channel, receiver: contents.Receiver) -> None:
             if chunk.payload == 0:
                 receiver.finish()
                 return
-            for piece in channel.payload(chunk.payload, STREAM_DEADLINE_S):
-                receiver.feed(piece)
+            if not 0 < chunk.payload <= BLOCK_BYTES:
+                raise RefusedError(Refusal.BUNDLE, "a block of contents is too large")
+            data = b"".join(channel.payload(chunk.payload, STREAM_DEADLINE_S))
+            receiver.feed(unpack_block(data, chunk.size))
     finally:
         receiver.close()
 

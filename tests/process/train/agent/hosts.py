@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from tests.program import PYTHON
+from train.agent.files.blocks import join_blocks, pack_block
 from train.agent.protocol.records import (
     Chunk,
     Commit,
@@ -159,14 +159,17 @@ class Agent:
         answer, _ = self.receive()
         if isinstance(answer, NeedContents):
             self.significant_lines = answer
-            data = zlib.compress(b"".join(bundle.contents[digest] for digest in answer.objects), 1)
-            for start in range(0, len(data), 1 << 16):
-                piece = data[start : start + (1 << 16)]
-                self.send(Chunk(len(piece)), piece)
-            self.send(Chunk(0))
+            self.send_contents(bundle.contents[digest] for digest in answer.objects)
             answer, _ = self.receive()
         assert isinstance(answer, (Prepared, Refused)), answer
         return answer
+
+    def send_contents(self, contents: Iterable[bytes]) -> None:
+        """Send the contents that the agent requests."""
+        for block in join_blocks(contents):
+            data, size = pack_block(block)
+            self.send(Chunk(len(data), size), data)
+        self.send(Chunk(0))
 
     def commit(self, request: Commit) -> Committed:
         self.send(request)

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -353,9 +352,7 @@ def test_a_disk_that_fills_while_contents_come_is_refused(small_disk: Path, conn
     want = agent.expect(NeedContents)
     with (small_disk / "filler").open("wb") as filler:
         filler.write(b"\0" * (shutil.disk_usage(small_disk).free - (5 << 20)))
-    data = zlib.compress(b"".join(bundle.contents[digest] for digest in want.objects), 0)
-    agent.send(Chunk(len(data)), data)
-    agent.send(Chunk(0))
+    agent.send_contents(bundle.contents[digest] for digest in want.objects)
     answer = agent.expect(Refused)
     assert answer.kind is Refusal.DISK
     assert answer.reason.startswith("no space left on this host")

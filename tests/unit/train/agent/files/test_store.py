@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import zlib
 from hashlib import sha256
 from pathlib import Path
 
@@ -68,20 +67,20 @@ def test_ordinary_entries_are_taken() -> None:
     )
 
 
-def receive(store: Path, bundle: Bundle, data: bytes, piece: int = 3) -> None:
+def receive(store: Path, bundle: Bundle, data: bytes) -> None:
     want = missing(str(store), bundle.entries)
     sizes = {entry.sha256: entry.size for entry in bundle.entries}
     receiver = Receiver(str(store), [(digest, sizes[digest]) for digest in want.objects])
     try:
-        for start in range(0, len(data), piece):
-            receiver.feed(data[start : start + piece])
+        for start in range(0, len(data), 3):
+            receiver.feed(data[start : start + 3])
         receiver.finish()
     finally:
         receiver.close()
 
 
 def stream(bundle: Bundle, store: Path) -> bytes:
-    return zlib.compress(b"".join(bundle.contents[digest] for digest in missing(str(store), bundle.entries).objects))
+    return b"".join(bundle.contents[digest] for digest in missing(str(store), bundle.entries).objects)
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_an_object_that_was_written_to_is_wanted_again(tmp_path: Path, bundle: B
     path.chmod(0o644)
     path.write_bytes(b"print(2)")
     assert missing(str(store), bundle.entries).objects == [digest]
-    receive(store, bundle, zlib.compress(b"print(1)"))
+    receive(store, bundle, b"print(1)")
     assert path.read_bytes() == b"print(1)"
 
 
@@ -138,9 +137,7 @@ def test_an_object_that_was_written_to_is_wanted_again(tmp_path: Path, bundle: B
         lambda data: data[:0],
         lambda data: b"x" + data,
         lambda data: data + b"more",
-        lambda data: zlib.compress(zlib.decompress(data) + b"more"),
-        lambda data: zlib.compress(zlib.decompress(data)[:-1]),
-        lambda data: zlib.compress(b"P" + zlib.decompress(data)[1:]),
+        lambda data: b"P" + data[1:],
     ],
 )
 def test_a_damaged_stream_is_refused_and_leaves_nothing_half_done(
@@ -154,13 +151,6 @@ def test_a_damaged_stream_is_refused_and_leaves_nothing_half_done(
     for path in store.rglob("*"):
         if path.is_file():
             assert sha256(path.read_bytes()).hexdigest() == path.name
-
-
-def test_a_small_stream_that_unpacks_to_much_does_not_fill_memory_or_disk(tmp_path: Path) -> None:
-    bundle = Bundle("print(1)")
-    with pytest.raises(RefusedError):
-        receive(tmp_path, bundle, zlib.compress(b"print(1)" + b"\0" * (64 << 20)), piece=1 << 20)
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 8
 
 
 def test_only_contents_that_are_named_stay(tmp_path: Path, bundle: Bundle) -> None:
