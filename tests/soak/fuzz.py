@@ -48,7 +48,14 @@ from train.agent.gang.states import (
 from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
-from train.agent.protocol.session import ChiefGreeting, LinkError, PeerGreeting, port_owner, port_question
+from train.agent.protocol.session import (
+    ChiefGreeting,
+    LinkError,
+    PeerGreeting,
+    encode_message,
+    port_owner,
+    port_question,
+)
 from train.agent.protocol.strict_json import JsonError, parse_object
 from train.rendezvous.contract import Participants
 from train.rendezvous.tcp import join_tcp
@@ -170,7 +177,7 @@ def fuzz_proofs(mangler: Mangler, rounds: int) -> None:
             _, theirs = chief.take(_perhaps(mangler, proof))
             assert theirs is not None
             for _ in range(3):
-                theirs.open(_perhaps(mangler, ours.seal({"beat": 1})))
+                theirs.open(_perhaps(mangler, ours.seal(encode_message({"beat": 1}))))
         with contextlib.suppress(LinkError):
             port_owner(_SECRET, "job", 1, "worker-0", nonce, mangler.damage(b'{"task":"worker-1","proof":"00"}\n'))
 
@@ -205,9 +212,9 @@ def fuzz_links(mangler: Mangler, rounds: int) -> None:
             with _say(mangler, net.port("worker-0"), _hello("job", 0, "worker-1")):
                 net.pass_time(0.003)
             if number % 50 == 49:
-                leader.send("worker-1", {"number": number})
+                leader.send("worker-1", encode_message({"number": number}))
                 net.until(lambda number=number: net.count("message", "worker-1", "worker-0", {"number": number}) == 1)  # type: ignore[misc]
-        leader.send("worker-1", {"last": 1})
+        leader.send("worker-1", encode_message({"last": 1}))
         net.until(lambda: net.count("message", "worker-1", "worker-0", {"last": 1}) == 1)
     finally:
         net.close()

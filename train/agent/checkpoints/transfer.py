@@ -36,6 +36,7 @@ from train.agent.protocol.session import (
     Message,
     PeerGreeting,
     Session,
+    encode_message,
 )
 
 SILENCE_S = 30.0  # without a byte
@@ -119,7 +120,7 @@ class _Wire:
 
     def send_message(self, message: Message) -> None:
         if self._session is not None:
-            self.send(self._session.seal(message))
+            self.send(self._session.seal(encode_message(message)))
 
     def receive_message(self) -> Message:
         while True:

@@ -242,11 +242,10 @@ def _settle(peer: Peer, actions: List[PeerAction], now: float) -> Step:
         peer, more = _synchronize(peer, now)
         actions = [*actions, *more]
     sent = {slot: message for slot, message in peer.sent.items() if slot in peer.connected}
-    for slot in sorted(peer.connected, key=lambda name: _rank(peer, name)):
-        message = _message_for(peer, slot)
-        if message is not None and sent.get(slot) != message:
-            sent[slot] = message
-            actions = [*actions, SendMessage(slot, message)]
+    news = {slot: message for slot in peer.connected if (message := _message_for(peer, slot)) is not None}
+    stale = [slot for slot, message in news.items() if (last := sent.get(slot)) is not message and last != message]
+    sent.update((slot, news[slot]) for slot in stale)
+    actions = [*actions, *(SendMessage(slot, news[slot]) for slot in sorted(stale, key=task_rank))]
     return peer._replace(sent=sent), _messages_first(actions)
 
 

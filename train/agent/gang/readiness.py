@@ -9,6 +9,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.gang.assignment import TRAINING
+from train.agent.gang.probing import ALL_PAIRS_MAX, probed_tasks
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member, ReasonKind
 from train.agent.protocol.wording import endpoint, join_names
@@ -76,7 +77,7 @@ def visible(gpus: Sequence[str], given: Optional[str]) -> List[str]:
 
 
 def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
-    """Decide whether the gang of `members` may start; every pair and all facts must be known."""
+    """Decide whether the gang of `members` may start; all facts and every pair of `probed_tasks` must be known."""
     reported = {member.task: facts[member.task] for member in members if member.task in facts}
     problems = [
         *_reachability_problems(members, pairs),
@@ -111,11 +112,8 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _reachability_problems(members: Sequence[Member], pairs: Pairs) -> List[_Problem]:
-    silent = [
-        member
-        for member in members
-        if any((member.task, other.task) not in pairs for other in members if other is not member)
-    ]
+    probed = probed_tasks(members)
+    silent = [member for member in members if any((member.task, other) not in pairs for other in probed[member.task])]
     problems = [
         _Problem(
             f"{_label(member)} did not report in time which hosts it reaches; try again when its host is idle",
@@ -132,7 +130,7 @@ def _reachability_problems(members: Sequence[Member], pairs: Pairs) -> List[_Pro
     problems += [
         _Problem(text, blamed, ReasonKind.NAME_RESOLUTION if clause == UNKNOWN_NAME else ReasonKind.UNREACHABLE)
         for clause, group in sorted(broken.items())
-        for text in _describe_pairs(members, clause, group)
+        for text in _describe_pairs(members, probed, clause, group)
     ]
     return problems
 
@@ -146,28 +144,33 @@ def _find_common_task(broken: Set[Tuple[str, str]]) -> str:
     return next(iter(common)) if len(common) == 1 else ""
 
 
-def _describe_pairs(members: Sequence[Member], clause: str, broken: Set[Tuple[str, str]]) -> Iterator[str]:
+def _describe_pairs(
+    members: Sequence[Member], probed: Mapping[str, Sequence[str]], clause: str, broken: Set[Tuple[str, str]]
+) -> Iterator[str]:
     """Yield a sentence for each pair that is broken in the same way; one for several that share an end."""
-    others = len(members) - 1
     endpoints = {member.task: endpoint(member.address, member.port) for member in members}
-    if others > 1 and len(broken) == others * len(members):
+    if len(members) > 2 and len(broken) == sum(len(targets) for targets in probed.values()):
         ends = _join_names([f"{member.task} at {endpoints[member.task]}" for member in members])
         yield f"no host can reach another ({ends}): {clause}; {_advice(clause, members)}"
         return
     left = set(broken)
-    reached_by_none = {task for task, count in Counter(target for _, target in broken).items() if count == others}
+    probers_of = Counter(target for targets in probed.values() for target in targets)
+    failures_of = Counter(target for _, target in broken)
+    reached_by_none = {task for task, count in failures_of.items() if count == probers_of[task]}
+    others = "the others" if len(members) <= ALL_PAIRS_MAX else "the others that were tried"
     for source in members:
         targets = [member for member in members if (source.task, member.task) in broken]
-        if 1 < others == len(targets) and any(member.task not in reached_by_none for member in targets):
+        is_cut_off = 1 < len(probed[source.task]) == len(targets)
+        if is_cut_off and any(member.task not in reached_by_none for member in targets):
             left -= {(source.task, member.task) for member in targets}
             ends = _join_names([f"{member.task} at {endpoints[member.task]}" for member in targets])
-            yield f"{_label(source)} can reach none of the others ({ends}): {clause}; {_advice(clause, targets)}"
+            yield f"{_label(source)} can reach none of {others} ({ends}): {clause}; {_advice(clause, targets)}"
     for target in members:
         sources = [member for member in members if (member.task, target.task) in left]
         if sources:
             probers = _join_names([_label(member) for member in sources])
-            if 1 < others == len(sources):
-                probers = f"none of the others ({probers}) can"
+            if 1 < probers_of[target.task] == len(sources):
+                probers = f"none of {others} ({probers}) can"
             else:
                 probers += " cannot"
             yield f"{probers} reach {target.task} at {endpoints[target.task]}: {clause}; {_advice(clause, [target])}"

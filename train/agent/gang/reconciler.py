@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
+from train.agent.gang.probing import probe_targets
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
@@ -34,7 +35,7 @@ class HeldAtGate(NamedTuple):
 
 
 class PortsProbed(NamedTuple):
-    """The task ports of the other slots were probed; `errors` maps each slot to its error, empty if reachable."""
+    """The task ports of other slots were probed; `errors` maps each slot to its error, empty if reachable."""
 
     attempt: int
     errors: Dict[str, str]
@@ -156,7 +157,7 @@ class Spawn(NamedTuple):
 
 
 class ProbePorts(NamedTuple):
-    """Probe the task ports of the other slots."""
+    """Probe the task ports of other slots."""
 
     attempt: int
     others: Tuple[Member, ...]
@@ -414,8 +415,7 @@ def _advance_task(slot: Slot, desired: DesiredState) -> Step:
     actions: List[SlotAction] = []
     if desired.stage is Stage.CHECK and slot.status.held and not slot.work.probing:
         slot = _update_work(slot, probing=True)
-        others = tuple(member for member in desired.members if member.slot != slot.name)
-        actions.append(ProbePorts(slot.attempt, others))
+        actions.append(ProbePorts(slot.attempt, probe_targets(desired.members, slot.name)))
     if desired.stage is Stage.GO and slot.status.held and not slot.work.released:
         slot = _update_work(slot, released=True)
         actions.append(OpenGate(slot.attempt))

@@ -346,7 +346,7 @@ def _assigned_tasks(gang: Gang) -> List[str]:
 
 def _training_slots(gang: Gang) -> List[str]:
     """Return the slots that train, the chief first."""
-    training_tasks = trainers(_assigned_tasks(gang))
+    training_tasks = set(trainers(_assigned_tasks(gang)))
     return [member.slot for member in gang.members if member.task in training_tasks]
 
 
@@ -356,8 +356,9 @@ def _evaluator_slots(gang: Gang) -> List[str]:
 
 def _required_slots(gang: Gang) -> List[str]:
     """Return the slots whose failure ends the attempt: all, but no evaluators once it runs."""
-    outside = _evaluator_slots(gang) if gang.started and gang.stage in (Stage.GO, Stage.STOP) else []
-    return [slot for slot in _assigned_slots(gang) if slot not in outside]
+    if not (gang.started and gang.stage in (Stage.GO, Stage.STOP)):
+        return _assigned_slots(gang)
+    return [member.slot for member in gang.members if not is_evaluator(member.task)]
 
 
 def _display_name(gang: Gang, slot: str) -> str:
@@ -400,8 +401,9 @@ def _unready_slots(gang: Gang) -> List[str]:
 def _members(terms: Terms, assignments: Assignments, statuses: Mapping[str, SlotStatus]) -> Tuple[Member, ...]:
     """Return the tasks with the current addresses and ports; another host may have replaced that of a slot."""
     members = []
+    by_slot = {member.slot: member for member in terms.slots}
     for task, slot in assignments.items():
-        member = next(member for member in terms.slots if member.slot == slot)
+        member = by_slot[slot]
         now = statuses.get(slot, SlotStatus(slot))
         address, port, link_port = now.address or member.address, now.port or member.port, now.link_port
         members.append(Member(slot, task, address, port, link_port or member.link_port))
@@ -470,27 +472,29 @@ def _find_failure(gang: Gang) -> Optional[End]:
     preemption = _find_preemption(gang)
     if preemption is not None:
         return preemption
-    for slot in _required_slots(gang):
+    required = _required_slots(gang)
+    for slot in required:
         failed = _task_failure(gang, slot)
         if failed is not None:
             return failed
     for slot, reason in gang.lost.items():
-        if slot in _required_slots(gang):
+        if slot in required:
             return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return None
 
 
 def _task_failure(gang: Gang, slot: str) -> Optional[End]:
     """Return how the task of a slot failed, or None if it did not."""
-    report, name = _status_of(gang, slot), _display_name(gang, slot)
+    report = _status_of(gang, slot)
     if report.reason and (report.exit is not None or report.closed):
         return End(Outcome.FAILED, slot, report.reason, report.exit)
-    if report.exit is not None and gang.stage is not Stage.GO:
+    if report.exit is None or (gang.stage is Stage.GO and report.exit.code == 0):
+        return None
+    name = _display_name(gang, slot)
+    if gang.stage is not Stage.GO:
         return End(Outcome.FAILED, slot, Reason(f"{name} ended before the start"), report.exit)
-    if report.exit is not None and report.exit.code != 0:
-        kind = ReasonKind.OTHER if report.exit.signal is None else ReasonKind.KILLED
-        return End(Outcome.FAILED, slot, Reason(describe_exit(name, report.exit), kind), report.exit)
-    return None
+    kind = ReasonKind.OTHER if report.exit.signal is None else ReasonKind.KILLED
+    return End(Outcome.FAILED, slot, Reason(describe_exit(name, report.exit), kind), report.exit)
 
 
 # --- stages --------------------------------------------------------------------------------------------------------
@@ -616,13 +620,14 @@ def _advance_check(gang: Gang, now: float) -> Gang:
     probe_results = {slot: _status_of(gang, slot).probe_results for slot in _assigned_slots(gang)}
     if any(results is None for results in probe_results.values()) and now < gang.began_at + CHECK_TIMEOUT_S:
         return gang
+    names = {slot: task for task, slot in _assignments(gang).items()}
     pairs = {
-        (_display_name(gang, prober), _display_name(gang, slot)): error
+        (names[prober], names.get(slot, slot)): error
         for prober, results in probe_results.items()
         for slot, error in (results or {}).items()
     }
     facts = {
-        _display_name(gang, slot): slot_facts
+        names[slot]: slot_facts
         for slot in _assigned_slots(gang)
         if (slot_facts := _status_of(gang, slot).facts) is not None
     }
@@ -697,11 +702,14 @@ def _watch_for_growth(gang: Gang, now: float) -> Gang:
 
 def _reject_misfits(gang: Gang) -> Gang:
     """Leave out new hosts whose versions, GPUs, or disk do not fit, before the job is interrupted for them."""
+    candidates = _candidates(gang)
+    if not candidates:
+        return gang
     reported = [(member, gang.statuses.get(member.slot, SlotStatus(member.slot)).facts) for member in gang.members]
     members = [member for member, facts in reported if facts is not None]
     facts_by_task = {member.task: facts for member, facts in reported if facts is not None}
     task = f"worker-{count_workers(_assigned_tasks(gang))}"
-    for slot in _candidates(gang):
+    for slot in candidates:
         facts = gang.statuses[slot].facts
         if slot in gang.growth.candidates or facts is None:
             continue

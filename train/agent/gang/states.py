@@ -20,7 +20,7 @@ class Stage(str, Enum):
     QUEUE = "queue"  # of the first attempt: earlier jobs still hold the hosts
     RESERVE = "reserve"  # reserve a port on each host
     LAUNCH = "launch"  # restore checkpoints, start the process, hold it at its gate
-    CHECK = "check"  # probe all pairs of task ports
+    CHECK = "check"  # probe the task ports
     GO = "go"
     STOP = "stop"
     WAIT = "wait"  # nothing runs; wait for the back-off and the hosts of the next attempt

@@ -9,7 +9,15 @@ from typing import Callable, Dict, Optional, Tuple
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
-from train.agent.protocol.session import LONGEST_GREETING, LONGEST_LINE, Greeting, LinkError, Message, Session
+from train.agent.protocol.session import (
+    LONGEST_GREETING,
+    LONGEST_LINE,
+    Greeting,
+    LinkError,
+    Message,
+    Session,
+    encode_message,
+)
 
 GREETING_DEADLINE_S = 5.0
 _MOST_UNSENT = 16 << 20  # bytes that wait for an end that does not read
@@ -217,8 +225,12 @@ class MessageStream(LineStream):
 
     def send(self, message: Message) -> None:
         """Send a message; it is dropped if the connection has ended or is not authenticated yet."""
+        self.send_text(encode_message(message))
+
+    def send_text(self, text: bytes) -> None:
+        """Send an encoded message; see `send`."""
         if self._session is not None:
-            self.send_data(self._session.seal(message))
+            self.send_data(self._session.seal(text))
 
     def detach(self) -> Tuple[socket.socket, Optional[Session], LineBuffer]:
         """Take the connection out of the event loop; return it, its session, and what was received on it."""

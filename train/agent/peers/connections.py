@@ -79,11 +79,11 @@ class PeerConnections:
             if member.slot in self._others:
                 self._others[member.slot] = member
 
-    def send(self, slot: str, message: Message) -> None:
-        """Send a message to a slot; it is dropped if the slot is not connected."""
+    def send(self, slot: str, text: bytes) -> None:
+        """Send an encoded message to a slot; it is dropped if the slot is not connected."""
         stream = self._stream_to(slot)
         if stream is not None:
-            stream.send(message)
+            stream.send_text(text)
 
     def dial(self, slot: str) -> None:
         """Connect to a slot and keep trying; the previous connection of this agent is closed."""

@@ -5,6 +5,7 @@ https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConf
 """
 
 import json
+from functools import lru_cache
 from typing import Dict, List, Sequence, Tuple
 
 from train.agent.protocol.records import Member
@@ -13,6 +14,7 @@ from train.agent.protocol.wording import endpoint
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 
 
+@lru_cache(maxsize=1 << 14)  # a leader sorts the names of all tasks often
 def parse_task(name: str) -> Tuple[str, int]:
     """Return type and index of a task: ``("worker", 1)`` for ``worker-1``.
 

@@ -4,13 +4,16 @@
     chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
     peer  → {"proof": HMAC(secret, "peer", hello, both nonces)}
 
-From then on each line is ``HMAC JSON``, with a key for this connection and direction, over the message and its number
+From then on each line is ``HMAC TEXT``, with a key for this connection and direction, over the message and its number
 in the direction. Messages cannot be replayed, reflected, reordered, left out, or moved to another connection.
+The text is the message as JSON; a long one is compressed, because the state of a large gang goes to all of its hosts.
 """
 
+import binascii
 import hmac
 import json
 import os
+import zlib
 from typing import Any, Dict, NamedTuple, Optional, Protocol, Tuple
 
 from train.agent.protocol.strict_json import JsonError, parse_object
@@ -20,6 +23,8 @@ LONGEST_LINE = 1 << 20  # bytes
 LONGEST_MESSAGE = 16 << 20  # bytes, of an authenticated peer; readers may set a lower limit
 LONGEST_GREETING = 1 << 12  # bytes, of an unauthenticated peer
 _HEX = 64
+_COMPRESSED_FROM = 1 << 12  # bytes of JSON
+_COMPRESSED = b"z"  # before Base64 of compressed JSON; JSON of a message begins with a brace
 
 Message = Dict[str, Any]
 
@@ -69,6 +74,28 @@ def _line(message: Message) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
+def encode_message(message: Message) -> bytes:
+    """Return the text of a message, for one connection or for many."""
+    text = _line(message)[:-1]
+    if len(text) < _COMPRESSED_FROM:
+        return text
+    return _COMPRESSED + binascii.b2a_base64(zlib.compress(text, 1), newline=False)
+
+
+def decode_message(text: bytes) -> Message:
+    """Return the message of a text.
+
+    Raises:
+        LinkError: it cannot be read.
+    """
+    if text.startswith(_COMPRESSED):
+        try:
+            text = zlib.decompressobj().decompress(binascii.a2b_base64(text[1:]), LONGEST_MESSAGE + 1)
+        except (binascii.Error, zlib.error) as error:
+            raise LinkError(f"a message that cannot be decompressed: {error}") from error
+    return _read(text, LONGEST_MESSAGE)
+
+
 class Session:
     """Seal sent messages and verify received ones on one authenticated connection.
 
@@ -83,9 +110,8 @@ class Session:
         self._sent = 0
         self._received = 0
 
-    def seal(self, message: Message) -> bytes:
-        """Return the line that carries `message`, newline included."""
-        text = _line(message)[:-1]
+    def seal(self, text: bytes) -> bytes:
+        """Return the line that carries an encoded message, newline included."""
         mac = _digest(self._send_key, b"%d" % self._sent, text)
         self._sent += 1
         return mac.hex().encode() + b" " + text + b"\n"
@@ -101,7 +127,7 @@ class Session:
         if not hmac.compare_digest(mac, expected):
             raise LinkError("a message that the other end did not seal")
         self._received += 1
-        return _read(text, LONGEST_MESSAGE)
+        return decode_message(text)
 
 
 class _Transcript:

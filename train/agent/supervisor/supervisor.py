@@ -24,7 +24,7 @@ from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import Commit, JobResult, Reason, Record
-from train.agent.protocol.session import Credentials, LinkError
+from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
 from train.agent.supervisor.preemption import PreemptionWatch, find_notice
@@ -67,6 +67,7 @@ class Supervisor:
         self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
         self._events: Deque[election.PeerEvent] = deque()
+        self._encoded: Tuple[Optional[Message], bytes] = (None, b"")  # the last message, and its text
         self._actions: Dict[type, Callable[[Any], None]] = {
             election.SendMessage: self._send_message,
             election.Dial: lambda action: self._links.dial(action.slot),
@@ -345,12 +346,18 @@ class Supervisor:
     # --- actions ----------------------------------------------------------------------------------------------------
 
     def _send_message(self, action: election.SendMessage) -> None:
-        message: Message = action.message
+        self._links.send(action.slot, self._encode(action.message))
+
+    def _encode(self, message: Message) -> bytes:
+        """Return the text of a message; the leader sends one state to all slots, which is encoded once."""
         if isinstance(message, SlotStatus):
-            message = message._replace(clock=time.time())
-        if isinstance(message, DesiredState) and message.result is not None:
-            message = message._replace(result=self._with_time(message.result))
-        self._links.send(action.slot, to_wire(message))
+            return encode_message(to_wire(message._replace(clock=time.time())))
+        if message is not self._encoded[0]:
+            sent = message
+            if isinstance(sent, DesiredState) and sent.result is not None:
+                sent = sent._replace(result=self._with_time(sent.result))
+            self._encoded = message, encode_message(to_wire(sent))
+        return self._encoded[1]
 
     def _new_attempt(self, number: int) -> Attempt:
         before = self._attempt

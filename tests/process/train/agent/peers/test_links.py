@@ -12,7 +12,7 @@ import pytest
 from train.agent.host.loop import Loop
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import Credentials, Message, PeerGreeting
+from train.agent.protocol.session import Credentials, Message, PeerGreeting, encode_message
 
 SECRET = b"s" * 32
 TIMEOUT_S = 1.0
@@ -159,8 +159,8 @@ def joined(net: Net, ports: dict[str, int] | None = None) -> tuple[PeerConnectio
 def test_who_dials_is_heard_and_hears(net: Net) -> None:
     leader, follower = joined(net)
     message: Message = {"report": 1}
-    follower.send("worker-0", message)
-    leader.send("worker-1", {"order": 1})
+    follower.send("worker-0", encode_message(message))
+    leader.send("worker-1", encode_message({"order": 1}))
     net.until(lambda: net.count("message", "worker-0", "worker-1", message) == 1)
     net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 1}) == 1)
     assert leader.connected
@@ -179,7 +179,7 @@ def test_a_link_comes_back_after_a_short_loss_and_both_ends_report_it(net: Net) 
     for again in (2, 3):
         proxy.cut()
         net.until(lambda again=again: net.count("up", "worker-0", "worker-1") == again)  # type: ignore[misc]
-    follower.send("worker-0", {"report": 2})
+    follower.send("worker-0", encode_message({"report": 2}))
     net.until(lambda: net.count("message", "worker-0", "worker-1", {"report": 2}) == 1)
     net.pass_time(1.5 * TIMEOUT_S)
     assert net.downs() == []
@@ -212,7 +212,7 @@ def test_who_dials_another_leaves_the_first(net: Net) -> None:
     follower.dial("worker-2")
     net.until(lambda: net.count("up", "worker-2", "worker-1") == 1)
     net.until(lambda: ("down", "worker-1", "worker-0", "") in net.events)
-    follower.send("worker-2", {"report": 3})
+    follower.send("worker-2", encode_message({"report": 3}))
     net.until(lambda: net.count("message", "worker-2", "worker-1", {"report": 3}) == 1)
 
 
@@ -246,7 +246,7 @@ def test_strangers_are_dropped_and_disturb_no_peer(net: Net) -> None:
     for stranger in strangers:
         stranger.close()
     assert net.events == before
-    leader.send("worker-1", {"order": 2})
+    leader.send("worker-1", encode_message({"order": 2}))
     net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 2}) == 1)
 
 

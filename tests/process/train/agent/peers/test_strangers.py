@@ -19,7 +19,7 @@ from tests.process.train.agent.peers.test_reach import Site
 from tests.process.train.agent.replicators import Yard
 from tests.program import wait_for
 from train.agent.protocol.admission import max_unauthenticated
-from train.agent.protocol.session import Message
+from train.agent.protocol.session import Message, encode_message
 from train.agent.protocol.strict_json import JsonError, parse_object
 from train.errors import RendezvousError
 from train.rendezvous.contract import Participants
@@ -82,7 +82,7 @@ def test_a_stranger_at_the_link_port_loses_only_its_own_connection(net: Net, lin
         stranger.sendall(line)
         net.until(lambda: is_closed(stranger))
     message: Message = {"order": 2}
-    leader.send("worker-1", message)
+    leader.send("worker-1", encode_message(message))
     net.until(lambda: net.count("message", "worker-1", "worker-0", message) == 1)
     assert net.downs() == []
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.agent.protocol.session import ChiefGreeting, LinkError, PeerGreeting, Session
+from train.agent.protocol.session import (
+    LONGEST_MESSAGE,
+    ChiefGreeting,
+    LinkError,
+    PeerGreeting,
+    Session,
+    encode_message,
+)
 
 SECRET = b"s" * 32
 NONCES = b"c" * 16, b"p" * 16
@@ -32,8 +39,8 @@ def meet(
 def test_who_knows_the_secret_is_understood_in_both_directions() -> None:
     chief, peer = meet()
     for n in range(3):
-        assert peer.open(chief.seal({"go": n}).rstrip(b"\n")) == {"go": n}
-        assert chief.open(peer.seal({"exited": [n, "ü"]}).rstrip(b"\n")) == {"exited": [n, "ü"]}
+        assert peer.open(chief.seal(encode_message({"go": n})).rstrip(b"\n")) == {"go": n}
+        assert chief.open(peer.seal(encode_message({"exited": [n, "ü"]})).rstrip(b"\n")) == {"exited": [n, "ü"]}
 
 
 def test_a_peer_with_another_secret_finds_that_the_chief_is_not_his() -> None:
@@ -81,7 +88,7 @@ def test_a_greeting_that_is_none_is_refused(line: bytes) -> None:
 
 def test_replayed_reflected_reordered_and_changed_messages_are_refused() -> None:
     chief, peer = meet()
-    first, second = (chief.seal({"go": n}).rstrip(b"\n") for n in range(2))
+    first, second = (chief.seal(encode_message({"go": n})).rstrip(b"\n") for n in range(2))
     with pytest.raises(LinkError):
         peer.open(second)
     with pytest.raises(LinkError):
@@ -93,7 +100,21 @@ def test_replayed_reflected_reordered_and_changed_messages_are_refused() -> None
         peer.open(second.replace(b"go", b"no"))
     assert peer.open(second) == {"go": 1}
     other, _ = meet()
-    assert other.seal({"go": 0}).rstrip(b"\n") == first  # same nonces here; they are random where it counts
+    assert (
+        other.seal(encode_message({"go": 0})).rstrip(b"\n") == first
+    )  # same nonces here; they are random where it counts
+
+
+def test_a_long_message_is_compressed_and_one_that_grows_too_much_is_refused() -> None:
+    chief, peer = meet()
+    message = {"members": [{"slot": f"worker-{n}", "address": f"10.0.{n >> 8}.{n & 255}"} for n in range(1000)]}
+    text = encode_message(message)
+    assert len(text) < len(json.dumps(message)) / 4
+    assert peer.open(chief.seal(text).rstrip(b"\n")) == message
+    for bad in (b"z", b"z=", b"zAAAA", encode_message({"x": "a" * (LONGEST_MESSAGE + 1)})):
+        chief, peer = meet()
+        with pytest.raises(LinkError):
+            peer.open(chief.seal(bad).rstrip(b"\n"))
 
 
 @given(st.binary(max_size=200))
