@@ -1,4 +1,4 @@
-"""Which pairs of tasks are probed, and what a sample of the pairs still shows."""
+"""The pairs of tasks that are probed, and what a sample of the pairs still shows."""
 
 from __future__ import annotations
 
