@@ -42,6 +42,16 @@ _NO_METRIC = (b"ETA",)
 _WITHIN_EPOCH = b" - ETA: "  # of Keras 2
 
 
+def _has_counter(data: bytes) -> bool:
+    lower = data.lower()
+    return any(word in lower for word in _WORDS)
+
+
+def _may_show_progress(data: bytes) -> bool:
+    """Return True unless no line in `data` shows progress."""
+    return b"/" in data or _has_counter(data)
+
+
 class ProgressParser:
     """Parse the output of one task.
 
@@ -85,6 +95,7 @@ class ProgressParser:
 
     def _feed_slice(self, data: bytes) -> None:
         begin = 0
+        is_plain = not _may_show_progress(data)  # then only its first line, which began before it, may
         for match in _SPLIT.finditer(data):
             piece, begin = data[begin : match.start()], match.end()
             if self._overlong:
@@ -92,6 +103,9 @@ class ProgressParser:
             elif self._rest or piece:
                 self._line(self._rest + piece, newline=b"\n" in match.group())
             self._rest = b""
+            if is_plain:
+                begin = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+                break
         if not self._overlong:
             self._rest += data[begin:]
         if len(self._rest) > _LONGEST_LINE:
@@ -100,8 +114,7 @@ class ProgressParser:
     def _line(self, line: bytes, *, newline: bool) -> None:
         if len(line) > _LONGEST_LINE:
             return
-        lower = line.lower()
-        has_counter = any(word in lower for word in _WORDS)
+        has_counter = _has_counter(line)
         if not has_counter and b"/" not in line:
             return
         if b"\b" in line:

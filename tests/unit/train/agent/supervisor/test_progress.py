@@ -42,6 +42,18 @@ def place(progress: Progress | None) -> tuple[int, int, int, int]:
     return progress.epoch, progress.epochs, progress.step, progress.steps
 
 
+@given(st.lists(st.sampled_from([b"plain text\n", b"step 5 ", b"loss 0.5\n", b"Epoch 1/2\r", b"\n", b"x" * 30])))
+def test_plain_text_changes_no_reading(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    by_byte = ProgressParser("worker-0", "worker-0", 1)
+    for byte in data:
+        by_byte.feed(bytes([byte]), 0.0)
+    by_piece = ProgressParser("worker-0", "worker-0", 1)
+    for piece in pieces:
+        by_piece.feed(piece, 0.0)
+    assert by_piece.latest == by_byte.latest == parse(data)[1]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_the_bar_of_keras_2(size: int) -> None:
     kept, latest = parse(KERAS_2, size)
