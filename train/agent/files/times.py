@@ -20,6 +20,7 @@ PART = 1 << 18
 
 MOST_MARKS = 4096
 _BLOCK = 256  # entries
+_RECENT = 4  # entries
 
 
 class TimesWriter:
@@ -131,6 +132,8 @@ def offset_since(path: str, at: float) -> int:
 def _first_after(fd: int, field: int, value: int) -> int:
     """Return the index of the first entry whose field is greater than `value`, by binary search."""
     low, high = 0, os.fstat(fd).st_size // ENTRY.size
+    if high > _RECENT and _entry(fd, high - _RECENT, field) <= value:  # of the newest output
+        low = high - _RECENT
     while low < high:
         middle = (low + high) // 2
         if _entry(fd, middle, field) > value:

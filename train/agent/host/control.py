@@ -16,7 +16,8 @@ from train.agent.host.loop import READ, Loop
 from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
 
 _LONGEST = 1 << 18  # bytes of a packet
-_WAKE = encode(Beat(0.0))
+_WAKE_RECORD = Beat(0.0)
+_WAKE = encode(_WAKE_RECORD)
 
 
 @contextlib.contextmanager
@@ -82,6 +83,8 @@ def receive(connection: socket.socket, deadline_s: float) -> Optional[Record]:
         packet = connection.recv(_LONGEST)
     except OSError:
         return None
+    if packet == _WAKE:  # most of them
+        return _WAKE_RECORD
     return decode(packet) if packet else None
 
 

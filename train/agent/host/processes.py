@@ -13,6 +13,7 @@ from train.agent.protocol.records import Exit
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
 _POLL_S = 0.02
+_READS_OF_NEW_PROCESSES = 12
 _DEAD = ("Z", "X", "x")
 _PF_EXITING = 0x4  # include/linux/sched.h
 
@@ -88,7 +89,11 @@ def handles_signal(pid: int, number: int) -> bool:
 
 def list_processes() -> Dict[int, Stat]:
     """Return all processes of this host that are alive."""
-    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return _read_stats(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _read_stats(pids: Iterable[int]) -> Dict[int, Stat]:
+    stats = map(read_stat, pids)
     return {stat.pid: stat for stat in stats if stat is not None and stat.state not in _DEAD}
 
 
@@ -105,6 +110,32 @@ def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
                 result.add(child)
                 queue.append(child)
     return result
+
+
+class ProcessTree:
+    """The living descendants of a process, read again and again.
+
+    Of all other processes of the host, only those that are new since the last time are read: these are hundreds.
+
+    Args:
+        ancestor: The process; it adopts its orphans, so that a descendant stays one.
+    """
+
+    def __init__(self, ancestor: int) -> None:
+        self._ancestor = ancestor
+        self._others: Set[int] = set()  # processes that do not descend from it
+        self._reads = 0
+
+    def read(self) -> Dict[int, Stat]:
+        """Return the descendants, without the process itself."""
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        # A process ID may be used again by a descendant.
+        self._others = self._others & pids if self._reads % _READS_OF_NEW_PROCESSES else set()
+        self._reads += 1
+        table = _read_stats(pids - self._others)
+        result = descendants(self._ancestor, table)
+        self._others = pids - result
+        return {pid: table[pid] for pid in result}
 
 
 def identify(pid: int) -> ProcessId:

@@ -358,6 +358,7 @@ class Follow(NamedTuple):
     head_bytes: int = -1  # 0 or more: send only the first bytes of the log and the last `tail_bytes`; no Progress
     tail_bytes: int = 0
     since: float = 0.0  # only output since this time, by the host's clock, from the beginning of its line; 0: all
+    interval_s: float = 0.0  # output that follows other output sooner than this is sent together with later output
 
 
 class ReadClock(NamedTuple):
@@ -918,8 +919,14 @@ def name_of(record: Record) -> str:
     return _NAME_OF[type(record)]
 
 
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def to_dict(value: Any) -> Any:
     """Return a record, or a value in one, as plain JSON values."""
+    if type(value) in _LEAVES:
+        return value
     if isinstance(value, Enum):
         return value.value
     if hasattr(value, "_fields"):
@@ -934,7 +941,7 @@ def to_dict(value: Any) -> Any:
 def encode(record: Record) -> bytes:
     """Return a record as one line of JSON, newline included."""
     line = {"record": name_of(record), **to_dict(record)}
-    return json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+    return _ENCODER.encode(line).encode("utf-8", "surrogateescape") + b"\n"
 
 
 def build(kind: Type[Any], values: Any) -> Any:

@@ -7,10 +7,10 @@ import os
 import select
 import socket
 import time
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import size_of
-from train.agent.files.journal import attempts, log_at, read_job, read_result, states
+from train.agent.files.journal import attempts, last_attempt, log_at, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.files.times import offset_since, piece_times
 from train.agent.host import control
@@ -22,6 +22,9 @@ from train.agent.protocol.records import Beat, Follow, JobResult, Stop
 
 BEAT_S = 5.0
 SLICE = 1 << 18  # bytes of log in one record
+LONGEST_INTERVAL_S = 1.0
+_SETTLED_NS = 2_000_000_000  # after which a directory that changes again has another time of change
+_MOST_UPDATES = 64  # handled before new output is sent
 _BLOCK = 1 << 16
 _PROGRESS = b'{"record":"progress"'
 
@@ -93,6 +96,7 @@ class _Stream:
         self._log = paths.log(attempt)
         self._times = paths.times(attempt)
         self._records = paths.records(attempt)
+        self._log_fd = -1
         self._omitted = _omitted_range(size_of(self._log), request)
         self._brief = request.head_bytes >= 0
         self.attempt = attempt
@@ -103,8 +107,9 @@ class _Stream:
         if request.since:
             self.log_offset = max(self.log_offset, since_offset(self._log, self._times, request.since))
 
-    def send_new(self) -> None:
-        """Send everything that is on disk now."""
+    def send_new(self) -> bool:
+        """Send everything that is on disk now; return True if there was output."""
+        before = self.log_offset
         lines = self._new_records()
         for line in lines:
             self._send_log(log_at(line))
@@ -114,6 +119,7 @@ class _Stream:
         self._send_log(size_of(self._log))
         if lines:
             self._channel.send(self.beat())
+        return self.log_offset > before
 
     def beat(self) -> Beat:
         """Return a heartbeat with the current offsets."""
@@ -132,23 +138,27 @@ class _Stream:
             return
         if not self._task:
             self._task = next((state.task for state in states(self._paths, self.attempt)), "")
-        fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            begin, end = self._omitted
-            while self.log_offset < until:
-                if begin <= self.log_offset < end:
-                    self.log_offset = end
-                    continue
-                limit = begin if self.log_offset < begin else until
-                data = os.pread(fd, min(SLICE, min(limit, until) - self.log_offset), self.log_offset)
-                if not data:
-                    return
-                size, at, marks = piece_times(self._times, self.log_offset, len(data))
-                log = records.Log(self._slot, self._task, self.attempt, self.log_offset, size, at, marks)
-                self._channel.send(log, data[:size])
-                self.log_offset += size
-        finally:
-            os.close(fd)
+        if self._log_fd < 0:
+            self._log_fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
+        begin, end = self._omitted
+        while self.log_offset < until:
+            if begin <= self.log_offset < end:
+                self.log_offset = end
+                continue
+            limit = begin if self.log_offset < begin else until
+            data = os.pread(self._log_fd, min(SLICE, min(limit, until) - self.log_offset), self.log_offset)
+            if not data:
+                return
+            size, at, marks = piece_times(self._times, self.log_offset, len(data))
+            log = records.Log(self._slot, self._task, self.attempt, self.log_offset, size, at, marks)
+            self._channel.send(log, data[:size])
+            self.log_offset += size
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log_fd >= 0:
+            os.close(self._log_fd)
+            self._log_fd = -1
 
 
 def follow(channel: Channel, host: HostPaths, request: Follow) -> None:
@@ -179,6 +189,9 @@ class Follower:
         self._current_attempt = max(0, request.attempt - 1)  # attempts up to this one are complete
         self._start_first_attempt()
         self._supervisor: Optional[socket.socket] = None
+        self._interval_s = min(request.interval_s, LONGEST_INTERVAL_S)
+        self._sent_at = 0.0  # the newest output
+        self._unchanged_ns = 0  # time of change of the task's directory if neither a result nor an attempt was added
         self._is_subscribing = False  # a sign of life that has not come yet
         self._received_at = time.monotonic()
         self._stop: Optional[Stop] = None
@@ -204,6 +217,8 @@ class Follower:
     def _start_attempt(self, attempt: int) -> None:
         request = self._request._replace(log_offset=0, record_offset=0, tail_lines=-1)
         self._current_attempt = attempt
+        if self._stream is not None:
+            self._stream.close()
         self._stream = _Stream(self._channel, self._paths, attempt, request, self._now)
 
     def _next_attempt(self, over: bool) -> int:
@@ -231,6 +246,8 @@ class Follower:
         finally:
             if self._supervisor is not None:
                 self._supervisor.close()
+            if self._stream is not None:
+                self._stream.close()
         if result is not None:
             self._channel.send(result)
         if self._stop is not None:
@@ -271,8 +288,7 @@ class Follower:
             began = self._now()
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
-            result = read_result(self._paths)
-            number = self._next_attempt(over=result is not None or not alive)
+            result, number = (None, 0) if alive and self._is_unchanged() else self._find_end(alive=alive)
             self._send_new()
             if number:
                 self._start_attempt(number)
@@ -286,29 +302,47 @@ class Follower:
                     self._channel.send(self._beat()._replace(at=began, complete=True))
                 self._wait()
 
+    def _is_unchanged(self) -> bool:
+        """Return whether nothing was added to the directory of the task since it last contained no next attempt."""
+        return self._unchanged_ns > 0 and os.stat(self._paths.directory).st_mtime_ns == self._unchanged_ns
+
+    def _find_end(self, *, alive: bool) -> Tuple[Optional[JobResult], int]:
+        """Return the result, and the attempt to continue with; None and 0 if there are none."""
+        changed_ns = os.stat(self._paths.directory).st_mtime_ns
+        result = read_result(self._paths)
+        number = self._next_attempt(over=result is not None or not alive)
+        is_settled = number == 0 and time.time_ns() - changed_ns > _SETTLED_NS
+        self._unchanged_ns = changed_ns if is_settled and last_attempt(self._paths) <= self._current_attempt else 0
+        return result, number
+
     def _beat(self) -> Beat:
         return self._stream.beat() if self._stream is not None else Beat(self._now())
 
     def _send_new(self) -> None:
-        if self._stream is not None:
-            self._stream.send_new()
+        if self._stream is not None and self._stream.send_new():
+            self._sent_at = time.monotonic()
 
     def _wait(self) -> None:
-        """Wait for an update of the supervisor, a request of the client, or the next heartbeat."""
+        """Wait for an update of the supervisor, a request of the client, or the next heartbeat.
+
+        Output that follows earlier output within the interval that the client requested waits for its end.
+        """
         if self._supervisor is None:
             return
-        poll = select.poll()
-        poll.register(self._supervisor, select.POLLIN)
-        poll.register(self._channel, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll(BEAT_S * 1000)]
+        pause_s = self._sent_at + self._interval_s - time.monotonic()
+        if pause_s > 0 and _ready([self._channel], pause_s):
+            self._take_request()
+            return
+        ready = _ready([self._supervisor, self._channel], BEAT_S)
         if not ready:
+            self._unchanged_ns = 0
             unanswered_s = round(time.monotonic() - self._received_at, 1)
             self._channel.send(self._beat()._replace(unanswered_s=unanswered_s, complete=True))
             self._subscribe()
         if self._channel.fileno() in ready:
             self._take_request()
         if self._supervisor.fileno() in ready:
-            self._handle_update()
+            self._handle_updates()
 
     def _take_request(self) -> None:
         request = self._channel.received()
@@ -320,14 +354,27 @@ class Follower:
                 control.send_record(self._supervisor, request)
             request = self._channel.buffered()
 
-    def _handle_update(self) -> None:
-        if self._supervisor is None:
-            return
-        record = control.receive(self._supervisor, 0)
-        self._received_at, self._is_subscribing = time.monotonic(), False
-        if record is None:
-            self._connect_supervisor()
-        elif isinstance(record, records.Stopped):
-            self._killed = record.killed
-        elif isinstance(record, (records.Progress, records.Usage)):
-            self._channel.send(record)
+    def _handle_updates(self) -> None:
+        """Handle all updates that have arrived."""
+        for _ in range(_MOST_UPDATES):
+            if self._supervisor is None:
+                return
+            record = control.receive(self._supervisor, 0)
+            self._received_at, self._is_subscribing = time.monotonic(), False
+            if record is None:
+                self._connect_supervisor()
+                return
+            if isinstance(record, records.Stopped):
+                self._killed = record.killed
+            elif isinstance(record, (records.Progress, records.Usage)):
+                self._channel.send(record)
+            if not _ready([self._supervisor], 0):
+                return
+
+
+def _ready(sources: Sequence[Union[Channel, socket.socket]], timeout_s: float) -> List[int]:
+    """Return the descriptors of those that can be read within a time."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source, select.POLLIN)
+    return [fd for fd, _ in poll.poll(timeout_s * 1000)]

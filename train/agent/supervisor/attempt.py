@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.files.disk import write_atomic
 from train.agent.files.journal import Journal
@@ -16,7 +16,7 @@ from train.agent.gang.readiness import Facts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import Stat, descendants, identify, list_processes
+from train.agent.host.processes import ProcessTree, Stat, identify
 from train.agent.host.spawn import spawn
 from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
@@ -38,7 +38,7 @@ from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 
 _PROGRESS_S = 0.2
-_WAKE_S = 0.01
+_ANNOUNCE_S = 0.01  # between two notifications of followers about output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
 _STARTING = "starting Python"
@@ -131,6 +131,7 @@ class Attempt:
         self._observations = Observations()
         self._was_observed = False  # followers have a progress that may have to be replaced
         self._port_watch: Optional[PortWatch] = None
+        self._tree = ProcessTree(os.getpid())
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
@@ -141,6 +142,7 @@ class Attempt:
         self._failure = NO_REASON
         self._stopping = False
         self._output_at = self._active_at = time.monotonic()
+        self._announced_at = 0.0
 
     @property
     def _name(self) -> str:
@@ -185,7 +187,7 @@ class Attempt:
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
-            self._port_watch = PortWatch(self._loop, self.port, lambda: self._processes(list_processes()))
+            self._port_watch = PortWatch(self._loop, self.port, lambda: set(self._read_processes()))
         self._record_phase(Phase.WAITING)
 
     def _read_progress(self, workers: int) -> None:
@@ -289,11 +291,22 @@ class Attempt:
         if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
             return
         self._output_at = time.monotonic()
-        if not self._loop.waits_for("wake"):
-            self._loop.after("wake", _WAKE_S, self._control.wake)
+        self._announce(self._output_at)
         self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
             self._loop.after("parse", 0.0, self._parse)
+
+    def _announce(self, now: float) -> None:
+        """Notify followers of new output: at once, or together with what comes soon after the output before."""
+        wait_s = self._announced_at + _ANNOUNCE_S - now
+        if wait_s <= 0:
+            self._wake_followers()
+        elif not self._loop.waits_for("wake"):
+            self._loop.after("wake", wait_s, self._wake_followers)
+
+    def _wake_followers(self) -> None:
+        self._announced_at = time.monotonic()
+        self._control.wake()
 
     def _parse(self) -> None:
         """Parse some of the output; heartbeats, messages, and the log itself come first."""
@@ -377,8 +390,8 @@ class Attempt:
     # --- resource use ---------------------------------------------------------------------------------------------
 
     def _sample(self) -> None:
-        table = list_processes()
-        pids = self._processes(table)
+        table = self._read_processes()
+        pids = set(table)
         if self._port_watch is not None:
             self._port_watch.examine(pids)
         now = time.monotonic()
@@ -402,9 +415,9 @@ class Attempt:
         self.journal.write_sample(self._task, self._start.now(), usage, self._progress())
         self._sampled_progress = self._parser.latest
 
-    def _processes(self, table: Dict[int, Stat]) -> Set[int]:
-        """Return the processes of `table` that belong to the task."""
-        return {pid for pid in descendants(os.getpid(), table) if pid not in self.task.excluded}
+    def _read_processes(self) -> Dict[int, Stat]:
+        """Return the processes of the task."""
+        return {pid: stat for pid, stat in self._tree.read().items() if pid not in self.task.excluded}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)

@@ -16,6 +16,7 @@ from train.agent.supervisor.inspection import sockets_of
 
 PERIOD_S = 1.0
 TIMER = "port"
+_TABLES = ("tcp", "tcp6")
 _LISTEN = "0A"
 _TENSORFLOW = re.compile(r"/libtensorflow(?:_cc|_framework)?\.so")
 # These have other ways to find their peers. Keras with another backend, and TensorBoard, load TensorFlow as well.
@@ -84,15 +85,16 @@ class PortWatch:
             self._another = self._another or loads_another(maps)
 
     def _check_port(self) -> None:
-        listeners = self._listeners()
-        if self._port in listeners.values():
-            self._check_sockets(listeners, self._pids())
+        if any(f":{self._port:04X} " in read_text(os.path.join(self._net, name)) for name in _TABLES):
+            listeners = self._listeners()
+            if self._port in listeners.values():
+                self._check_sockets(listeners, self._pids())
         if not self._opened:
             self._loop.after(TIMER, PERIOD_S, self._check_port)
 
     def _listeners(self) -> Dict[str, int]:
         listeners: Dict[str, int] = {}
-        for name in ("tcp", "tcp6"):
+        for name in _TABLES:
             listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
         return listeners
 

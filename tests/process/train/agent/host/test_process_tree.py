@@ -1,0 +1,24 @@
+"""Test the tree of the processes of a task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from train.agent.host.processes import ProcessTree, descendants, list_processes
+
+
+def test_a_process_tree_follows_its_processes() -> None:
+    tree = ProcessTree(os.getpid())
+    before = set(tree.read())
+    for _ in range(2):
+        with subprocess.Popen(
+            ["/bin/sh", "-c", "sleep 60 & echo; read line; kill $!"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as shell:
+            assert shell.stdout is not None
+            shell.stdout.readline()
+            started = tree.read()
+            assert shell.pid in started
+            assert len(started.keys() - before) == 2
+            assert started.keys() == descendants(os.getpid(), list_processes())
+        assert shell.pid not in tree.read()
