@@ -5,6 +5,8 @@ replicators of the other hosts, and makes the checkpoint directory equal to a sn
 supervisor sends commands and receives news over a socket, in lines of JSON, and never waits for it.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import gc
@@ -16,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import (
     Keys,
@@ -58,9 +59,13 @@ from train.agent.host.loop import Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.spawn import close_descriptors, end_with
 from train.agent.host.streams import LineStream
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 from train.agent.protocol.session import Credentials
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, FrozenSet, List, NoReturn, Optional, Sequence, Tuple
 
 _NICE = 10
 _AT_ONCE = 1 << 16

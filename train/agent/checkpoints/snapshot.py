@@ -9,15 +9,20 @@ name and renames it, but writes an index in place, and last replaces the file ``
 Source: tensorflow/core/util/tensor_bundle, tensorflow/python/checkpoint/checkpoint_management.py.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
 from enum import Enum
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import check_number, check_text, parse_json
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
 
 STATE_FILE = "checkpoint"
 MOST_ENTRIES = 100_000
@@ -195,7 +200,7 @@ def is_data(path: str) -> bool:
 # --- complete states --------------------------------------------------------------------------------------------
 
 
-Keys = Mapping[str, Tuple[Any, ...]]
+Keys: TypeAlias = "Mapping[str, Tuple[Any, ...]]"
 
 
 class Thread(NamedTuple):
@@ -205,7 +210,7 @@ class Thread(NamedTuple):
     ticks: int  # of CPU time since it started
 
 
-Threads = Mapping[int, Thread]  # by thread ID
+Threads: TypeAlias = "Mapping[int, Thread]"  # by thread ID
 
 
 class Listing(NamedTuple):

@@ -9,6 +9,8 @@ TASK/replica/
 Files that TensorFlow never changes are hard links into the checkpoint directory if that is on the same disk.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -17,7 +19,6 @@ import stat
 import struct
 import threading
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.checkpoints.formats import is_unfinished
 from train.agent.checkpoints.snapshot import (
@@ -55,6 +56,10 @@ from train.agent.files.disk import (
     write_atomic,
 )
 from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set
 
 MANIFEST = "manifest"
 _MAKING = "making-"

@@ -8,13 +8,14 @@
 Lines are sealed as between agents. Raw bytes are checked against the SHA-256 in a sealed line or in the manifest.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
 import socket
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
 from train.agent.checkpoints.store import (
@@ -28,6 +29,7 @@ from train.agent.files.disk import copy_file, finish_file, remove_tree, write_al
 from train.agent.host.loop import Loop
 from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
@@ -39,6 +41,9 @@ from train.agent.protocol.session import (
     encode_message,
 )
 
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Iterator, List, Optional, Tuple, TypeAlias
+
 SILENCE_S = 30.0  # without a byte
 CONNECT_S = 5.0
 GREETING_S = 5.0
@@ -48,7 +53,7 @@ _PIECE = 1 << 18
 _BURST_S = 0.1
 _BROKEN = (OSError, LinkError, LineTooLongError)
 
-Source = Tuple[str, int]  # address and port
+Source: TypeAlias = "Tuple[str, int]"  # address and port
 
 
 class BandwidthLimit:

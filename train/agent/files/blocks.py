@@ -1,10 +1,15 @@
 """Blocks of contents on their way to another computer: each is compressed by itself if that shrinks it. Pure."""
 
-import zlib
-from typing import Iterable, Iterator, Tuple
+from __future__ import annotations
 
+import zlib
+
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
+
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator, Tuple
 
 BLOCK_BYTES = 1 << 19
 _SAMPLE_BYTES = 1 << 14

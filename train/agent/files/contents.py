@@ -1,11 +1,12 @@
 """Contents stored by their hash: receive them, and create a task's directory from them."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib
 import os
 import re
-from typing import Dict, List, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
 from train.agent.files.disk import (
@@ -17,8 +18,12 @@ from train.agent.files.disk import (
     remove_tree,
     write_all,
 )
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Sequence, Set, Tuple
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes

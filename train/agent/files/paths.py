@@ -36,10 +36,15 @@ ROOT/                       one fleet's files on this host, readable only by the
         objects             contents of the store that the bundle uses, one hash per line
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any, List, NamedTuple
 
 from train.agent.files.disk import list_names
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any, List
 
 SLOT_PREFIX = "slot-"
 

@@ -5,9 +5,15 @@ The file only adds information: it may be missing or end early. Its size is boun
 first entries, one second in the end, which are 8 MiB and 1.4 MB per day.
 """
 
+from __future__ import annotations
+
 import os
 import struct
-from typing import List, NamedTuple
+
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import List
 
 ENTRY = struct.Struct(">QQ")
 """An entry: offset in the log in bytes, time in microseconds since the epoch."""

@@ -1,11 +1,15 @@
 """Assign tasks to slots: a spare takes over a lost task, or the gang continues with fewer workers. Pure."""
 
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from __future__ import annotations
 
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import by_rank, parse_task, task_rank
 from train.agent.protocol.records import Member
 
-Assignments = Dict[str, str]
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Sequence, Tuple, TypeAlias
+
+Assignments: TypeAlias = "Dict[str, str]"
 """Maps each task to the slot that it runs in, in the order of the tasks."""
 
 TRAINING = ("chief", "worker")

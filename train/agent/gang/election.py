@@ -8,15 +8,20 @@ ends its tasks before it follows. If `min_workers` is greater than half of the s
 twice.
 """
 
+from __future__ import annotations
+
 from enum import Enum
-from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import by_rank, called, task_rank
 from train.agent.protocol.records import NO_REASON, Member, Outcome, Reason, ReasonKind, RestartPolicy
+
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, List, Optional, Tuple, TypeAlias, Union
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0
@@ -62,7 +67,7 @@ class StopRequested(NamedTuple):
     grace_s: float
 
 
-PeerEvent = Union[PeerConnected, PeerLost, MessageReceived, DeadlineReached, StopRequested, SlotEvent]
+PeerEvent: TypeAlias = "Union[PeerConnected, PeerLost, MessageReceived, DeadlineReached, StopRequested, SlotEvent]"
 
 
 class SendMessage(NamedTuple):
@@ -85,7 +90,7 @@ class ProbePeer(NamedTuple):
     message: Message
 
 
-PeerAction = Union[SendMessage, Dial, ProbePeer, SlotAction]
+PeerAction: TypeAlias = "Union[SendMessage, Dial, ProbePeer, SlotAction]"
 
 
 class Peer(NamedTuple):
@@ -111,7 +116,7 @@ class Peer(NamedTuple):
     sent: Dict[str, Message] = {}  # noqa: RUF012 - never changed; last message to each connected slot
 
 
-Step = Tuple[Peer, List[PeerAction]]
+Step: TypeAlias = "Tuple[Peer, List[PeerAction]]"
 
 
 def ranked(terms: Terms) -> List[str]:

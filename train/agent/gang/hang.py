@@ -5,12 +5,17 @@ service, or at the start of its server. The others wait for the task that is som
 stacks of TensorFlow 2.21 in the format of CPython's faulthandler.
 """
 
+from __future__ import annotations
+
 import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import HangInspection, Member
 from train.agent.protocol.wording import endpoint, join_names
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
 
 MOST_STACK = 32 << 10  # characters
 _HEAD = "(most recent call first):"
@@ -122,7 +127,7 @@ class Activity(NamedTuple):
     busy: bool = False  # it uses the CPU
 
 
-Stack = List[Frame]
+Stack: TypeAlias = "List[Frame]"
 
 # Clause for one task, and for several.
 _CLAUSES = {

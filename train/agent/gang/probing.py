@@ -7,10 +7,14 @@ all others need are probed by all and probe all: the first one, which runs Tenso
 parameter servers.
 """
 
-from typing import Dict, List, Sequence, Set, Tuple
+from __future__ import annotations
 
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Sequence, Set, Tuple
 
 ALL_PAIRS_MAX = 32
 """The largest number of tasks of which all pairs are probed."""

@@ -4,15 +4,20 @@ Without this check TensorFlow waits up to an hour in silence for a port that it 
 differ, it fails with an obscure error or with none.
 """
 
+from __future__ import annotations
+
 from collections import Counter
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.gang.assignment import TRAINING
 from train.agent.gang.probing import ALL_PAIRS_MAX, probed_tasks
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member, ReasonKind
 from train.agent.protocol.wording import endpoint, join_names
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
 
 CLOCKS_APART_S = 5.0
 _NAMED = 4  # names in a message before the rest is counted
@@ -54,7 +59,7 @@ class _Problem(NamedTuple):
     kind: ReasonKind = ReasonKind.OTHER
 
 
-Pairs = Mapping[Tuple[str, str], str]
+Pairs: TypeAlias = "Mapping[Tuple[str, str], str]"
 """Maps two tasks to the reason why the first cannot reach the second; empty if it can."""
 
 
@@ -214,7 +219,7 @@ def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Ite
         yield (f"disk space is low: {_format(groups)}; list ended jobs with fleet jobs, delete them with --prune")
 
 
-Groups = Dict[str, List[Member]]
+Groups: TypeAlias = "Dict[str, List[Member]]"
 
 
 def _group_by(members: Sequence[Member], facts: Mapping[str, Facts], key: Callable[[Facts], str]) -> Groups:

@@ -3,14 +3,19 @@
 A slot starts an attempt only after all processes of the previous attempt have ended.
 """
 
+from __future__ import annotations
+
 from enum import Enum
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.probing import probe_targets
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple, TypeAlias, Union
 
 
 class Reserved(NamedTuple):
@@ -102,22 +107,10 @@ class Preempted(NamedTuple):
     """The cloud provider is about to take this host."""
 
 
-SlotEvent = Union[
-    DesiredState,
-    Reserved,
-    Restored,
-    HeldAtGate,
-    PortsProbed,
-    Exited,
-    Closed,
-    Failed,
-    TaskActivity,
-    TaskInspected,
-    CheckpointHeld,
-    Unqueued,
-    Claimed,
-    Preempted,
-]
+SlotEvent: TypeAlias = (
+    "Union[DesiredState, Reserved, Restored, HeldAtGate, PortsProbed, Exited, Closed, "
+    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted]"
+)
 
 
 class Claim(NamedTuple):
@@ -203,20 +196,10 @@ class Finish(NamedTuple):
     result: JobResult
 
 
-SlotAction = Union[
-    Claim,
-    Reserve,
-    Restore,
-    Fetch,
-    Spawn,
-    ProbePorts,
-    OpenGate,
-    Notify,
-    InspectTask,
-    EndTask,
-    ReportAttemptEnd,
-    Finish,
-]
+SlotAction: TypeAlias = (
+    "Union[Claim, Reserve, Restore, Fetch, Spawn, ProbePorts, "
+    "OpenGate, Notify, InspectTask, EndTask, ReportAttemptEnd, Finish]"
+)
 
 
 class Work(NamedTuple):
@@ -264,7 +247,7 @@ class Slot(NamedTuple):
         return self.status.attempt
 
 
-Step = Tuple[Slot, List[SlotAction]]
+Step: TypeAlias = "Tuple[Slot, List[SlotAction]]"
 # Fields of the status that do not belong to an attempt.
 _OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted", "queued")
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)

@@ -5,7 +5,7 @@ Distributed TensorFlow hangs if a peer is missing, so there is no partial operat
 again together, with new ports, from the newest complete checkpoint.
 """
 
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from __future__ import annotations
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang import growth, readiness
@@ -22,6 +22,7 @@ from train.agent.gang.assignment import (
 from train.agent.gang.growth import Growth
 from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.states import DesiredState, SlotStatus, Stage
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
     GRACE_S,
@@ -42,6 +43,9 @@ from train.agent.protocol.records import (
     SuccessPolicy,
 )
 from train.agent.protocol.wording import signal_name
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeAlias
 
 # Added to the grace period, for SIGKILL to take effect and the status to arrive.
 STOP_MARGIN_S = 10.0
@@ -1070,7 +1074,7 @@ def _evaluate_inspection(gang: Gang, latest: float, now: float) -> Gang:
     return gang._replace(notices=(*gang.notices, reason.text))
 
 
-_Step = Callable[[Gang, float], Gang]
+_Step: TypeAlias = "Callable[[Gang, float], Gang]"
 _START_STEPS: Dict[Stage, _Step] = {
     Stage.QUEUE: _advance_queue,
     Stage.RESERVE: _advance_reserve,

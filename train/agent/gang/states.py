@@ -3,15 +3,20 @@
 A *slot* is a host's place in the fleet. A *task* is the type and index in the cluster that an attempt assigns to it.
 """
 
+from __future__ import annotations
+
 import json
 from enum import Enum
-from typing import Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang.readiness import Facts
 from train.agent.protocol import records
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import NO_REASON, Member, Reason, build, to_dict
 from train.agent.protocol.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Type, TypeAlias, Union
 
 
 class Stage(str, Enum):
@@ -108,7 +113,7 @@ class LeaderClaim(NamedTuple):
     running: bool = False  # an attempt of this leader is in progress
 
 
-Message = Union[DesiredState, SlotStatus, LeaderClaim]
+Message: TypeAlias = "Union[DesiredState, SlotStatus, LeaderClaim]"
 
 _KINDS: Dict[str, Type[Any]] = {"desired_state": DesiredState, "slot_status": SlotStatus, "leader_claim": LeaderClaim}
 _NAMES = {kind: name for name, kind in _KINDS.items()}

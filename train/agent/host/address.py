@@ -1,6 +1,12 @@
 """Find the address at which other hosts reach this host."""
 
-from typing import Any, Tuple
+from __future__ import annotations
+
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Tuple
+
 
 _AF_INET = 2
 _NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there

@@ -5,15 +5,20 @@ answered up to End). Answers and updates: Beat (log or records were written), Pr
 slow reader does not take are dropped: a packet that is already queued wakes the reader just as well.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select
 import socket
 import time
-from typing import Callable, Iterator, List, Optional, Set
 
 from train.agent.host.loop import READ, Loop
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
+
+if TYPE_CHECKING:
+    from typing import Callable, Iterator, List, Optional, Set, TypeAlias
 
 _LONGEST = 1 << 18  # bytes of a packet
 _WAKE_RECORD = Beat(0.0)
@@ -114,7 +119,7 @@ def query(path: str, deadline_s: float) -> Optional[List[Record]]:
     return records
 
 
-Answer = Callable[[Record, Callable[[Record], None]], bool]
+Answer: TypeAlias = "Callable[[Record, Callable[[Record], None]], bool]"
 """Called with a request and a way to answer it; True if its sender subscribes to updates."""
 
 

@@ -1,16 +1,21 @@
 """Check that the GPUs of this host are usable, by its driver and by TensorFlow."""
 
+from __future__ import annotations
+
 import re
 import time
-from typing import Dict, List, Sequence
 
 from train.agent.host.facts import Interpreter, Probe
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source
 from train.agent.injected.count_gpus import MARK
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Sequence
 
 DRIVER_DEADLINE_S = 600.0  # images install it at their first start
 TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute

@@ -1,10 +1,11 @@
 """Find, list, and report the jobs of this host."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re
 import time
-from typing import Any, Dict, List, Optional, Type, TypeVar
 
 from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, last_progress, read_job, read_result, states
@@ -12,14 +13,19 @@ from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase, Policy, ReasonKind, Refusal, build
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Type, TypeVar
+
+    T = TypeVar("T")
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _ANSWER_DEADLINE_S = 2.0
 _ALL = 1_000_000
-T = TypeVar("T")
 
 
 def find_task(host: HostPaths, job: str, slot: str) -> TaskPaths:

@@ -1,14 +1,20 @@
 """Event loop of one thread: file descriptors and timers."""
 
+from __future__ import annotations
+
 import contextlib
 import selectors
 import time
-from typing import Callable, Dict, Tuple
+
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Tuple, TypeAlias
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
 
-_Ready = Callable[[int], None]
+_Ready: TypeAlias = "Callable[[int], None]"
 
 
 class Loop:

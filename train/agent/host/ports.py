@@ -5,12 +5,17 @@ closed the port. Until then an abstract Unix socket reserves the port against ot
 belongs to the network namespace, as the port does, and vanishes with its owner.
 """
 
+from __future__ import annotations
+
 import errno
 import socket
-from typing import List, Optional
 
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
+
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 PORTS_TRIED = 1000
 _TAKEN = (errno.EADDRINUSE,)

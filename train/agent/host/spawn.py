@@ -1,10 +1,15 @@
 """Start a process that cannot outlive its parent and waits at a gate before it runs."""
 
+from __future__ import annotations
+
 import os
 import signal
-from typing import AbstractSet, Dict, NamedTuple, NoReturn, Optional, Sequence
 
 from train.agent.host.startup import Hook, hook_environment
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import AbstractSet, Dict, NoReturn, Optional, Sequence
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36

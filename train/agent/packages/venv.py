@@ -9,13 +9,14 @@ created with, not those of the base itself. So its directories are listed in a .
 (https://docs.python.org/3/library/site.html), which pip and Python both respect.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 import os
 import re
 import time
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
@@ -25,8 +26,12 @@ from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
+
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 KEPT = 3
 UNUSED_S = 30 * 86400.0

@@ -1,11 +1,17 @@
 """Limit the cost of connections that have not authenticated."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import resource
 import socket
-from typing import Any, Optional, Tuple
+
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Optional, Tuple
 
 _MOST = 64
 _LEAST = 8

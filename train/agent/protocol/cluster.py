@@ -4,12 +4,17 @@ Format: tf.distribute.cluster_resolver.TFConfigClusterResolver,
 https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
 """
 
+from __future__ import annotations
+
 import json
 from functools import lru_cache
-from typing import Dict, List, Sequence, Tuple
 
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Member
 from train.agent.protocol.wording import endpoint
+
+if TYPE_CHECKING:
+    from typing import Dict, List, Sequence, Tuple
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 

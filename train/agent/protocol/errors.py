@@ -1,10 +1,15 @@
 """Errors that end a request or a conversation."""
 
+from __future__ import annotations
+
 import errno
 import socket
-from typing import Optional
 
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import ReasonKind, Refusal, Refused
+
+if TYPE_CHECKING:
+    from typing import Optional
 
 _KINDS = {
     errno.ENOSPC: ReasonKind.DISK_FULL,

@@ -39,26 +39,26 @@ of one after Refused. End of input before Commit gives everything back that Prep
 may send Stop, answered with Stopped before End. After every answer but a broken connection the next request may come.
 """
 
+from __future__ import annotations
+
 import functools
 import json
-import re
+import sys
 from enum import Enum
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Protocol,
-    Type,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
 
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import JsonError, check_number, check_text, parse_json
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Type, TypeAlias, Union
+
+    class Record(Protocol):
+        """One of the records below. Not a union of them: narrowing that takes mypy 0.1 to 1 s in each place."""
+
+        def _asdict(self) -> Dict[str, Any]: ...
+
+else:
+    Record = tuple
 
 
 class Phase(str, Enum):
@@ -656,9 +656,9 @@ class JobReport(NamedTuple):
     members: List[Member]
     log_size: int  # bytes
     exit: Optional[Exit] = None
-    result: "Optional[JobResult]" = None
-    progress: "Optional[Progress]" = None
-    usage: "Optional[Usage]" = None
+    result: Optional[JobResult] = None
+    progress: Optional[Progress] = None
+    usage: Optional[Usage] = None
     attempts: int = 1  # maximum number of attempts; 0: no limit
     listened: Optional[bool] = None  # as in TaskState
     name: str = ""  # as in Commit
@@ -900,13 +900,13 @@ _RECORDS = (
 )  # fmt: skip
 
 
-class Record(Protocol):
-    """One of the records above. Not a union of them: narrowing that takes mypy 0.1 to 1 s in each place."""
+def _name(kind: Type[Any]) -> str:
+    """Return the name of a class of records on the wire."""
+    words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__)
+    return words[1:]
 
-    def _asdict(self) -> Dict[str, Any]: ...
 
-
-_NAMES: Dict[str, Type[Any]] = {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in _RECORDS}
+_NAMES: Dict[str, Type[Any]] = {_name(kind): kind for kind in _RECORDS}
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 
@@ -968,7 +968,7 @@ def build(kind: Type[Any], values: Any) -> Any:
         raise MalformedRecordError(f"{kind.__name__} lacks a field") from error
 
 
-_Reader = Callable[[Any], Any]
+_Reader: TypeAlias = "Callable[[Any], Any]"
 
 
 _READERS: Dict[Type[Any], Dict[str, _Reader]] = {}
@@ -976,14 +976,35 @@ _READERS: Dict[Type[Any], Dict[str, _Reader]] = {}
 
 def _readers(kind: Type[Any]) -> Dict[str, _Reader]:
     if kind not in _READERS:
-        hints = get_type_hints(kind)
-        _READERS[kind] = {name: _reader(hints[name]) for name in kind._fields}
+        readers: Dict[str, _Reader] = {}
+        names = {**_FORMS, **vars(sys.modules[kind.__module__])}
+        for name in kind._fields:
+            hint: Any = kind.__annotations__[name]
+            text: str = getattr(hint, "__forward_arg__", hint)  # named tuples of typing keep it in an object
+            readers[name] = _reader(eval(text, names))  # noqa: S307 - from the text of that module
+        _READERS[kind] = readers
     return _READERS[kind]
+
+
+class _OptionalForm:
+    """The name Optional in annotations, because the module typing is not imported."""
+
+    __origin__ = None
+
+    def __init__(self, *arguments: Any) -> None:
+        self.__args__ = arguments
+
+    def __getitem__(self, kind: Any) -> _OptionalForm:
+        return _OptionalForm(kind, type(None))
+
+
+_FORMS = {"Dict": dict, "List": list, "Optional": _OptionalForm()}
 
 
 def _reader(kind: Any) -> _Reader:
     """Return a function that returns a JSON value as `kind`, or raises ValueError."""
-    origin, parts = get_origin(kind), get_args(kind)
+    parts: Tuple[Any, ...]
+    origin, parts = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
     if parts and parts[-1] is type(None):  # Optional
         read = _reader(parts[0])
         return lambda value: None if value is None else read(value)

@@ -9,14 +9,37 @@ in the direction. Messages cannot be replayed, reflected, reordered, left out, o
 The text is the message as JSON; a long one is compressed, because the state of a large gang goes to all of its hosts.
 """
 
+from __future__ import annotations
+
 import binascii
 import hmac
 import json
 import os
 import zlib
-from typing import Any, Dict, NamedTuple, Optional, Protocol, Tuple
 
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import JsonError, parse_object
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Protocol, Tuple, TypeAlias
+
+    class Greeting(Protocol):
+        """One side of the authentication of a connection."""
+
+        slot: str  # of the other end, once it is known
+
+        def first(self) -> bytes:
+            """Return the first line to send; empty if the other end begins."""
+
+        def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
+            """Process the next line; return the answer, and the session once the other end has authenticated.
+
+            Raises:
+                LinkError: it cannot.
+            """
+
+else:
+    Greeting = object
 
 NONCE_BYTES = 16
 LONGEST_LINE = 1 << 20  # bytes
@@ -26,7 +49,7 @@ _HEX = 64
 _COMPRESSED_FROM = 1 << 12  # bytes of JSON
 _COMPRESSED = b"z"  # before Base64 of compressed JSON; JSON of a message begins with a brace
 
-Message = Dict[str, Any]
+Message: TypeAlias = "Dict[str, Any]"
 
 
 class LinkError(Exception):
@@ -144,22 +167,6 @@ class _Transcript:
 
     def key(self, of: bytes) -> bytes:
         return _digest(self._secret, b"key", of, *self._parts)
-
-
-class Greeting(Protocol):
-    """One side of the authentication of a connection."""
-
-    slot: str  # of the other end, once it is known
-
-    def first(self) -> bytes:
-        """Return the first line to send; empty if the other end begins."""
-
-    def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
-        """Process the next line; return the answer, and the session once the other end has authenticated.
-
-        Raises:
-            LinkError: it cannot.
-        """
 
 
 class ChiefGreeting:

@@ -1,8 +1,14 @@
 """Parse JSON from other processes; every malformed input raises one exception."""
 
+from __future__ import annotations
+
 import json
 import math
-from typing import Any, Dict, List, NoReturn, Tuple, Union
+
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Tuple, Union
 
 MAX_DEPTH = 32
 MAX_INTEGER = 1 << 63

@@ -1,7 +1,13 @@
 """Words that messages of the agent and of the client share."""
 
+from __future__ import annotations
+
 import signal
-from typing import Sequence
+
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Sequence
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -1,10 +1,11 @@
 """The request Commit: fork the supervisor, with everything that was reserved."""
 
+from __future__ import annotations
+
 import os
 import select
 import signal
 import time
-from typing import NoReturn, Optional, Set
 
 from train.agent.checkpoints.resumption import copy_checkpoint
 from train.agent.checkpoints.store import ReplicaError
@@ -14,6 +15,7 @@ from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
 from train.agent.host.spawn import close_descriptors
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Reason, Refusal, Resumption, to_dict
@@ -22,6 +24,9 @@ from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
 from train.agent.supervisor.supervisor import Supervisor
 from train.agent.supervisor.watchdog import Watchdog, watch
+
+if TYPE_CHECKING:
+    from typing import NoReturn, Optional, Set
 
 _STARTED = b"s"
 _START_DEADLINE_S = 20.0

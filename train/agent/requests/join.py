@@ -1,7 +1,8 @@
 """The requests GetJoinInfo and FetchContents: a host of a running job sends what a replacement host needs."""
 
+from __future__ import annotations
+
 import os
-from typing import Iterator, Sequence
 
 from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
 from train.agent.files.contents import object_path
@@ -11,8 +12,12 @@ from train.agent.files.paths import HostPaths
 from train.agent.host import control
 from train.agent.host.jobs import find_task
 from train.agent.protocol.channel import Channel
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Commit, Entry, FetchContents, GetJoinInfo, JoinInfo, Refusal, build
+
+if TYPE_CHECKING:
+    from typing import Iterator, Sequence
 
 _ANSWER_DEADLINE_S = 5.0
 

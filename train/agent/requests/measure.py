@@ -1,12 +1,13 @@
 """The requests MeasureNetwork and MeasureSteps: what a prediction of the speedup on more hosts depends on."""
 
+from __future__ import annotations
+
 import math
 import os
 import socket
 import statistics
 import time
 from collections import deque
-from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
@@ -14,6 +15,7 @@ from train.agent.host.startup import Hook
 from train.agent.injected.measurement import ALONE, TOGETHER, VARIABLE, WARMUP
 from train.agent.peers import network
 from train.agent.protocol.channel import Channel
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
     Exit,
@@ -26,6 +28,9 @@ from train.agent.protocol.records import (
 from train.agent.protocol.session import Credentials, LinkError
 from train.agent.requests.prepare import Reservation
 from train.agent.requests.smoke_test import DEADLINE_S, LINES, LONGEST_LINE, LONGEST_S, yield_environment
+
+if TYPE_CHECKING:
+    from typing import Deque, Dict, List, Optional, Tuple
 
 MOST_STEPS = 1000
 _MOST_BYTES = 4 << 20  # of the file of observations

@@ -3,22 +3,27 @@
 Contents are received in a temporary directory there. A file appears under its name only when it is complete.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import stat
 import tempfile
 from collections import Counter
-from typing import Callable, List, NoReturn, Sequence, Set
 
 from train.agent.files import contents, disk
 from train.agent.files.paths import HostPaths
 from train.agent.protocol.channel import Channel
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
 from train.agent.requests.prepare import receive_contents
 from train.agent.requests.results import hash_start
 from train.agent.requests.stored_jobs import Heartbeat
+
+if TYPE_CHECKING:
+    from typing import Callable, List, NoReturn, Sequence, Set
 
 _TEMPORARY = ".fleet-push-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)

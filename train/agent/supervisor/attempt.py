@@ -1,11 +1,12 @@
 """One attempt on this host: its port, its process, its output, and its measurements."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.files.disk import write_atomic
 from train.agent.files.journal import Journal
@@ -22,6 +23,7 @@ from train.agent.host.startup import Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
 from train.agent.protocol.session import Credentials
@@ -36,6 +38,9 @@ from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Sequence
 
 _PROGRESS_S = 0.2
 _ANNOUNCE_S = 0.01  # between two notifications of followers about output

@@ -1,13 +1,18 @@
 """Build the environment of a task. Pure; the client shows the same result in a dry run."""
 
+from __future__ import annotations
+
 import os
-from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import by_rank, parse_task, tf_config
 from train.agent.protocol.records import Member
 from train.agent.protocol.wording import endpoint
+
+if TYPE_CHECKING:
+    from typing import Dict, Mapping, Sequence, Tuple
 
 _PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
 _LOCAL = ("localhost", "127.0.0.1", "::1")

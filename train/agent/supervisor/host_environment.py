@@ -1,13 +1,18 @@
 """The host-specific part of a task's environment: programs on its PATH, and a network interface."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import socket
 import struct
-from typing import Iterator, List, Tuple
 
 from train.agent.files.disk import make_directory, read_text
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.supervisor.environment import HostEnvironment
+
+if TYPE_CHECKING:
+    from typing import Iterator, List, Tuple
 
 _NAMES = ("python", "python3")
 _SIOCGIFCONF = 0x8912  # netdevice(7)

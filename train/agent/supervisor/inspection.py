@@ -3,17 +3,22 @@
 Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 import struct
 import time
-from typing import Callable, Iterable, Iterator, List
 
 from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
 from train.agent.host.processes import Stat, descendants, list_processes, read_stat
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
+
+if TYPE_CHECKING:
+    from typing import Callable, Iterable, Iterator, List, TypeAlias
 
 MOST_SOCKETS = 64
 _STATES = {
@@ -24,7 +29,7 @@ _LISTEN = "LISTEN"
 _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address in IPv6
 _BRIEF_S = 0.05  # too short to measure the use of a core
 
-Dump = Callable[[Callable[[str], None]], None]
+Dump: TypeAlias = "Callable[[Callable[[str], None]], None]"
 """Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
 
 

@@ -6,13 +6,18 @@ trains alone and nothing fails: only the port shows it.
 Formats: proc(5); Documentation/networking/proc_net_tcp.rst of Linux.
 """
 
+from __future__ import annotations
+
 import os
 import re
-from typing import Callable, Collection, Dict, Optional, Set
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import Loop
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.supervisor.inspection import sockets_of
+
+if TYPE_CHECKING:
+    from typing import Callable, Collection, Dict, Optional, Set
 
 PERIOD_S = 1.0
 TIMER = "port"

@@ -3,11 +3,17 @@
 `train.agent.injected.observer` describes the reports. They are in one pipe with stacks that faulthandler writes.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections import deque
 from statistics import median
-from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
+
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Deque, Dict, List, Optional, Tuple
 
 _REPORT = re.compile(rb"\x1e([^\x1e\n]*)\n")
 _LONGEST = 1 << 10  # bytes of a report

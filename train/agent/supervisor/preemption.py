@@ -3,12 +3,17 @@
 The providers declare the servers; a host polls the one that its cloud has.
 """
 
+from __future__ import annotations
+
 import socket
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import READ, WRITE, Loop
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import PreemptionNotice
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SCHEME = "http://"

@@ -3,11 +3,12 @@
 train.agent.gang.election decides; this module performs the actions.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
@@ -22,6 +23,7 @@ from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol import records
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
@@ -29,6 +31,9 @@ from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
 from train.agent.supervisor.preemption import PreemptionWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0

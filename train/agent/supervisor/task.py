@@ -1,9 +1,10 @@
 """The process of a task: start, read, stop, and reap it with all of its descendants."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
-from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
@@ -17,10 +18,14 @@ from train.agent.host.processes import (
 )
 from train.agent.host.spawn import open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
+
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Sequence, Set
 
 # Descendants of a task may write for this time after the task itself has ended.
 LINGER_S = 2.0

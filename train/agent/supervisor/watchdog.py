@@ -3,6 +3,8 @@
 The watchdog does nothing else, so that nothing else can end it. It exits last.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -10,13 +12,16 @@ import select
 import signal
 import socket
 import time
-from typing import Callable, List, NoReturn, Optional
 
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, read_stat
 from train.agent.host.spawn import adopt_orphans, end_with
+from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
+
+if TYPE_CHECKING:
+    from typing import Callable, List, NoReturn, Optional, TypeAlias
 
 _LONGEST = 1 << 20
 _CHECK_INTERVAL_S = 1.0
@@ -95,7 +100,7 @@ class _SupervisorState:
             self.output = -1
 
 
-Supervise = Callable[[Watchdog, Optional[DesiredState], Reason], None]
+Supervise: TypeAlias = "Callable[[Watchdog, Optional[DesiredState], Reason], None]"
 
 
 def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
