@@ -6,10 +6,11 @@ Their fields are documented in docs/json.md. Those that agents report are made b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Protocol
 
+from provision.deferred import dataclass
 from provision.model import Offer
 from train.lint.finding import Finding
 

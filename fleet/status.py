@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.events import Exit, JobResult, Phase, Progress, TaskAwaited
+from provision.deferred import dataclass
 
 if TYPE_CHECKING:
     from train.diagnosis import Verdict

@@ -42,6 +42,11 @@ def translate(error: ProviderError | TrainError) -> FleetError:
     return kind(error.message, cause=error.cause, hint=error.hint, next_steps=steps)
 
 
+def meaning(error: Exception) -> FleetError | None:
+    """Return the error of the program for an error of a provider or of the training side; None for others."""
+    return translate(error) if isinstance(error, (ProviderError, TrainError)) else None
+
+
 class _Translating:
     """An object whose methods raise errors of the program."""
 

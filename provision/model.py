@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from ipaddress import IPv4Network
 
+from provision.deferred import dataclass
 from provision.options import ProviderOptions
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from fleet.cli import demo
-from fleet.cli.application import Grouped, WithJobs, app, register, root_command
+from fleet.cli.application import app, root_command
 from fleet.cli.failures import (
     explain_usage_error,
     is_json_requested,
@@ -18,12 +15,7 @@ from fleet.cli.failures import (
     render_next_steps,
     report_failure,
 )
-from fleet.cli.fleets import doctor, down, extend, gc, inventory, push, ssh, ssh_config, status, up
-from fleet.cli.fleets import exec as execute
-from fleet.cli.jobs import agent, check, compare, jobs, lint, logs, pull, report, rerun, stop, tensorboard, train
 from fleet.cli.options import Output
-from fleet.cli.program import WithProgram, WithResume, WithTrial
-from fleet.cli.provider_options import WithProviders, WithScopes
 from fleet.cli.runtime import (
     CommandEnded,
     CommandFailed,
@@ -37,45 +29,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["app", "run"]
-
-_COMMANDS: Mapping[str, Sequence[tuple[Callable[..., None], type[TyperCommand] | None]]] = {
-    "Start": ((demo.demo, None), (doctor.doctor, WithScopes)),
-    "Fleets": (
-        (up.up, WithProviders),
-        (status.status, None),
-        (extend.extend, None),
-        (down.down, None),
-        (gc.gc, WithScopes),
-    ),
-    "Hosts": (
-        (ssh.ssh, ssh.WithJob),
-        (execute.exec_, WithProgram),
-        (push.push, None),
-        (ssh_config.ssh_config, None),
-        (inventory.inventory, None),
-    ),
-    "Jobs": (
-        (lint.lint, None),
-        (check.check, WithTrial),
-        (train.train, WithResume),
-        (logs.logs, None),
-        (stop.stop, WithJobs),
-        (rerun.rerun, WithJobs),
-        (agent.agent, Grouped),
-    ),
-    "Results": (
-        (jobs.jobs, WithJobs),
-        (pull.pull, WithJobs),
-        (tensorboard.tensorboard, WithJobs),
-        (report.report, WithJobs),
-        (compare.compare, WithJobs),
-    ),
-}
-"""Commands by group in the order of use, and the classes of those that are more than Typer's own."""
-
-for _panel, _group in _COMMANDS.items():
-    for _command, _class in _group:
-        register(_panel, _command, _class)
 
 
 def _print_version(is_set: bool) -> None:

@@ -4,30 +4,78 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
+from fleet.cli.entries import ENTRIES, Entry
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
 
 
+class Commands(dict[str, Any]):
+    """The commands by name; each is imported and built when it is first used.
+
+    Args:
+        entries: The commands.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        super().__init__(dict.fromkeys(entries))
+        self.entries = entries
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a command."""
+        command = super().__getitem__(name)
+        if command is None:
+            command = self[name] = _build(name, self.entries[name])
+        return command
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a command, or `default` if it does not exist."""
+        return self[name] if name in self.entries else default
+
+    def values(self) -> Any:
+        """Return all commands."""
+        return {name: self[name] for name in self}.values()
+
+    def items(self) -> Any:
+        """Return all names and commands."""
+        return {name: self[name] for name in self}.items()
+
+
+def _build(name: str, entry: Entry) -> TyperCommand:
+    function = _load(entry.function)
+    help_text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+    kind = _load(entry.kind) if entry.kind else None
+    register = alone.command(name, cls=kind, help=help_text, rich_help_panel=entry.panel, context_settings=_CONTEXT)
+    register(function)
+    return cast("TyperCommand", typer.main.get_command(alone))
+
+
+def _load(reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
 class CommandGroups(TyperGroup):
     """The program, whose help lists its commands in groups, each under the panel of the command."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    commands: Commands
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write one section for each panel."""
-        commands = [self.commands[name] for name in self.list_commands(ctx)]
-        width = max(len(command.name or "") for command in commands)
+        entries = self.commands.entries
+        width = max(map(len, entries))
         sections: dict[str, list[tuple[str, str]]] = {}
-        for command in commands:
-            summary = command.get_short_help_str(formatter.width)
-            panel = str(getattr(command, "rich_help_panel", "Commands"))
-            sections.setdefault(panel, []).append(((command.name or "").ljust(width), summary))
+        for name, entry in entries.items():
+            sections.setdefault(entry.panel, []).append((name.ljust(width), entry.summary))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -46,24 +94,12 @@ app = typer.Typer(
 )
 
 
-def register(panel: str, command: Callable[..., None], kind: type[TyperCommand] | None = None) -> None:
-    """Add a command to the program.
-
-    Args:
-        panel: Its group in the help.
-        command: Its docstring is its help; lines after ``Examples:`` are not wrapped.
-        kind: Its class; None: Typer's own.
-    """
-    help_text = inspect.getdoc(command) or ""
-    name = command.__name__.strip("_").replace("_", "-")
-    with_examples = help_text.replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
-    app.command(name, cls=kind, help=with_examples, rich_help_panel=panel, context_settings=_CONTEXT)(command)
-
-
 @functools.cache
-def root_command() -> TyperGroup:
-    """Return the command whose subcommands are those of `app`, all of which must be registered."""
-    return cast("TyperGroup", typer.main.get_command(app))
+def root_command() -> CommandGroups:
+    """Return the command whose subcommands are those of the program."""
+    command = cast("CommandGroups", typer.main.get_command(app))
+    command.commands = Commands(ENTRIES)
+    return command
 
 
 def list_options(command: Any) -> list[Option]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from typer.exceptions import TyperException
 
@@ -13,9 +14,11 @@ from fleet.cli.application import list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
-from fleet.events import Sink
 from fleet.interrupts import ignore_interrupts
 from fleet.steps import Again, Step
+
+if TYPE_CHECKING:
+    from fleet.events import Sink
 
 
 def find_typed_command(arguments: list[str]) -> CommandLine | None:

@@ -15,7 +15,6 @@ import typer
 from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
 from provision.durations import seconds
-from train.agent.protocol.records import RestartPolicy
 
 FAILURES = "Failures"
 TIMEOUTS = "Timeouts"
@@ -146,34 +145,3 @@ HostsOption = Annotated[
     ),
 ]
 Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
-Restarts = Annotated[
-    int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)
-]
-RestartsAfter = Annotated[
-    RestartPolicy,
-    option(
-        "--restart-policy",
-        "When to restart: after any failure, or only after signals and exit codes >= 128.",
-        panel=FAILURES,
-    ),
-]
-Timeout = Annotated[float, duration("--timeout", "Stop the job after this time.", default="no limit", panel=TIMEOUTS)]
-HangTimeout = Annotated[
-    float,
-    duration(
-        "--hang-timeout",
-        "Treat the job as hung after this time without progress.",
-        default="disabled",
-        panel=TIMEOUTS,
-    ),
-]
-CheckpointDir = Annotated[
-    str,
-    option(
-        "--checkpoint-dir",
-        "Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not replicated).",
-        "PATH",
-        default="a directory per job",
-        panel=CHECKPOINTS,
-    ),
-]

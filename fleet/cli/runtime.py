@@ -8,18 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fleet.cli.options import Output
 from fleet.config import DEFAULT_FLEET, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.events import Event, Sink
-from fleet.services import Services
-from fleet.settings import Settings
 from fleet.steps import Step
-from fleet.translation import translate
-from provision.provider import ProviderError
-from train.errors import TrainError
+
+if TYPE_CHECKING:
+    from fleet.events import Event, Sink
+    from fleet.services import Services
+    from fleet.settings import Settings
 
 
 class CommandSink:
@@ -177,12 +176,16 @@ def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
     """Raise errors and Ctrl-C as `CommandFailed`."""
     try:
         yield
-    except (ProviderError, TrainError) as error:
-        raise CommandFailed(translate(error), sink, fleet) from None
     except FleetError as error:
         raise CommandFailed(error, sink, fleet) from None
     except KeyboardInterrupt:
         raise CommandFailed(CancelledError("interrupted"), sink, fleet) from None
+    except Exception as error:
+        from fleet.translation import meaning
+
+        if (meant := meaning(error)) is None:
+            raise
+        raise CommandFailed(meant, sink, fleet) from None
 
 
 class CommandFailed(Exception):  # noqa: N818 - carries an error to where the typed command line is known

@@ -1,5 +1,1 @@
 """Instances on Google Compute Engine."""
-
-from provision.gce.provider import GceProvider
-
-__all__ = ["GceProvider"]

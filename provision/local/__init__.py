@@ -1,5 +1,1 @@
 """Provider ``local``: real OpenSSH servers on this computer, one per worker."""
-
-from provision.local.provider import LocalProvider
-
-__all__ = ["LocalProvider"]

@@ -16,8 +16,8 @@ from fleet.state import Store, StoreJournal
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
-from provision.local import LocalProvider
 from provision.local.options import LocalOptions
+from provision.local.provider import LocalProvider
 from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider, Site
@@ -96,7 +96,7 @@ class LocalCase:
     def script(self) -> str:
         return (
             "from pathlib import Path\n"
-            "from provision.local import LocalProvider\n"
+            "from provision.local.provider import LocalProvider\n"
             f"provider = LocalProvider(Path({str(self.root)!r}))\n"
         )
 

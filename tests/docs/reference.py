@@ -11,12 +11,11 @@ import os
 from pathlib import Path
 from unittest import mock
 
-import typer
-
-from fleet.cli.app import app, run
+from fleet.cli.app import run
+from fleet.cli.application import root_command
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
-COMMANDS = tuple(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = tuple(root_command().commands)
 HEAD = """# Command line
 
 The help texts of all commands, as printed by `fleet COMMAND --help`. Exit codes are listed in

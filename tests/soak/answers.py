@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet import events
-from fleet.commands.fleets.status import job_status
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.status_table import render_status
@@ -22,6 +21,7 @@ from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
 from fleet.jobs.following import follow as following
 from fleet.jobs.following.follow import Followed
+from fleet.jobs.inspection import job_status
 from fleet.jobs.pulls.pull import Pull
 from fleet.jobs.results import StoredJobs, StoredTask, survey_of
 from fleet.remote import results

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from provision.keys import generate_ed25519
-from provision.local import LocalProvider
+from provision.local.provider import LocalProvider
 from provision.model import FleetSpec, Host
 
 

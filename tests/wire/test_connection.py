@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import psutil
@@ -17,6 +18,7 @@ import pytest
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out, raise_failures
+from fleet.remote.ssh import library
 from fleet.remote.ssh.connection import connect
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
@@ -38,14 +40,25 @@ def no_thread_is_left() -> object:
 
 def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
-    assert connection.fabric.is_connected
-    assert connection.fabric.host == hosts.hosts[0].address
+    transport = connection.transport
+    assert transport.is_active()
+    assert transport.getpeername()[0] == hosts.hosts[0].address
     session = connection.open_session(5)
     session.exec_command("echo $((6 * 7))")
     assert session.recv(100) == b"42\n"
     connection.close()
     connection.close()
-    assert not connection.fabric.is_connected
+    assert not transport.is_active()
+
+
+def test_fabric_connects_with_other_versions_of_paramiko(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "PROVEN", ())
+    connection = connect(hosts.hosts[0], hosts.key)
+    assert "fabric" in sys.modules
+    connection.close()
+    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
+    with pytest.raises(WrongHostError, match="has a different host key than before"):
+        connect(other, hosts.key)
 
 
 def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) -> None:
@@ -60,7 +73,7 @@ def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) ->
 def test_fast_algorithms_are_negotiated(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
-        transport = connection.fabric.transport
+        transport: Any = connection.transport
         assert transport.local_cipher == transport.remote_cipher == "aes128-gcm@openssh.com"
         assert transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     finally:

@@ -66,7 +66,7 @@ def opener(hosts: Hosts) -> Callable[[Host], AgentClient]:
 
 def is_open(client: AgentClient) -> bool:
     assert isinstance(client.transport, SSHTransport)
-    return bool(client.transport.connection.fabric.is_connected)
+    return bool(client.transport.connection.transport.is_active())
 
 
 def text_of(items: list[Item], host: str = "worker-0") -> bytes:

@@ -27,7 +27,6 @@ def status(
     """
     from fleet.commands.fleets import status as verb
     from fleet.console.colors import is_smart
-    from fleet.console.status_table import print_status, watch_status
 
     name = resolve_fleet(fleet) if fleet else ""
     if watch and not (output is Output.AUTO and is_smart(sys.stdout, os.environ)):
@@ -35,9 +34,13 @@ def status(
 
     def show(out: TextIO) -> None:
         if watch:
+            from fleet.console.status_table import watch_status
+
             watch_status(lambda: verb.run(verb.StatusRequest(fleet=name), make_services()).fleets, out)
             return
         summary = verb.run(verb.StatusRequest(fleet=name), make_services())
+        from fleet.console.status_table import print_status
+
         print_status(summary.fleets, out, json=output is Output.JSON)
         if summary.damaged:
             raise summary.damaged[0]

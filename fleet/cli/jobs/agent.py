@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli import options
+from fleet.cli import options, policy_options
 from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, option, parse_count, select_fields
 from fleet.cli.program import NoAdapt, Variables
 from fleet.cli.runtime import run_command
@@ -67,11 +67,11 @@ def agent(
     nodes: Annotated[
         str, option("--nodes", "Node list, e.g. node[1-4] or a,b.", "LIST", default=_BATCH, panel=RENDEZVOUS)
     ] = "",
-    restarts: options.Restarts = 0,
-    restart: options.RestartsAfter = Policy().restart,
-    timeout_s: options.Timeout = 0.0,
-    hang_timeout_s: options.HangTimeout = 0.0,
-    checkpoint_dir: options.CheckpointDir = "",
+    restarts: policy_options.Restarts = 0,
+    restart: policy_options.RestartsAfter = Policy().restart,
+    timeout_s: policy_options.Timeout = 0.0,
+    hang_timeout_s: policy_options.HangTimeout = 0.0,
+    checkpoint_dir: policy_options.CheckpointDir = "",
 ) -> None:
     """Run SCRIPT on the nodes of an allocation without SSH.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fleet.cli import options
+from fleet.cli import options, policy_options
 from fleet.cli.again import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
 from fleet.cli.completion import complete_job
 from fleet.cli.options import (
@@ -64,8 +64,8 @@ def train(
         int,
         option("--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, panel=TASKS),
     ] = 1,
-    restarts: options.Restarts = 0,
-    restart: options.RestartsAfter = _DEFAULTS.restart,
+    restarts: policy_options.Restarts = 0,
+    restart: policy_options.RestartsAfter = _DEFAULTS.restart,
     backoff_s: Annotated[
         float, duration("--backoff", "Delay before the first restart; doubled each time.", panel=FAILURES)
     ] = Duration(_DEFAULTS.backoff_s),
@@ -121,7 +121,7 @@ def train(
             panel=FAILURES,
         ),
     ] = None,
-    timeout_s: options.Timeout = 0.0,
+    timeout_s: policy_options.Timeout = 0.0,
     start_timeout_s: Annotated[
         float,
         duration(
@@ -130,7 +130,7 @@ def train(
             panel=TIMEOUTS,
         ),
     ] = Duration(_DEFAULTS.start_timeout_s),
-    hang_timeout_s: options.HangTimeout = 0.0,
+    hang_timeout_s: policy_options.HangTimeout = 0.0,
     on_hang: Annotated[
         OnHang,
         option("--on-hang", "What to do if the job hangs: report stacks only, or restart as well.", panel=TIMEOUTS),
@@ -153,7 +153,7 @@ def train(
             panel=CHECKPOINTS,
         ),
     ] = None,
-    checkpoint_dir: options.CheckpointDir = "",
+    checkpoint_dir: policy_options.CheckpointDir = "",
     checkpoint_bandwidth: Annotated[
         float,
         option(

@@ -10,17 +10,17 @@ import logging
 import math
 import shlex
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import paramiko
-from fabric import Config, Connection
-from paramiko.config import SSHConfig
 
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import translated
+from fleet.remote.ssh.library import Transport, make_client
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
@@ -35,7 +35,6 @@ WINDOW = 16 * 1024 * 1024
 # AES-CTR with its HMAC. Other algorithms of paramiko have lower priority, without CBC modes and 3DES.
 _KEX = ("curve25519-sha256@libssh.org",)
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
-_CHECK_S = 1.0
 _CLOSE_S = 2.0
 _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, whose error names the deadline
 
@@ -43,26 +42,32 @@ _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, wh
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class _Transport(paramiko.Transport):
-    # Paramiko polls ten times per second whether it was closed. Here the socket is always shut down first, which
-    # wakes it at once.
-    _active_check_timeout = _CHECK_S
-
-
 class HostConnection:
     """An open SSH connection.
 
     Attributes:
         host: The connected host.
-        fabric: Opens the connection and owns its paramiko client. Its ``run`` and ``put`` are not used: both are
-            slow (https://github.com/pyinvoke/invoke/issues/1079). Its gateways are not used: ``ssh -W`` honours all
+        client: The client of paramiko. Fabric's ``run`` and ``put`` are not used: both are slow
+            (https://github.com/pyinvoke/invoke/issues/1079). Its gateways are not used: ``ssh -W`` honours all
             options of ssh_config for jump hosts.
     """
 
-    def __init__(self, host: Host, fabric: Connection, proxy: Proxy | None = None) -> None:
+    def __init__(self, host: Host, client: paramiko.SSHClient, proxy: Proxy | None = None) -> None:
         self.host = host
-        self.fabric = fabric
+        self.client = client
         self._proxy = proxy
+
+    @property
+    def transport(self) -> paramiko.Transport:
+        """The transport of the client.
+
+        Raises:
+            EOFError: the connection is closed.
+        """
+        transport = self.client.get_transport()
+        if transport is None:
+            raise EOFError
+        return transport
 
     def open_session(self, deadline_s: float, window: int | None = None) -> paramiko.Channel:
         """Open a session in which one command can run.
@@ -77,7 +82,7 @@ class HostConnection:
         doing = "opening a session"
         with Watchdog(self.sever, deadline_s) as watchdog, translated(self.host, doing):
             try:
-                session: paramiko.Channel = self.fabric.client.get_transport().open_session(window_size=window)
+                session: paramiko.Channel = self.transport.open_session(window_size=window)
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error
@@ -86,15 +91,14 @@ class HostConnection:
 
     def sever(self) -> None:
         """Shut the socket down, from any thread; blocked calls on the connection raise an error."""
-        transport = self.fabric.client.get_transport()
+        transport = self.client.get_transport()
         if transport is not None:
             with contextlib.suppress(OSError, EOFError):
                 transport.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
-        _close(self.fabric.client)
-        self.fabric.close()
+        _close(self.client)
         if self._proxy is not None:
             self._proxy.close()
 
@@ -114,7 +118,7 @@ def _close(client: paramiko.SSHClient) -> None:
 def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> HostConnection:
     """Connect to `host` and log in with the fleet's key, or with the user's keys if the host belongs to the user.
 
-    Neither the user's SSH configuration nor fabric's configuration files are read. Of the user's keys and agent, only
+    The user's SSH configuration is not read. Of the user's keys and agent, only
     those are used that `host` names.
 
     Args:
@@ -132,21 +136,28 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
         keys = UserKeys(host) if host.is_users else None
         if keys is not None:
             stack.callback(keys.close)
-        connection = HostConnection(host, _fabric_connection(host, key_path, connect_timeout_s, proxy, keys), proxy)
+        client, open_client = _make_client(host, key_path, connect_timeout_s, proxy, keys)
+        connection = HostConnection(host, client, proxy)
         stack.callback(connection.close)
-        _open(connection, connect_timeout_s, proxy, keys)
+        _open(connection, open_client, connect_timeout_s, proxy, keys)
         stack.pop_all()
     if keys is not None:
         keys.close()
     return connection
 
 
-def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None) -> None:
-    host, fabric = connection.host, connection.fabric
+def _open(
+    connection: HostConnection,
+    open_client: Callable[[], object],
+    timeout_s: float,
+    proxy: Proxy | None,
+    keys: UserKeys | None,
+) -> None:
+    host = connection.host
     doing = "the SSH connection was being set up"
     with Watchdog(connection.sever, timeout_s) as watchdog, translated(host):
         try:
-            fabric.open()
+            open_client()
         except (paramiko.SSHException, OSError, EOFError) as error:
             if watchdog.fired or isinstance(error, TimeoutError):
                 raise no_answer(host, timeout_s, doing) from error
@@ -155,7 +166,7 @@ def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, key
             if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
                 raise proxy_failed(host, proxy.last_output()) from error
             raise
-        fabric.client.get_transport().set_keepalive(KEEPALIVE_S)
+        connection.transport.set_keepalive(KEEPALIVE_S)
 
 
 def started_proxy(host: Host) -> Proxy:
@@ -181,34 +192,23 @@ def proxy_failed(host: Host, output: str) -> UnreachableError:
     )
 
 
-def _fabric_connection(
+def _make_client(
     host: Host, key_path: Path, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None
-) -> Connection:
-    fabric = Connection(
-        host.address,
-        user=host.user,
-        port=host.port,
-        config=_configuration(),
-        connect_timeout=max(1, math.ceil(timeout_s)),  # fabric rounds down, and treats 0 as no timeout
-        connect_kwargs={
-            **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
-            "look_for_keys": False,
-            **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
-            "transport_factory": _transport,
-            "sock": proxy.socket if proxy is not None else None,
-        },
-    )
-    client: paramiko.SSHClient = fabric.client
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())  # fabric's constructor sets AutoAddPolicy
+) -> tuple[paramiko.SSHClient, Callable[[], object]]:
+    options: dict[str, Any] = {
+        **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
+        "look_for_keys": False,
+        **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
+        "transport_factory": _transport,
+        "sock": proxy.socket if proxy is not None else None,
+    }
+    # fabric rounds down, and treats 0 as no timeout
+    client, open_client = make_client(host.address, host.port, host.user, max(1, math.ceil(timeout_s)), options)
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
     pinned = _pinned_key(host)
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
     client.get_host_keys().add(name, pinned.get_name(), pinned)
-    return fabric
-
-
-def _configuration() -> Config:
-    """Return fabric's defaults only: with ``lazy`` it reads no configuration files, with an SSHConfig none of SSH."""
-    return Config(lazy=True, ssh_config=SSHConfig())
+    return client, open_client
 
 
 def _load_key(path: Path) -> paramiko.PKey:
@@ -236,7 +236,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         _tune(sock)
-    transport = _Transport(sock, default_window_size=WINDOW, **options)
+    transport = Transport(sock, default_window_size=WINDOW, **options)
     security = transport.get_security_options()
     security.kex = (*_KEX, *(name for name in security.kex if name not in _KEX))
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from typer.exceptions import TyperException
 
-from fleet.cli.app import app
+from fleet.cli.application import root_command
 from fleet.steps import FLEET_COMMANDS, Step
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +23,7 @@ PROGRAMS = {
     "jupyter", "ansible-inventory",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+COMMANDS: dict[str, Any] = root_command().commands
 
 
 @cache

@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from provision.keys import generate_ed25519
-from provision.local import LocalProvider, login, processes, sshd
+from provision.local import login, processes, sshd
 from provision.local.instances import Record, Records
+from provision.local.provider import LocalProvider
 from provision.model import FleetSpec, InstanceState
 from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import typer
 
 from fleet.cli import app as cli
 from fleet.cli import failures, runtime
 from fleet.cli.application import root_command
+from fleet.cli.entries import ENTRIES
 from fleet.commands.fleets import up
 from fleet.commands.jobs.agent import AgentRequest
 from fleet.commands.jobs.train import TrainRequest
@@ -79,6 +79,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
     for name, command in root_command().commands.items():
         assert getattr(command, "rich_help_panel", None) in ("Start", "Fleets", "Hosts", "Jobs", "Results"), name
+        assert (command.help or "").startswith(f"{ENTRIES[name].summary}\n")
         examples = (command.help or "").partition("\b\nExamples:\n")[2].splitlines()
         assert 2 <= len(examples) <= 3, name
         for example in examples:
@@ -262,7 +263,7 @@ def test_every_option_belongs_to_a_field_of_the_request(command: str) -> None:
     }  # fmt: skip
     kinds: list[type] = [ProgramRequest, TrainRequest, AgentRequest, Policy, TaskTypes, Given]
     fields = {name for kind in kinds for name in kind.__annotations__}
-    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    commands = root_command().commands
     assert {param.name for param in commands[command].params} - fields <= converted | {"help"}
 
 

@@ -22,6 +22,7 @@ from fleet.events import (
     ResultsAtRisk,
 )
 from fleet.fleets.resolution import UpRequest
+from fleet.jobs import inspection
 from fleet.status import HostStatus
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
@@ -146,7 +147,7 @@ def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
     fleet: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
-    monkeypatch.setattr(status, "inspect_hosts", lambda *_: (hosts, None, []))
+    monkeypatch.setattr(inspection, "inspect_hosts", lambda *_: (hosts, None, []))
     [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
     assert fleet_status.delete_at == NOW + 8 * 3600
     reason = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"

@@ -1,0 +1,230 @@
+"""Ask the hosts of a fleet about themselves and their newest job, for `fleet status`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Thread
+
+from fleet.errors import DamagedStateError, FleetError
+from fleet.events import DiskUse, Phase
+from fleet.fleets.access import Access
+from fleet.fleets.agents import call_each, opened
+from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
+from fleet.jobs.growth.members import joining_hosts
+from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
+from fleet.jobs.tasks import independence_warning
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import errors_by_host, values_of
+from fleet.remote.publication import publish
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord
+from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from fleet.steps import Step
+from fleet.waiting import find_awaited
+from provision.model import Host
+from train.agent.protocol.cluster import task_rank
+from train.agent.protocol.records import Inspect, JobReport, JobResult
+from train.diagnosis import Verdict
+
+_Answer = tuple[FleetStatus, DamagedStateError | None]
+
+
+def inspect_fleets(
+    names: Sequence[str], services: Services
+) -> tuple[tuple[FleetStatus, ...], tuple[DamagedStateError, ...]]:
+    """Ask the hosts of several fleets at the same time.
+
+    Returns:
+        The state of each fleet, in the order of `names`, and the errors of those whose files are damaged.
+    """
+    answers: list[Future[_Answer]] = [Future() for _ in names]
+    for name, answer in zip(names[1:], answers[1:], strict=True):  # after Ctrl-C, nothing waits for these threads
+        Thread(target=_answer, args=(answer, name, services), name=f"status-{name}", daemon=True).start()
+    _answer(answers[0], names[0], services)
+    results = [answer.result() for answer in answers]
+    return tuple(status for status, _ in results), tuple(error for _, error in results if error)
+
+
+def _answer(answer: Future[_Answer], name: str, services: Services) -> None:
+    try:
+        answer.set_result((_fleet_status(name, services.store.fleet(name), services), None))
+    except DamagedStateError as error:
+        hosts = (_unready_host(error.message),)
+        answer.set_result((FleetStatus(name=name, provider="unknown", hosts=hosts), error))
+    except Exception as error:  # noqa: BLE001 - raised by the thread that reads the answer
+        answer.set_exception(error)
+
+
+def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
+    record = directory.read()
+    if record is None or not record.ready:
+        spec = record.spec if record else None
+        again, delete = Step("up").text(name), Step("down").text(name)
+        reason = f"fleet up has not finished{_describe_kept(record)}; repeat `{again}`, or delete it with `{delete}`"
+        return FleetStatus(
+            name=name,
+            provider=spec.provider if spec else "unknown",
+            hosts=(_unready_host(reason),),
+            price_usd_h=record.price_usd_h if record else 0.0,
+        )
+    hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
+    return FleetStatus(
+        name=name,
+        provider=record.spec.provider,
+        hosts=_add_reasons(hosts, record, services),
+        job=job,
+        price_usd_h=record.price_usd_h,
+        created_at=record.created_at,
+        delete_at=record.delete_at,
+        stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),
+    )
+
+
+def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:
+    """Return `hosts`; hosts that do not answer get the provider's reason, if it has one."""
+    silent = [host.name for host in hosts if not host.reachable]
+    if not silent or not record.spec.options.rents:
+        return hosts
+    reasons: Mapping[str, str] = {}
+    with contextlib.suppress(FleetError):
+        reasons = services.provider(record.spec.options).termination_reasons(record.spec.name, silent)
+    repair = Step("up").text(record.spec.name)
+    return tuple(
+        replace(host, reason=f"{host.name} {reasons[host.name]}; replace it with `{repair}`")
+        if host.name in reasons
+        else host
+        for host in hosts
+    )
+
+
+def _describe_kept(record: FleetRecord | None) -> str:
+    """Return ``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
+    if record is None or not record.kept_until:
+        return ""
+    at = time.strftime("%H:%M", time.localtime(record.kept_until))
+    return f", and {', '.join(record.kept)} run until {at}"
+
+
+def _unready_host(reason: str) -> HostStatus:
+    """Return what is shown instead of the hosts of a fleet that cannot be used."""
+    return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
+
+
+def inspect_hosts(
+    record: FleetRecord, directory: FleetDirectory, access: Access
+) -> tuple[tuple[HostStatus, ...], JobStatus | None, list[StoredStatus]]:
+    """Ask the hosts about themselves, the newest job, and what they store, each within a deadline."""
+    with opened(record.slots, directory.key, access) as opening:
+        clients = values_of(opening)
+        answers = call_each(clients, lambda client: client.inspect(Inspect(1)))
+        errors = {**errors_by_host(opening), **errors_by_host(answers)}
+        reports = {answer.host.name: answer.value[0] for answer in answers if answer.value}
+        hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
+        job = job_status(list(reports.values()), record.last_job)
+        if job is not None:
+            mine = {name: report for name, report in reports.items() if report.job == job.id}
+            able = [client for client in clients if client.host.name in mine]
+            job = replace(job, verdict=_verdict(list(mine.values()), able))
+        stored = _survey_jobs(record, directory, clients)
+    disks = {disk.host: disk for disk in stored.disks}
+    hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
+    summaries = [entry.summary() for entry in stored.jobs]
+    return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled, entry.queued_after) for entry in summaries]
+
+
+def _survey_jobs(record: FleetRecord, directory: FleetDirectory, clients: Sequence[AgentClient]) -> Survey:
+    """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
+    if record.tasks_per_host > 1:
+        return survey(record, directory)
+    return survey_agents(clients, directory)
+
+
+def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
+    return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else host
+
+
+def _verdict(reports: Sequence[JobReport], clients: Sequence[AgentClient]) -> Verdict | None:
+    from fleet.jobs.evidence import first_cause
+
+    result = result_of(reports)
+    return first_cause(description(reports).members, result, clients) if result is not None else None
+
+
+def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
+    """Return each host with the names of its slots in the newest job."""
+    each, slots = record.tasks_per_host, [slot.name for slot in record.slots]
+    return [(host, slots[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
+
+
+def _host_status(
+    host: Host, slots: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
+) -> HostStatus:
+    alive = [reports[slot] for slot in slots if slot in reports and reports[slot].alive]
+    usages = [report.usage for report in alive if report.usage is not None]
+    gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task reports all GPUs of its host
+    error = next((errors[slot] for slot in slots if slot in errors), None)
+    return HostStatus(
+        name=host.name,
+        address=host.address,
+        port=host.port,
+        reachable=error is None,
+        reason=f"{error.message}: {error.cause}" if error and error.cause else error.message if error else "",
+        cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
+        memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
+        gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
+    )
+
+
+def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
+    """Return the state of the newest job according to its agents; None without a job."""
+    newest = newest_job([report.job for report in reports], last_job)
+    if not newest:
+        return None
+    mine = [report for report in reports if report.job == newest]
+    result, disputes = agreement_of(mine)
+    first = description(mine)
+    tasks = tuple(sorted(map(publish, mine), key=_rank))
+    others = newer_jobs({report.slot: report.job for report in reports}, newest)
+    warning = _warning(result, mine) if result is not None else ""
+    attempt = latest_attempt(mine, first.attempts)
+    running = {task.task: task.progress for task in tasks if task.alive and task.phase is Phase.RUNNING}
+    is_complete = len(mine) >= len(first.members)
+    return JobStatus(
+        id=newest,
+        script=first.name,
+        name=first.job_name or None,
+        attempt=attempt,
+        started_at=min(report.started_at for report in mine),
+        tasks=tasks,
+        result=publish(result),
+        attempts=first.attempts,
+        waits=result is None and _is_waiting(tasks),
+        queued_after=next((report.queued_after for report in mine if report.queued_after), None),
+        warning="; ".join(filter(None, (*others, *disputes, warning))),
+        awaited=find_awaited(running, attempt) if result is None and is_complete else None,
+        max_workers=first.max_workers,
+        joining=() if result is not None else joining_hosts(first, mine),
+    )
+
+
+def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
+    """Return a warning if the tasks trained alone; with a host that did not answer, this is unknown."""
+    first = description(reports)
+    if len(reports) < len(first.members):
+        return ""
+    participants = [report for report in reports if report.task and report.attempt == result.attempt]
+    return independence_warning(result, [(report.task, report.listened) for report in participants])
+
+
+def _is_waiting(tasks: Sequence[TaskStatus]) -> bool:
+    """Return True between two attempts of a job."""
+    held = [task for task in tasks if task.alive and task.task]
+    return bool(held) and all(task.phase is Phase.EXITED for task in held)
+
+
+def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:
+    return not task.task, task_rank(task.task or task.slot)
