@@ -96,8 +96,9 @@ class FaultHost:
         network = ("nsenter", f"--net=/run/netns/{self.where.name}")
         process_namespace = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
         log = self.directory / "sshd.log"
-        variables = " ".join(f"{key}={value}" for key, value in self.variables.items())
-        settings = ["-f", str(self.directory / "sshd_config"), *(["-o", f"SetEnv={variables}"] if variables else [])]
+        # SHLVL: else Debian's bash reads ~/.bashrc for each command, which can take 0.2 s of CPU time.
+        variables = " ".join(f"{key}={value}" for key, value in {"SHLVL": "1", **self.variables}.items())
+        settings = ["-f", str(self.directory / "sshd_config"), "-o", f"SetEnv={variables}"]
         with log.open("wb") as words:
             self._running = subprocess.Popen(
                 [*network, *process_namespace, program, "-D", "-e", *settings],
