@@ -15,6 +15,7 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import (
     Bundle,
+    Story,
     alive,
     commits,
     committed,
@@ -481,19 +482,25 @@ def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
 def test_progress_is_reported_as_it_comes_and_ends_of_epochs_are_kept(connect: Connect) -> None:
     agent = connect()
     script = """
-import sys, time
+import os, sys, time
 for epoch in (1, 2):
     sys.stdout.write("Epoch %d/2\\n" % epoch)
     for step in (1, 2, 3):
         sys.stdout.write("\\r%d/3 [===>...] - ETA: 1s - loss: 0.%d" % (step, 9 - step))
         sys.stdout.flush()
-        time.sleep(0.3)
+        while step == 3 and not os.path.exists("seen"):  # step 2 has been terminated by step 3
+            time.sleep(0.01)
     sys.stdout.write("\\b\\b\\b\\r3/3 [======] - 1s 3ms/step - loss: 0.5\\n")
 """
     committed([agent], "progress", Bundle(script))
-    live = follow(agent, Follow("progress", "worker-0"))
-    seen = [(record.epoch, record.step) for record in live.records if isinstance(record, Progress)]
-    assert (1, 2) in seen
+
+    def at_second_step(story: Story) -> bool:
+        records = [record for record in story.records if isinstance(record, Progress)]
+        return (1, 2) in [(record.epoch, record.step) for record in records]
+
+    live = follow(agent, Follow("progress", "worker-0"), at_second_step)
+    assert live.result is None
+    (agent.root / "jobs" / "progress" / "worker-0" / "src" / "seen").touch()
     late = follow(connect(), Follow("progress", "worker-0"))
     kept = [record for record in late.records if isinstance(record, Progress)]
     assert [(progress.epoch, progress.epochs, progress.step, progress.steps) for progress in kept] == [
