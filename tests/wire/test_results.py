@@ -290,7 +290,7 @@ def test_a_hostile_host_cannot_write_outside_the_target_directory(
     hostile: Program, mode: str, code: int, message: str
 ) -> None:
     (module,) = Path(hostile.env[AGENTS_VARIABLE]).glob("*/train/agent/requests/stored_jobs.py")
-    for compiled in module.parent.glob("__pycache__/stored.*"):
+    for compiled in module.parent.glob(f"__pycache__/{module.stem}.*"):
         compiled.unlink()
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))
     ran = hostile.run("pull", "--to", mode, "-o", "lines", code=code)
