@@ -14,6 +14,7 @@ from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.readiness import Facts
+from train.agent.gang.states import START_DELAY_MAX_S
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
@@ -209,8 +210,15 @@ class Attempt:
         )
         self._probes.begin()
 
-    def open_gate(self) -> None:
-        """Open the gate."""
+    def open_gate(self, start_at: float = 0.0) -> None:
+        """Open the gate at a time in seconds since the epoch; at once if it is past, and within START_DELAY_MAX_S."""
+        left_s = min(start_at - self._start.now(), START_DELAY_MAX_S)
+        if left_s > 0:
+            self._loop.after("gate", left_s, self._open_gate)
+        else:
+            self._open_gate()
+
+    def _open_gate(self) -> None:
         if self._stopping or not self.task.held:
             return
         self._probe_listener.close()
@@ -278,7 +286,7 @@ class Attempt:
     def reap(self) -> None:
         """Release all resources."""
         self._close_probes()
-        for name in (TIMER, "usage", "wake", "progress", "parse"):
+        for name in (TIMER, "gate", "usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)

@@ -17,7 +17,16 @@ from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.scheduling import Terms
-from train.agent.gang.states import DesiredState, Message, SlotStatus, Source, from_wire, to_wire
+from train.agent.gang.states import (
+    DesiredState,
+    Message,
+    SlotStatus,
+    Source,
+    Stage,
+    from_wire,
+    start_delay_s,
+    to_wire,
+)
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.spawn import adopt_orphans
@@ -73,6 +82,7 @@ class Supervisor:
         self._has_begun = False  # what happens before comes after
         self._events: Deque[election.PeerEvent] = deque()
         self._encoded: Tuple[Optional[Message], bytes] = (None, b"")  # the last message, and its text
+        self._start_time = (0, 0.0)  # an attempt, and the common start time that this leader has set for it
         self._actions: Dict[type, Callable[[Any], None]] = {
             election.SendMessage: self._send_message,
             election.Dial: lambda action: self._links.dial(action.slot),
@@ -83,7 +93,7 @@ class Supervisor:
             reconciler.Fetch: self._fetch,
             reconciler.Spawn: self._spawn,
             reconciler.ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
-            reconciler.OpenGate: lambda action: self._attempt_for(action.attempt).open_gate(),
+            reconciler.OpenGate: self._open_gate,
             reconciler.Notify: self._notify,
             reconciler.InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
             reconciler.EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
@@ -359,10 +369,25 @@ class Supervisor:
             return encode_message(to_wire(message._replace(clock=time.time())))
         if message is not self._encoded[0]:
             sent = message
-            if isinstance(sent, DesiredState) and sent.result is not None:
-                sent = sent._replace(result=self._with_time(sent.result))
+            if isinstance(sent, DesiredState):
+                result = None if sent.result is None else self._with_time(sent.result)
+                sent = sent._replace(result=result, start_at=self._start_at(sent))
             self._encoded = message, encode_message(to_wire(sent))
         return self._encoded[1]
+
+    def _start_at(self, desired: DesiredState) -> float:
+        """Return when all tasks start, 0 for at once; the leader sets the time once, and all hosts share it."""
+        if desired.stage is not Stage.GO or desired.start_at:
+            return desired.start_at
+        if self._start_time[0] != desired.attempt:
+            delay_s = start_delay_s(len(desired.members))
+            self._start_time = desired.attempt, self._start.now() + delay_s if delay_s else 0.0
+        return self._start_time[1]
+
+    def _open_gate(self, action: reconciler.OpenGate) -> None:
+        desired = self._peer.slot.desired
+        start_at = 0.0 if desired is None or desired.attempt != action.attempt else self._start_at(desired)
+        self._attempt_for(action.attempt).open_gate(start_at)
 
     def _new_attempt(self, number: int) -> Attempt:
         before = self._attempt

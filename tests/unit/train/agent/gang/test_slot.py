@@ -33,7 +33,15 @@ from train.agent.gang.reconciler import (
     Unqueued,
     Work,
 )
-from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
+from train.agent.gang.states import (
+    AT_ONCE_MAX,
+    START_DELAY_MAX_S,
+    DesiredState,
+    SlotStatus,
+    Source,
+    Stage,
+    start_delay_s,
+)
 from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Member, Outcome, Reason
 
 MEMBERS = [
@@ -177,3 +185,8 @@ def test_a_queued_slot_locks_its_host_only_when_the_leader_says_so() -> None:
     slot = reconciler.queued(Slot(SlotStatus("spare", 1, 2223)))
     slot, actions = play(slot, order(Stage.GO), order(Stage.RESERVE, 2), Claimed(1, 2223), order(Stage.RESERVE, 2))
     assert (actions, slot.status.port) == ([Claim(1)], 0)
+
+
+def test_a_large_gang_starts_at_a_common_time() -> None:
+    assert start_delay_s(1) == start_delay_s(AT_ONCE_MAX) == 0.0
+    assert 0.0 < start_delay_s(AT_ONCE_MAX + 1) < start_delay_s(64) < start_delay_s(10_000) <= START_DELAY_MAX_S
