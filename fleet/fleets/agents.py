@@ -49,14 +49,14 @@ def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) 
 
 @contextlib.contextmanager
 def open_some(
-    hosts: Sequence[Host], key: Path, access: Access | None = None
+    hosts: Sequence[Host], key: Path, access: Access | None = None, *, whole_window: bool = False
 ) -> Iterator[tuple[list[AgentClient], list[Outcome[AgentClient]]]]:
     """Open an agent on every host that can be reached, in their order; yield them with the errors of the others.
 
     Raises:
         FleetError: no host can be reached.
     """
-    with opened(hosts, key, access) as outcomes:
+    with opened(hosts, key, access, whole_window=whole_window) as outcomes:
         failed = [outcome for outcome in outcomes if outcome.error is not None]
         if len(failed) == len(outcomes):
             raise_failures(outcomes, "reach the fleet")
@@ -64,20 +64,26 @@ def open_some(
 
 
 @contextlib.contextmanager
-def opened(hosts: Sequence[Host], key: Path, access: Access | None = None) -> Iterator[list[Outcome[AgentClient]]]:
+def opened(
+    hosts: Sequence[Host], key: Path, access: Access | None = None, *, whole_window: bool = False
+) -> Iterator[list[Outcome[AgentClient]]]:
     """Open an agent on every host; yield each agent, or why its host cannot be reached; close them at the end.
 
     Args:
         hosts: The hosts.
         key: Private key of the fleet.
         access: Repairs the access to hosts that do not answer; None: it is not repaired.
+        whole_window: Let each host send as much as a single one before it is read: few of them send much, which is
+            written to disk. Without it, the hosts share the memory for what they send.
     """
+    from fleet.remote.ssh.receiving import share_window
     from fleet.remote.ssh.transport import open_agent
 
     clients: list[AgentClient] = []
+    window = None if whole_window else share_window(len(hosts))
 
     def connect(host: Host) -> AgentClient:
-        client = open_agent(host, key)
+        client = open_agent(host, key, window=window)
         clients.append(client)
         return client
 

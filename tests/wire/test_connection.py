@@ -15,6 +15,7 @@ from typing import Any
 import paramiko
 import psutil
 import pytest
+from paramiko.buffered_pipe import BufferedPipe
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out, raise_failures
@@ -59,6 +60,22 @@ def test_fabric_connects_with_other_versions_of_paramiko(hosts: Hosts, monkeypat
     other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
     with pytest.raises(WrongHostError, match="has a different host key than before"):
         connect(other, hosts.key)
+
+
+@pytest.mark.parametrize("version", [paramiko.__version__, "5.99.0"])
+def test_data_arrives_with_any_version_of_paramiko(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(paramiko, "__version__", version)
+    connection = connect(hosts.hosts[0], hosts.key)
+    try:
+        session = connection.open_session(5, window=1 << 18)
+        assert (type(session.in_buffer) is BufferedPipe) == (version == "5.99.0")
+        session.exec_command("seq 300000")
+        received = b"".join(iter(lambda: session.recv(10_000), b""))
+        assert received == b"".join(b"%d\n" % number for number in range(1, 300_001))
+    finally:
+        connection.close()
 
 
 def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) -> None:

@@ -121,6 +121,7 @@ class Ended:
 
 def open_follower(followed: Followed) -> Follower:
     """Return a follower of all hosts of the job."""
+    from fleet.remote.ssh.receiving import share_window
     from fleet.remote.ssh.transport import open_agent
 
     selection = followed.selection
@@ -143,7 +144,8 @@ def open_follower(followed: Followed) -> Follower:
     repairer = followed.repairer
 
     def reopen(host: Host) -> AgentClient:
-        return open_agent(repairer.where(host) if repairer else host, followed.directory.key)
+        where = repairer.where(host) if repairer else host
+        return open_agent(where, followed.directory.key, window=share_window(len(requests)))
 
     def check() -> None:
         if not followed.directory.exists():

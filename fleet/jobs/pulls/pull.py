@@ -78,7 +78,8 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
     """
     name, areas = worker_name(request.worker), parse_kinds(request.kinds)
     directory, record = services.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+    access = Access(record.spec, services, sink)
+    with open_some(record.hosts, directory.key, access, whole_window=True) as (clients, unreached):
         stored = survey_job(request.job, clients, directory, unreached)
         job = _select_job(request, stored)
         tasks = select_tasks(job, name, areas)

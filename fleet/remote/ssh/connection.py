@@ -22,15 +22,13 @@ from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.library import Transport, make_client
 from fleet.remote.ssh.proxy import Proxy
+from fleet.remote.ssh.receiving import WINDOW, use_chunks
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
 
 KEEPALIVE_S = 5
 DEAD_AFTER_MS = 20_000
-WINDOW = 16 * 1024 * 1024
-"""Receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
-
 # Curve25519 costs a tenth of the client time of the other exchanges; AES-GCM is three times as fast as
 # AES-CTR with its HMAC. Other algorithms of paramiko have lower priority, without CBC modes and 3DES.
 _KEX = ("curve25519-sha256@libssh.org",)
@@ -87,6 +85,7 @@ class HostConnection:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error
                 raise
+        use_chunks(session)
         return session
 
     def sever(self) -> None:

@@ -22,7 +22,7 @@ from train.agent.protocol.records import Hello, MalformedRecordError, Record, de
 
 _PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
 _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
-_READ = 16 * 1024 * 1024
+_READ = 64 * 1024
 _LINE_MAX = 4 * 1024 * 1024
 _LONG_LINE_MAX = 64 * 1024 * 1024  # lists of a job's files and their hashes
 _PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
@@ -35,7 +35,12 @@ _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 
 def open_agent(
-    host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, deadline_s: float = ANSWER_S
+    host: Host,
+    key_path: Path,
+    *,
+    connect_timeout_s: float = 10.0,
+    deadline_s: float = ANSWER_S,
+    window: int | None = None,
 ) -> AgentClient:
     """Connect to a host and start its agent; upload the agent first if the host does not have it.
 
@@ -44,6 +49,7 @@ def open_agent(
         key_path: Private key of the fleet.
         connect_timeout_s: Longest time until the connection is open, in seconds.
         deadline_s: Longest time without an answer afterwards, in seconds.
+        window: Bytes that the agent may send before they are read; None: as many as a single host may send.
 
     Raises:
         UnreachableError: the host does not answer, refuses, or does not have the pinned host key.
@@ -54,7 +60,7 @@ def open_agent(
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:
-        transport = SSHTransport(connection, connection.open_session(deadline_s), python)
+        transport = SSHTransport(connection, connection.open_session(deadline_s, window), python)
         transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
         hello = transport.greet(archive.data, deadline_s)
     except BaseException:
@@ -179,31 +185,35 @@ class SSHTransport:
 
     def _take(self, size: int, deadline_s: float, waiting_for: str) -> bytes:
         began = time.monotonic()
-        while (missing := size - (len(self._buffer) - self._start)) > 0:
-            self._fill(began + (size - missing) / _SLOWEST, deadline_s, waiting_for)
-        end = self._start + size
-        taken = bytes(memoryview(self._buffer)[self._start : end])
-        self._start = end
-        return taken
+        pieces = [bytes(memoryview(self._buffer)[self._start : self._start + size])]
+        self._start += len(pieces[0])
+        missing = size - len(pieces[0])
+        while missing:
+            pieces.append(self._receive(missing, began + (size - missing) / _SLOWEST, deadline_s, waiting_for))
+            missing -= len(pieces[-1])
+        return b"".join(pieces)
 
     def _fill(self, began: float, deadline_s: float, waiting_for: str) -> None:
         """Wait for more bytes, until `deadline_s` seconds after `began`."""
         if self._start:
             del self._buffer[: self._start]
             self._start = 0
+        self._buffer += self._receive(_READ, began, deadline_s, waiting_for)
+
+    def _receive(self, limit: int, began: float, deadline_s: float, waiting_for: str) -> bytes:
+        """Return up to `limit` bytes; wait for the first one until `deadline_s` seconds after `began`."""
         left_s = began + deadline_s - time.monotonic()
         if left_s < -2 * deadline_s:  # not immediately: this program may have been stopped while the answer arrived
             raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
         self._session.settimeout(max(_LAST_WAIT_S, left_s))
         try:
-            # All that has arrived: paramiko moves the rest of its buffer at each partial read.
-            data = self._session.recv(_READ)
+            data = self._session.recv(limit)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._broken(error, None, deadline_s, waiting_for) from error
         self._keep_stderr()
         if not data:
             raise self._ended(waiting_for)
-        self._buffer += data
+        return data
 
     def _keep_stderr(self) -> None:
         while self._session.recv_stderr_ready():

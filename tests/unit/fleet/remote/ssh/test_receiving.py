@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paramiko.buffered_pipe import BufferedPipe, PipeTimeout
+
+from fleet.remote.ssh.receiving import WINDOW, ChunkBuffer, share_window
+
+STEPS = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 20)), max_size=30)
+
+
+@given(STEPS)
+def test_chunks_are_read_as_from_the_buffer_of_paramiko(steps: list[bytes | int]) -> None:
+    ours: Any = ChunkBuffer()
+    theirs: Any = BufferedPipe()
+    events = threading.Event(), threading.Event()
+    for buffer, event in zip((ours, theirs), events, strict=True):
+        buffer.set_event(event)
+    for step in steps:
+        if isinstance(step, bytes):
+            ours.feed(step)
+            theirs.feed(step)
+        elif len(theirs):
+            assert ours.read(step, 0.0) == theirs.read(step, 0.0)
+        else:
+            with pytest.raises(PipeTimeout):
+                ours.read(step, 0.0)
+        assert (len(ours), ours.read_ready()) == (len(theirs), theirs.read_ready())
+        assert events[0].is_set() == events[1].is_set()
+    for buffer in (ours, theirs):
+        buffer.close()
+    assert ours.empty() == theirs.empty()
+    assert ours.read(1) == b""
+
+
+def test_a_waiting_reader_gets_what_arrives() -> None:
+    buffer = ChunkBuffer()
+    threading.Timer(0.01, buffer.feed, [b"data"]).start()
+    assert buffer.read(3, 10.0) == b"dat"
+    threading.Timer(0.01, buffer.close).start()
+    assert buffer.read(3) == b"a"
+    assert buffer.read(3) == b""
+    with pytest.raises(PipeTimeout):
+        ChunkBuffer().read(1, 0.01)
+
+
+def test_hosts_share_the_memory_of_receive_windows() -> None:
+    assert share_window(1) == share_window(2) == WINDOW
+    assert share_window(0) == WINDOW
+    assert all(hosts * share_window(hosts) <= 64 << 20 for hosts in range(1, 1000))
+    assert share_window(10_000) >= 1 << 16  # a packet has 32 KiB
