@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.document import write_document
@@ -29,12 +30,14 @@ def main() -> int:
     options = _options()
     results = from_json(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
     if options.names or not options.write:
-        measured = _measure(options.names or list(NAMES), options.size, install=options.install)
+        measured = {}
+        for result in _measure(options.names or list(NAMES), options.size, install=options.install):
+            measured[result.name] = results[result.name] = result
+            if options.size != "quick":  # after each group, because a later one may be interrupted
+                RESULTS.write_text(json.dumps(to_json(results), indent=1) + "\n")
         print("\n".join(_summary(measured)))
         if options.size == "quick":
             return int(any(result.problem for result in measured.values()))
-        results |= measured
-        RESULTS.write_text(json.dumps(to_json(results), indent=1) + "\n")
         print(f"saved to {RESULTS.relative_to(ROOT)}")
     if options.write:
         print("written: " + ", ".join(str(path.relative_to(ROOT)) for path in write_document(results, ROOT / "docs")))
@@ -60,30 +63,29 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _measure(names: list[str], size: str, *, install: bool) -> dict[str, GroupResult]:
+def _measure(names: list[str], size: str, *, install: bool) -> Iterator[GroupResult]:
     """Run groups one after the other; a failed group does not end the run."""
     assert size in SIZES
     if install and size != "quick":
         for failure in peers.install():
             print(f"! {failure}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    results: dict[str, GroupResult] = {}
+    commit = _commit()
     with tempfile.TemporaryDirectory(prefix="fb-", ignore_cleanup_errors=True) as name:
         root = Path(name).resolve()
         root.chmod(0o755)
         session = Session(root, size)
         try:
             for group in names:
-                results[group] = _run_group(session, group)
+                yield _run_group(session, group, commit)
         except KeyboardInterrupt:
             print("interrupted; deleting the hosts", flush=True)
             raise SystemExit(130) from None
         finally:
             session.close()
-    return results
 
 
-def _run_group(session: Session, name: str) -> GroupResult:
+def _run_group(session: Session, name: str, commit: str) -> GroupResult:
     module = importlib.import_module(f"benchmarks.groups.{name}")
     print(f"{name}: {module.TITLE}", flush=True)
     session.begin()
@@ -99,7 +101,7 @@ def _run_group(session: Session, name: str) -> GroupResult:
         name=name,
         date=time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         machine=_machine(),
-        commit=_commit(),
+        commit=commit,
         size=session.size,
         accounting=session.accounting,
         seconds=time.monotonic() - begin,

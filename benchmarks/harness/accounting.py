@@ -126,6 +126,28 @@ def marked(ids: Collection[str]) -> Iterator[Path]:
                     yield directory
 
 
+def scheduled_s(pid: int) -> float:
+    """Return the CPU seconds of a running process; 0 if it has ended."""
+    total = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            total += int(thread.read_text().split()[0])
+    return total / 1e9
+
+
+def family_s(pid: int) -> float:
+    """Return the CPU seconds of a running process and its children, with those of threads that have ended."""
+    import psutil
+
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += sum(member.cpu_times()[:4])  # the last two: children that have ended
+    return total
+
+
 def open_accounting(ids: Collection[str], name: str) -> Accounting:
     """Return the best accounting that works here.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.harness.command import CommandError
-from benchmarks.harness.hosts import Hosts, local_arguments
+from benchmarks.harness.command import CommandError, environment
+from benchmarks.harness.hosts import FLEET, Hosts, local_arguments
 from benchmarks.harness.model import Goal, Sample, Scene
 from benchmarks.harness.peers import MissingError
 from benchmarks.harness.text import scene_lines
@@ -50,9 +51,16 @@ class Session:
         """Return the value for the size of this run."""
         return {"quick": quick, "default": default, "full": full}[self.size]
 
+    @staticmethod
+    def supports(verb: str, option: str) -> bool:
+        """Return whether a command of fleet has an option."""
+        command = [FLEET, verb, "--help"]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        return f"{option} " in done.stdout
+
     def begin(self) -> None:
         """Begin a group."""
-        self.scenes = []
+        self.scenes, self.accounting = [], ""
         self._deadline = time.monotonic() + _BUDGET_S[self.size]
 
     def finish(self) -> None:
@@ -75,13 +83,14 @@ class Session:
         return self.root / str(self._count)
 
     def local(self, workers: int) -> Hosts:
-        """Return a local fleet; groups of the same run may share it.
+        """Return a local fleet; measurements of the same group may share it.
 
         Raises:
             MissingError: A local fleet cannot have this number of workers.
         """
         if workers not in self._fleets:
             self._fleets[workers] = self.add(Hosts(self.directory(), f"bench-{workers}", local_arguments(workers)))
+        self.accounting = self._fleets[workers].accounting.method
         return self._fleets[workers]
 
     def add(self, hosts: Hosts) -> Hosts:
@@ -102,6 +111,11 @@ class Session:
             part()
         except (MissingError, *FAILURES) as error:
             self._keep(Scene(title, "wall", {}, problems={"all": str(error)}))
+
+    def keep_scene(self, title: str, series: Mapping[str, Sequence[Sample]], goals: Sequence[Goal]) -> None:
+        """Keep values that were measured together with others."""
+        metric = goals[0].metric
+        self._keep(Scene(title, metric, series, tuple(goals)))
 
     def _keep(self, scene: Scene) -> None:
         self.scenes.append(scene)
