@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from typer.exceptions import TyperException
 
 from fleet.cli.application import app, root_command
@@ -29,23 +28,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["app", "run"]
-
-
-def _print_version(is_set: bool) -> None:
-    if is_set:
-        from fleet import __version__
-
-        print(f"fleet {__version__}")  # noqa: T201
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    pass
 
 
 _ABORTED = 130  # exit code of Typer after Ctrl-C

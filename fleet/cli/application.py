@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -92,6 +92,23 @@ app = typer.Typer(
     epilog="Start here: fleet demo. Exit codes: 0 success, 1 bug, 2 usage, 10 credentials, 11 quota, 12 capacity, "
     "13 unreachable, 14 not ready, 100 job failed, 101 job not finished, 102 not found, 103 cancelled.",
 )
+
+
+def _print_version(is_set: bool) -> None:
+    if is_set:
+        from fleet import __version__
+
+        print(f"fleet {__version__}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @functools.cache
