@@ -85,22 +85,33 @@ def reach(
     waiting = {host.name: host for host in hosts}
     reached: dict[str, Host] = {}
 
+    def record(host: Host) -> None:
+        del waiting[host.name]
+        reached[host.name] = host
+        sink.emit(HostConnected(host.name, host.address))
+
     def connect() -> None:
-        with opened(list(waiting.values()), directory.key) as outcomes:
+        # The hosts of a local fleet are the same computer: if one accepts the login and runs the agent, all do.
+        asked = list(waiting.values()) if spec.options.remote else list(waiting.values())[:1]
+        with opened(asked, directory.key) as outcomes:
             for outcome in outcomes:
                 if outcome.value is not None:
-                    del waiting[outcome.host.name]
-                    reached[outcome.host.name] = _add_address(outcome.host, outcome.value)
-                    sink.emit(HostConnected(outcome.host.name, outcome.host.address))
+                    record(_add_address(outcome.host, outcome.value))
             raise_failures(outcomes, "reach the fleet")
+        for host in list(waiting.values()):
+            record(host)
 
     _retry_until(connect, wait_s, services)
     hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
+    _report_ready(spec, hosts, sink)
+    return hosts
+
+
+def _report_ready(spec: FleetSpec, hosts: Sequence[Host], sink: Sink) -> None:
     is_reported = bool(spec.packages or spec.options.gpus)
     if spec.options.remote and not is_reported:  # otherwise it was reported with the packages and GPUs
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
-    return hosts
 
 
 def _add_address(host: Host, agent: AgentClient) -> Host:

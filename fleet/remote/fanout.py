@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import queue
 import re
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from fleet.errors import FleetError, InternalError, UnreachableError
+from fleet.errors import FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.folding import fold
-from fleet.steps import Step
+from fleet.steps import Shell, Step
 from provision.model import Host
 from train.agent.protocol.wording import endpoint
 
 T = TypeVar("T")
 
 _INTERRUPTED_JOIN_S = 2.0
+_FILES_PER_HOST = 6  # socket, wake-up pipes, and files that are open for a moment
+_OTHER_FILES = 128
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def fan_out(
     hosts: Sequence[Host],
     action: Callable[[Host], T],
     *,
-    limit: int = 32,
+    limit: int = 128,
     abort: Callable[[], None] | None = None,
 ) -> list[Outcome[T]]:
     """Run `action` on all hosts, at most `limit` at a time, and wait for every one of them.
@@ -72,6 +75,7 @@ def fan_out(
     Raises:
         KeyboardInterrupt: actions that had not begun are skipped, running ones are aborted.
     """
+    _raise_file_limit(len(hosts))
     calls = _Calls(hosts, action)
     threads = [
         threading.Thread(target=calls.work, name=f"fan-out-{number}", daemon=True)
@@ -92,6 +96,25 @@ def fan_out(
                 thread.join(max(0.0, end - time.monotonic()))
         raise
     return calls.outcomes()
+
+
+def _raise_file_limit(hosts: int) -> None:
+    """Allow as many open files as connections to all hosts need.
+
+    Raises:
+        NotReadyError: the hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_FILES + _FILES_PER_HOST * hosts
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise NotReadyError(
+            f"connections to {hosts} hosts need {needed} open files, and the limit is {hard}",
+            hint="raise the hard limit of this user (nofile in /etc/security/limits.conf), or use fewer hosts",
+            next_steps=[Shell("ulimit -Hn")],
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _Calls(Generic[T]):

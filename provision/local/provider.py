@@ -25,7 +25,7 @@ from provision.names import index_of
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site, check_prerequisite
 
-WORKERS_MAX = 64
+WORKERS_MAX = 256
 _STARTS_AT_ONCE = 16
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fleet.errors import CancelledError, UsageError
 from fleet.events import ResultsAtRisk, Sink
@@ -25,9 +26,20 @@ def survey_present(
     The deletion of an instance was confirmed before it began, so one whose deletion was interrupted is not asked.
     """
     present = {instance.name for instance in instances if instance.has_data}
-    return survey(
-        replace(record, hosts=tuple(host for host in record.hosts if host.name in present)), directory, access
-    )
+    hosts = tuple(host for host in record.hosts if host.name in present)
+    if not record.spec.options.remote:
+        hosts = tuple(host for host in hosts if _has_files(Path(host.root)))
+    return survey(replace(record, hosts=hosts), directory, access)
+
+
+def _has_files(root: Path) -> bool:
+    """Return whether a directory of a host on this computer has files; that of a host without a job is empty."""
+    try:
+        return any(root.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def results_at_risk(record: FleetRecord, stored: Survey, hosts: Collection[str]) -> ResultsAtRisk:

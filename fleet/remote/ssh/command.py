@@ -57,11 +57,12 @@ def run_remote(connection: HostConnection, command: str, on_output: OnOutput) ->
 
 def _read_all(session: paramiko.Channel, on_output: OnOutput) -> None:
     """Pass the output on until its end, or until the command has ended and is quiet."""
-    readable = session.fileno()
+    readable = select.poll()  # select() takes no descriptor above 1023
+    readable.register(session.fileno(), select.POLLIN)
     last_at = time.monotonic()
     while True:
         ended = session.eof_received or session.closed
-        select.select([readable], [], [], _TICK_S)
+        readable.poll(_TICK_S * 1000)
         is_read = False
         if session.recv_ready():
             on_output("stdout", session.recv(_READ))

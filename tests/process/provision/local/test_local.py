@@ -17,7 +17,7 @@ import pytest
 from provision.keys import generate_ed25519
 from provision.local import login, processes, sshd
 from provision.local.instances import Record, Records
-from provision.local.provider import LocalProvider
+from provision.local.provider import WORKERS_MAX, LocalProvider
 from provision.model import FleetSpec, InstanceState
 from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
@@ -253,9 +253,9 @@ def test_eight_are_made_at_once(provider: LocalProvider) -> None:
 
 
 def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
-    addresses = [sshd.loopback_address("demo", index) for index in range(64)]
-    assert addresses == [sshd.loopback_address("demo", index) for index in range(64)]
-    assert len(set(addresses)) == 64
+    addresses = [sshd.loopback_address("demo", index) for index in range(WORKERS_MAX)]
+    assert addresses == [sshd.loopback_address("demo", index) for index in range(WORKERS_MAX)]
+    assert len(set(addresses)) == WORKERS_MAX == 256
     assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
     assert sshd.loopback_address("other", 0) != addresses[0]
 

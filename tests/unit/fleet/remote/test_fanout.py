@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import _thread
+import resource
 import signal
 import threading
 import time
@@ -202,3 +203,15 @@ def test_different_reasons_are_listed_and_the_lowest_exit_code_wins() -> None:
 def test_a_reason_that_names_no_host_gets_one() -> None:
     with pytest.raises(CapacityError, match=r"^cannot go: worker-\[1-2\]: nothing left$"):
         raise_failures([failed(1, CapacityError("nothing left")), failed(2, CapacityError("nothing left"))], "go")
+
+
+def test_the_limit_of_open_files_follows_the_number_of_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(256, 1000)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
+    fan_out([host(1)] * 20, lambda each: each.name)
+    assert limits == [(256, 1000)]
+    fan_out([host(1)] * 100, lambda each: each.name)
+    assert limits[1:] == [(728, 1000)]
+    with pytest.raises(NotReadyError, match="connections to 200 hosts need 1328 open files, and the limit is 1000"):
+        fan_out([host(1)] * 200, lambda each: each.name)
