@@ -26,19 +26,23 @@ if os.environ["FLEET_ATTEMPT"] == "1":
 
 # Prints its epochs; the chief saves after each one, and no attempt reads the checkpoints.
 START_AGAIN = """
-import os, signal, time
-directory = os.environ["FLEET_CHECKPOINT_DIR"]
+import os, pathlib, signal, time
+directory = pathlib.Path(os.environ["FLEET_CHECKPOINT_DIR"])
+hosts, job = directory.parents[5], directory.parents[1].name
 for epoch in range(1, 9):
     print(f"Epoch {epoch}/8", flush=True)
     if os.environ["FLEET_ATTEMPT"] == "2":
         time.sleep(1)
         break
     if os.environ["FLEET_RANK"] == "0" and epoch > 1:
-        with open(os.path.join(directory, f"epoch-{epoch - 1}.bin"), "w") as file:
-            file.write("weights")
+        (directory / f"epoch-{epoch - 1}.bin").write_text("weights")
     time.sleep(0.5)
     if os.environ["FLEET_RANK"] == "1" and epoch == 6:
+        while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/*-*/manifest"))) < 2:
+            time.sleep(0.05)  # until both hosts have a checkpoint
         os.kill(os.getpid(), signal.SIGKILL)
+else:
+    time.sleep(600)
 """
 
 # The second attempt runs until it is stopped.

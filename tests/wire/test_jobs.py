@@ -73,7 +73,9 @@ if os.environ["FLEET_RANK"] == "0" and "nothing" not in sys.argv:
     path.with_suffix(".tmp").write_text(str(count + 1))
     path.with_suffix(".tmp").replace(path)
 if "fail" in sys.argv:
-    time.sleep(1)
+    hosts, job = path.parents[6], path.parents[2].name
+    while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/*-*/manifest"))) < 2:
+        time.sleep(0.05)  # until both hosts have the checkpoint
     raise ValueError("no")
 if "wait" in sys.argv:
     time.sleep(600)
