@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError
 from fleet.remote.clocks import Reading, most_exact, read_round_trip
-from fleet.remote.fanout import where
+from fleet.remote.fanout import no_answer, where
 from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle
 from fleet.steps import Again, NextStep, Step
@@ -24,6 +24,7 @@ from train.agent.protocol.records import (
     ClockTime,
     Commit,
     Committed,
+    ContentsReceived,
     End,
     FetchContents,
     Follow,
@@ -64,6 +65,9 @@ _CLOCK_READINGS = 4  # of which the shortest round trip counts
 
 PREPARE_S = 120.0
 """Longest time for a host to unpack the bundle and inspect its interpreter, in seconds."""
+
+RELAY_S = 6 * 3600.0
+"""Longest time to receive the files of a job from another host, in seconds."""
 
 STEP_S = 120.0
 """Longest time without a step of a long request, in seconds: one comes every 5 s, but not while nvidia-smi runs."""
@@ -208,23 +212,40 @@ class AgentClient:
         Raises:
             UsageError: a file has changed since the bundle was scanned.
         """
-
-        def send(need: NeedContents) -> None:
-            if bundle is not None:
-                self.send_contents(need, bundle, on_progress)
-            elif need.objects:
-                raise self.unexpected(need)
-
-        return self._prepare(request, send)
-
-    def _prepare(self, request: Prepare, send: Callable[[NeedContents], None]) -> Prepared:
         doing = "preparing the task"
         self.transport.send(request, doing=doing)
         record, _ = self.transport.receive(PREPARE_S, doing, long=True)
-        if isinstance(record, NeedContents):
-            send(record)
-            return self._answer(Prepared, PREPARE_S, doing)
-        return self._checked(record, Prepared)
+        if not isinstance(record, NeedContents):
+            return self._checked(record, Prepared)
+        if bundle is None and record.objects:
+            raise self.unexpected(record)
+        if bundle is not None:
+            relay = bundle.relays.join(record.objects, request.address, record.port)
+            if relay is not None:
+                self.transport.send(relay, doing=doing)
+            if relay is not None and relay.address:
+                return self._relayed(record, bundle, on_progress)
+            self.send_contents(record, bundle, on_progress)
+        return self._answer(Prepared, PREPARE_S, doing)
+
+    def _relayed(self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None]) -> Prepared:
+        """Wait while another host sends the contents; send what it did not."""
+        doing = "receiving the script from another host"
+        on_progress(0, need.size, len(need.objects))
+        end = time.monotonic() + RELAY_S
+        while time.monotonic() < end:
+            record, _ = self.transport.receive(PREPARE_S, doing, long=True)
+            if isinstance(record, ContentsReceived):
+                on_progress(max(0, min(record.size, need.size)), need.size, len(need.objects))
+            elif isinstance(record, NeedContents):
+                if not {*need.objects}.issuperset(record.objects) or not 0 <= record.offset <= need.size:
+                    raise self.unexpected(record)
+                self.send_contents(record, bundle, on_progress)
+                return self._answer(Prepared, PREPARE_S, "preparing the task")
+            else:
+                on_progress(need.size, need.size, len(need.objects))
+                return self._checked(record, Prepared)
+        raise no_answer(self.host, RELAY_S, doing)
 
     def send_contents(
         self,
@@ -238,7 +259,7 @@ class AgentClient:
         if not need.objects:
             return
         sent = 0
-        for piece in bundle.compress(need.objects).pieces():
+        for piece in bundle.compress(need.objects, need.offset).pieces():
             self._send_chunk(piece.data, piece.size, f"receiving {subject} ({_of(sent, need.size)} sent)")
             sent = piece.raw_end
             on_progress(sent, need.size, len(need.objects))
@@ -301,7 +322,14 @@ class AgentClient:
             python=python or self.host.python,
             join=True,
         )
-        answer = self._prepare(preparation, lambda need: self._pass_contents(need, source))
+        doing = "preparing the task"
+        self.transport.send(preparation, doing=doing)
+        need, _ = self.transport.receive(PREPARE_S, doing, long=True)
+        if isinstance(need, NeedContents):
+            self._pass_contents(need, source)
+            answer = self._answer(Prepared, PREPARE_S, doing)
+        else:
+            answer = self._checked(need, Prepared)
         before = {member.slot: member for member in commit.members}
         task = before[name].task if name in before else ""  # a slot of `joinable` has none before it has joined
         members = [*{**before, name: answer.member._replace(task=task)}.values()]

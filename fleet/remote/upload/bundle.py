@@ -15,6 +15,7 @@ from typing import NamedTuple
 from fleet.errors import UsageError
 from fleet.remote.upload.hashes import HashCache
 from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
+from fleet.remote.upload.relay import RelayTree
 from fleet.remote.upload.stream import Content, Stream
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
@@ -54,6 +55,7 @@ class Bundle:
         total_bytes: Size of all contents, each counted once.
         digest: Hash of all entries: two bundles have the same digest if and only if they have the same entries.
         notes: Sentences for the user: files that were left out, and directories that make the bundle large.
+        relays: The hosts that receive contents of this bundle from each other.
     """
 
     entries: list[Entry]
@@ -61,7 +63,8 @@ class Bundle:
     total_bytes: int
     digest: str
     notes: tuple[str, ...] = ()
-    _streams: dict[tuple[str, ...], Stream] = field(default_factory=dict, repr=False, compare=False)
+    relays: RelayTree = field(default_factory=RelayTree, repr=False, compare=False)
+    _streams: dict[tuple[int, tuple[str, ...]], Stream] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def __enter__(self) -> Bundle:
@@ -76,11 +79,12 @@ class Bundle:
             while self._streams:
                 self._streams.popitem()[1].close()
 
-    def compress(self, hashes: Sequence[str]) -> Stream:
+    def compress(self, hashes: Sequence[str], offset: int = 0) -> Stream:
         """Return the contents with these hashes, in that order, in blocks, shared by equal requests.
 
         Args:
             hashes: Hashes of the contents.
+            offset: Number of bytes of the first one that are left out.
 
         Raises:
             KeyError: a hash is not in this bundle.
@@ -88,9 +92,10 @@ class Bundle:
         sizes = {entry.sha256: entry.size for entry in self.entries}
         contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in hashes]
         with self._lock:
-            if tuple(hashes) not in self._streams:
-                self._streams[tuple(hashes)] = Stream(contents)
-            return self._streams[tuple(hashes)]
+            key = (offset, tuple(hashes))
+            if key not in self._streams:
+                self._streams[key] = Stream(contents, offset)
+            return self._streams[key]
 
 
 def parse_data(text: str) -> DataSource:

@@ -58,9 +58,11 @@ class Stream:
 
     Args:
         contents: The contents, in that order.
+        offset: Number of bytes at the beginning that are left out.
     """
 
-    def __init__(self, contents: Sequence[Content]) -> None:
+    def __init__(self, contents: Sequence[Content], offset: int = 0) -> None:
+        self._offset = offset
         self._contents = contents
         self._marks: list[_Mark] = []
         self._grown = threading.Condition()
@@ -122,7 +124,7 @@ class Stream:
         threads = min(_THREADS, os.cpu_count() or 1)
         with ThreadPoolExecutor(threads, "compress-block") as pool:  # zlib does not hold the interpreter's lock
             waiting: deque[tuple[int, Future[tuple[bytes, int]]]] = deque()
-            for block in join_blocks(_read(self._contents)):
+            for block in join_blocks(_skip(_read(self._contents), self._offset)):
                 waiting.append((len(block), pool.submit(pack_block, block)))
                 if len(waiting) > 2 * threads:
                     self._append(*waiting.popleft())
@@ -144,6 +146,12 @@ class Stream:
 def _read(contents: Sequence[Content]) -> Iterator[bytes]:
     for content in contents:
         yield from _blocks(content)
+
+
+def _skip(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece[count:]
+        count = max(0, count - len(piece))
 
 
 def _blocks(content: Content) -> Iterator[bytes]:

@@ -34,9 +34,9 @@ from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
     Credentials,
+    Greeting,
     LinkError,
     Message,
-    PeerGreeting,
     Session,
     encode_message,
 )
@@ -51,7 +51,7 @@ LONGEST_MANIFEST = 64 << 20  # bytes
 _EXPECTED = 256  # hosts that fetch at the same moment
 _PIECE = 1 << 18
 _BURST_S = 0.1
-_BROKEN = (OSError, LinkError, LineTooLongError)
+BROKEN = (OSError, LinkError, LineTooLongError)
 
 Source: TypeAlias = "Tuple[str, int]"  # address and port
 
@@ -85,7 +85,7 @@ class BandwidthLimit:
             time.sleep(ahead)
 
 
-class _Wire:
+class Wire:
     """A blocking connection of lines and raw bytes.
 
     Args:
@@ -102,9 +102,10 @@ class _Wire:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
         self._connection.sendall(data)
 
-    def authenticate(self, greeting: PeerGreeting) -> None:
+    def authenticate(self, greeting: Greeting) -> None:
         """Authenticate both ends.
 
         Raises:
@@ -112,22 +113,27 @@ class _Wire:
         """
         until = time.monotonic() + GREETING_S
         self.send(greeting.first())
-        while (line := self._buffer.line()) is None:
+        while self._session is None:
+            line = self._buffer.line()
+            if line is not None:
+                answer, self._session = greeting.take(line)
+                self.send(answer)
+                continue
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise LinkError("no greeting")
             self._connection.settimeout(max(0.01, left_s))
             self._fill()
-        answer, self._session = greeting.take(line)
-        self.send(answer)
         self._buffer.limit = LONGEST_LINE
         self._connection.settimeout(SILENCE_S)
 
     def send_message(self, message: Message) -> None:
+        """Send a sealed message."""
         if self._session is not None:
             self.send(self._session.seal(encode_message(message)))
 
     def receive_message(self) -> Message:
+        """Return the next message."""
         while True:
             line = self._buffer.line()
             if line is not None and self._session is not None:
@@ -135,19 +141,20 @@ class _Wire:
             self._fill()
 
     def raw(self, size: int) -> Iterator[bytes]:
+        """Yield the next `size` bytes as they were sent."""
         while size:
-            piece = self._buffer.take(min(size, _PIECE))
-            if piece:
-                size -= len(piece)
-                yield piece
-            else:
-                self._fill()
+            piece = self._buffer.take(min(size, _PIECE)) or self._receive(min(size, _PIECE))
+            size -= len(piece)
+            yield piece
 
     def _fill(self) -> None:
-        data = self._connection.recv(_PIECE)
+        self._buffer.feed(self._receive(_PIECE))
+
+    def _receive(self, most: int) -> bytes:
+        data = self._connection.recv(most)
         if not data:
             raise ConnectionError("the connection ended")
-        self._buffer.feed(data)
+        return data
 
 
 # --- sender --------------------------------------------------------------------------------------------------
@@ -185,9 +192,9 @@ class SnapshotServer:
 
     def _serve(self, connection: socket.socket, session: Optional[Session], buffer: LineBuffer) -> None:
         with connection, contextlib.suppress(Exception):  # nothing that a host sends may end more than this
-            self._send_snapshot(_Wire(connection, session, buffer))
+            self._send_snapshot(Wire(connection, session, buffer))
 
-    def _send_snapshot(self, wire: _Wire) -> None:
+    def _send_snapshot(self, wire: Wire) -> None:
         requested = read_snapshot(wire.receive_message()["snapshot"])
         with self._store.reading(requested) as kept:
             if kept is None or requested is None:
@@ -200,7 +207,7 @@ class SnapshotServer:
             while not kept.cut:
                 self._send_file(wire, kept, int(wire.receive_message()["file"]))
 
-    def _send_file(self, wire: _Wire, kept: StoredSnapshot, number: int) -> None:
+    def _send_file(self, wire: Wire, kept: StoredSnapshot, number: int) -> None:
         size = kept.manifest.items[number].size
         wire.send_message({"size": size})
         with open(kept.path(number), "rb", buffering=0) as file:
@@ -268,7 +275,7 @@ class Fetch:
                     raise
                 except _DiskError as error:
                     raise ReplicaError(f"a copy of the checkpoint cannot be written: {error}") from error
-                except _BROKEN as error:
+                except BROKEN as error:
                     broken = error
                     reasons.append(f"{address} port {port}: {_reason(error)}")
                 except ValueError as error:
@@ -288,13 +295,13 @@ class Fetch:
             if self._cancelled:
                 raise CancelledFetchError
             try:
-                wire = _Wire(connection, None, LineBuffer(LONGEST_GREETING))
+                wire = Wire(connection, None, LineBuffer(LONGEST_GREETING))
                 wire.authenticate(self._credentials.peer_greeting())
                 return self._receive_snapshot(wire, target_directory)
             finally:
                 self._connection = None
 
-    def _receive_snapshot(self, wire: _Wire, target_directory: str) -> bool:
+    def _receive_snapshot(self, wire: Wire, target_directory: str) -> bool:
         manifest = self._manifest(wire)
         if self._is_shared(manifest):
             return False
@@ -315,7 +322,7 @@ class Fetch:
             self._store.keep(target_directory, manifest)
         return True
 
-    def _manifest(self, wire: _Wire) -> Manifest:
+    def _manifest(self, wire: Wire) -> Manifest:
         wire.send_message({"snapshot": list(self.snapshot)})
         answer = wire.receive_message()
         if "gone" in answer:
@@ -345,7 +352,7 @@ class Fetch:
                 copy_file(path, target, item.mode, item.mtime_ns)
         return True
 
-    def _receive(self, wire: _Wire, number: int, item: Item, target: str) -> None:
+    def _receive(self, wire: Wire, number: int, item: Item, target: str) -> None:
         wire.send_message({"file": number})
         if wire.receive_message().get("size") != item.size:
             raise LinkError("a file of another size than in its manifest")

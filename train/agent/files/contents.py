@@ -23,7 +23,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
 
 if TYPE_CHECKING:
-    from typing import Dict, List, Sequence, Set, Tuple
+    from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
@@ -122,13 +122,24 @@ class Receiver:
     Args:
         store: Directory of the store.
         expected: Hash and size of each, in the order in which they come.
+
+    Attributes:
+        contents: Hash and size of each.
+        received: Number of bytes that were received.
+        is_broken: One of the contents was not what was announced.
+        on_received: Called when `received` or `is_broken` has changed.
     """
 
     def __init__(self, store: str, expected: Sequence[Tuple[str, int]]) -> None:
         self._store = store
+        self.contents = list(expected)
+        self.received = 0
+        self.is_broken = False
+        self.on_received: Callable[[], None] = lambda: None
         self._expected = list(reversed(expected))
         self._fd = -1
         self._digest = ""
+        self._size = 0
         self._left = 0
         self._hash = hashlib.sha256()
         self._directories: Set[str] = set()
@@ -151,9 +162,25 @@ class Receiver:
             self._left -= len(piece)
             self._hash.update(piece)
             write_all(self._fd, piece)
+            self.received += len(piece)
             if self._left == 0:
                 self._complete()
                 self._next()
+            self.on_received()
+
+    def need(self) -> NeedContents:
+        """Return what is still missing, after a source failed."""
+        if self._fd < 0:
+            return NeedContents([], 0)
+        rest = [(self._digest, self._size), *reversed(self._expected)]
+        offset = self._size - self._left
+        return NeedContents([digest for digest, _ in rest], sum(size for _, size in rest) - offset, offset=offset)
+
+    def open_content(self, digest: str) -> int:
+        """Return a descriptor of a content that is complete or has begun to arrive."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(self._temporary(digest), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(object_path(self._store, digest), os.O_RDONLY | os.O_CLOEXEC)
 
     def finish(self) -> None:
         """Check that all contents have come.
@@ -169,21 +196,32 @@ class Receiver:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            remove_file(self._temporary())
+            remove_file(self._temporary(self._digest))
+            self._break()
 
-    def _temporary(self) -> str:
-        return os.path.join(self._store, f"{self._digest}.{os.getpid()}.new")
+    def _break(self) -> None:
+        self.is_broken = True
+        self.on_received()
+
+    def _temporary(self, digest: str) -> str:
+        return os.path.join(self._store, f"{digest}.{os.getpid()}.new")
 
     def _next(self) -> None:
         while self._expected and self._fd < 0:
-            self._digest, self._left = self._expected.pop()
+            self._digest, self._size = self._expected.pop()
+            self._left = self._size
             self._hash = hashlib.sha256()
-            self._fd = os.open(self._temporary(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(
+                self._temporary(self._digest), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+            )
             if self._left == 0:
                 self._complete()
 
     def _complete(self) -> None:
         if self._hash.hexdigest() != self._digest:
+            self._left, self._hash = self._size, hashlib.sha256()
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            self._break()
             raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {self._digest[:12]}… they came under")
         finish_file(self._fd, 0o444, STAMP_NS)
         os.close(self._fd)
@@ -192,7 +230,7 @@ class Receiver:
         if path[: -len(self._digest)] not in self._directories:
             make_directory(os.path.dirname(path))
             self._directories.add(path[: -len(self._digest)])
-        os.replace(self._temporary(), path)
+        os.replace(self._temporary(self._digest), path)
 
 
 def _create(store: str, entry: Entry, target: str) -> None:

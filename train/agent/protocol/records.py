@@ -11,6 +11,10 @@ One exec of the agent on a host is one conversation:
     client  → Chunk* Chunk(0)                            (these contents in that order, in blocks of 512 KiB at most
                                                           (files/blocks.py); nothing if it is empty)
                                  agent → Prepared | Refused
+    client  → Relay              agent → ContentsReceived*, then NeedContents | Prepared | Refused
+                                                         (after a NeedContents with a port, in place of the chunks:
+                                                          another host sends them, and the client what it did not;
+                                                          or before the chunks, which this host then passes on)
     client  → Commit             agent → Committed       (the task now waits for its peers, without this connection)
     client  → ReadClock          agent → ClockTime
     client  → Follow             agent → TaskState | AttemptEnded | HangInspection | Notice | Progress | Usage | Log |
@@ -314,6 +318,14 @@ class Chunk(NamedTuple):
     size: int = 0  # of the piece before it was compressed; 0: it is not compressed
 
 
+class Relay(NamedTuple):
+    """Pass the wanted contents on to hosts that know the secret, and receive them from a host that does."""
+
+    secret: str  # hexadecimal, of this upload
+    address: str = ""  # of that host; empty: the contents follow
+    port: int = 0
+
+
 class Commit(NamedTuple):
     """Start the task of `slot` together with its peers, and supervise it with or without a client."""
 
@@ -511,6 +523,14 @@ class NeedContents(NamedTuple):
 
     objects: List[str]
     size: int  # bytes, uncompressed
+    offset: int = 0  # bytes of the first content that have arrived already
+    port: int = 0  # on which this host passes the contents on to other hosts; 0: it does not
+
+
+class ContentsReceived(NamedTuple):
+    """Contents are arriving from another host."""
+
+    size: int  # bytes so far
 
 
 class Prepared(NamedTuple):
@@ -890,11 +910,11 @@ class End(NamedTuple):
 
 
 _RECORDS = (
-    Prepare, Chunk, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
+    Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
     SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
-    Hello, NeedContents, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
+    Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult, NetworkMeasured, StepsMeasured,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 )  # fmt: skip

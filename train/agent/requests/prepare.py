@@ -29,17 +29,31 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Chunk, Gpu, Member, Prepare, Prepared, Refusal, to_dict
+from train.agent.protocol.records import (
+    Chunk,
+    ContentsReceived,
+    Gpu,
+    Member,
+    Prepare,
+    Prepared,
+    Refusal,
+    Relay,
+    to_dict,
+)
 from train.agent.supervisor.environment import HostEnvironment
 from train.agent.supervisor.host_environment import create_host_environment, program_directories
 
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, Optional, Set, Tuple
 
+    from train.agent.peers.relay import RelayServer
+
 CACHED_JOBS = 5
 """Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
 
 STREAM_DEADLINE_S = 300.0  # without a byte
+_RELAYED_BYTES = 8 << 20  # contents of at least this size may come from another host
+_REPORT_S = 0.5
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
 _PACKAGES = {"Rscript": "r-base-core", "R": "r-base-core"}  # of Debian and Ubuntu
@@ -66,6 +80,7 @@ class Reservation:
         self.missing: List[str] = []  # of the modules that were asked for
         self.port: Optional[TaskPort] = None
         self.listener: Optional[socket.socket] = None
+        self.relay: Optional[RelayServer] = None
         self.lock = -1
         self._queue_lock = -1
         self._locked = False
@@ -151,7 +166,14 @@ class Reservation:
             os.ftruncate(self.lock, 0)
         self._close()
 
+    def end_relay(self) -> None:
+        """Stop passing contents on; repeated calls do nothing."""
+        if self.relay is not None:
+            self.relay.close()
+            self.relay = None
+
     def _close(self) -> None:
+        self.end_relay()
         if self.port is not None:
             self.port.release()
             self.port = None
@@ -272,18 +294,29 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
         reservation.removes_directory = True
     disk.make_directory(paths.directory)
     disk.write_atomic(paths.objects, "\n".join(sorted(contents.objects_of(entries))).encode())
+    if need.size >= _RELAYED_BYTES:
+        from train.agent.peers.relay import RelayServer
+
+        reservation.relay = RelayServer(listen_for_links(reservation.request.address))
+        need = need._replace(port=reservation.relay.port)
     channel.send(need)
     if need.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        receive_contents(channel, contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects]))
+        receiver = contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects])
+        receive_contents(channel, receiver, reservation.relay)
     if not is_kept:
         _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):
         disk.make_directory(directory)
 
 
-def receive_contents(channel: Channel, receiver: contents.Receiver) -> None:
-    """Receive the contents that a NeedContents named.
+def receive_contents(channel: Channel, receiver: contents.Receiver, relay: Optional[RelayServer] = None) -> None:
+    """Receive the contents that a NeedContents named, from the client or from another host.
+
+    Args:
+        channel: The connection to the client.
+        receiver: What takes the contents.
+        relay: What passes them on, if the client requests it.
 
     Raises:
         RefusedError: they are damaged, or not what was named.
@@ -293,6 +326,17 @@ def receive_contents(channel: Channel, receiver: contents.Receiver) -> None:
     try:
         while True:
             chunk = channel.receive(STREAM_DEADLINE_S)
+            if isinstance(chunk, Relay) and relay is not None:
+                from train.agent.peers.relay import fetch
+
+                relay.start(chunk.secret, receiver)
+                if not chunk.address:
+                    continue
+                if fetch(chunk, receiver, _Reporter(channel, receiver)):
+                    receiver.finish()
+                    return
+                channel.send(receiver.need())
+                continue
             if not isinstance(chunk, Chunk):
                 raise RefusedError(Refusal.REQUEST, "something else came in the middle of the contents")
             if chunk.payload == 0:
@@ -304,6 +348,21 @@ def receive_contents(channel: Channel, receiver: contents.Receiver) -> None:
             receiver.feed(unpack_block(data, chunk.size))
     finally:
         receiver.close()
+
+
+class _Reporter:
+    """Report the bytes that arrived from another host, now and then."""
+
+    def __init__(self, channel: Channel, receiver: contents.Receiver) -> None:
+        self._channel = channel
+        self._receiver = receiver
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Report them if the last report is old enough."""
+        if time.monotonic() - self._last >= _REPORT_S:
+            self._channel.send(ContentsReceived(self._receiver.received))
+            self._last = time.monotonic()
 
 
 def _check_disk(host: HostPaths, needed: int) -> None:

@@ -82,6 +82,8 @@ class Conversation:
             self._reservation = None
 
     def _answer(self, request: Record) -> None:
+        if self._reservation is not None:
+            self._reservation.end_relay()  # a process with threads must not fork; all hosts are prepared by now
         if isinstance(request, records.Prepare):
             self._prepare(request)
         elif isinstance(request, records.Chunk):

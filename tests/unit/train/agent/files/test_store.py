@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from hashlib import sha256
 from pathlib import Path
 
@@ -160,3 +161,27 @@ def test_only_contents_that_are_named_stay(tmp_path: Path, bundle: Bundle) -> No
     keep = bundle.entries[0].sha256
     prune_objects(str(store), {keep})
     assert [path.name for path in store.rglob("*") if path.is_file()] == [keep]
+
+
+def test_a_job_changes_neither_the_store_nor_the_files_of_another_job(tmp_path: Path) -> None:
+    numbers = random.Random(13)
+    store = tmp_path / "store"
+    bundle = Bundle("print(1)")
+    for size in (0, 10, (1 << 20) - 1, 1 << 20, (3 << 20) + 7):
+        bundle.add(f"of {size}", numbers.randbytes(size))
+    receive(store, bundle, stream(bundle, store))
+    jobs = [tmp_path / str(number) for number in range(3)]
+    expected: dict[Path, bytes] = {}
+    for job in jobs:
+        materialise(str(store), bundle.entries, str(job))
+        expected |= {job / entry.path: bundle.contents[entry.sha256] for entry in bundle.entries}
+    for path in numbers.choices(sorted(expected), k=12):
+        at, written = numbers.randrange(2 << 20), numbers.randbytes(5)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(written)
+        expected[path] = expected[path][:at].ljust(at, b"\0") + written + expected[path][at + 5 :]
+        assert missing(str(store), bundle.entries).objects == []
+    assert all(path.read_bytes() == content for path, content in expected.items())
+    for digest, content in bundle.contents.items():
+        assert Path(object_path(str(store), digest)).read_bytes() == content
