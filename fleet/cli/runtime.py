@@ -29,12 +29,14 @@ class CommandSink:
     Attributes:
         inner: Takes the events.
         unread: Whether the reader is gone.
+        interval_s: Time between two updates of what `inner` shows, in seconds; 0: it shows everything at once.
     """
 
     def __init__(self, inner: Sink) -> None:
         """Wrap the sink `inner`."""
         self.inner = inner
         self.unread = False
+        self.interval_s: float = getattr(inner, "interval_s", 0.0)
         self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:

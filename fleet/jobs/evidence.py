@@ -29,6 +29,9 @@ from train.agent.protocol.records import (
 from train.diagnosis import TaskEvidence, Verdict, diagnose
 from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
 
+_TAILS = 8 << 20  # bytes of the ends of all logs of an attempt
+_LEAST_TAIL = 16 << 10  # of one log
+
 MOST_ATTEMPTS = 8
 """Maximum number of attempts of a slot that are kept without a verdict; older ones are dropped."""
 
@@ -44,7 +47,7 @@ class _Task:
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
 
-    def add(self, record: Log | TaskState | HangInspection, payload: bytes) -> None:
+    def add(self, record: Log | TaskState | HangInspection, payload: bytes, tail_bytes: int) -> None:
         """Add a record, and the bytes that followed it; drop the middle of a long log."""
         self.task = record.task
         if isinstance(record, HangInspection):
@@ -54,9 +57,11 @@ class _Task:
             self.exited = record if record.phase is Phase.EXITED else self.exited
         else:
             self.head += payload[: LARGEST_HEAD - len(self.head)]
-            self.tail += payload[-LARGEST_TAIL:]
-            if len(self.tail) > 2 * LARGEST_TAIL:
-                del self.tail[:-LARGEST_TAIL]
+            if len(payload) >= tail_bytes:
+                self.tail.clear()
+            self.tail += payload[-tail_bytes:]
+            if len(self.tail) > 2 * tail_bytes:
+                del self.tail[:-tail_bytes]
 
     def to_json(self, *, log: bool) -> dict[str, Any]:
         """Return the evidence as plain JSON values, with the log if `log`."""
@@ -95,7 +100,8 @@ class Evidence:
         ):
             return
         self._tasks[record.slot] = record.task
-        self._entry(record.attempt, record.slot).add(record, payload)
+        tail_bytes = max(_LEAST_TAIL, min(LARGEST_TAIL, _TAILS // max(1, len(self.members))))
+        self._entry(record.attempt, record.slot).add(record, payload, tail_bytes)
 
     def _entry(self, attempt: int, slot: str) -> _Task:
         slots = self._attempts.setdefault(attempt, {})

@@ -26,7 +26,7 @@ GIVE_UP_S = 300.0
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 5.0
 _LAST_RETRY_S = 0.05
-_QUEUE_BYTES = 8 * 1024 * 1024
+_QUEUE_BYTES = 4 * 1024 * 1024
 _QUEUE_ITEMS = 10_000
 AFTER_RESULT_S = 10.0
 AFTER_LONE_RESULT_S = 60.0
@@ -443,8 +443,9 @@ class Queue:
         self._share = max(1, len(self._senders))
         self._closed = False
         lock = threading.Lock()
+        self._lock = lock
         self._filled = threading.Condition(lock)
-        self._emptied = threading.Condition(lock)
+        self._emptied = {host: threading.Condition(lock) for host in self._senders}
 
     def add_sender(self, host: str) -> None:
         """Add a host that puts items from now on."""
@@ -452,12 +453,13 @@ class Queue:
             self._senders.add(host)
             self._merge.add_host(host)
             self._sizes[host] = deque()
+            self._emptied[host] = threading.Condition(self._lock)
             self._share = len(self._sizes)
 
     def put(self, host: str, items: Sequence[Item], size: int) -> bool:
         """Add items of `size` bytes when the host has room; return False if the queue was closed."""
-        with self._emptied:
-            self._emptied.wait_for(lambda: self._has_room(host))
+        with self._lock:
+            self._emptied[host].wait_for(lambda: self._has_room(host))
             if self._closed:
                 return False
             self._merge.add(items, time.monotonic())
@@ -489,7 +491,7 @@ class Queue:
         had_room = self._has_room(host)
         self._bytes[host] -= self._sizes[host].popleft()
         if not had_room and self._has_room(host):
-            self._emptied.notify_all()
+            self._emptied[host].notify()
 
     def remove_sender(self, host: str) -> None:
         """Record that a host has put its last item."""
@@ -503,4 +505,5 @@ class Queue:
         with self._filled:
             self._closed = True
             self._filled.notify_all()
-            self._emptied.notify_all()
+            for emptied in self._emptied.values():
+                emptied.notify_all()

@@ -119,8 +119,13 @@ class Ended:
     resumable: bool = False
 
 
-def open_follower(followed: Followed) -> Follower:
-    """Return a follower of all hosts of the job."""
+def open_follower(followed: Followed, interval_s: float) -> Follower:
+    """Return a follower of all hosts of the job.
+
+    Args:
+        followed: The job.
+        interval_s: Output that follows other output sooner than this, in seconds, is sent together with later output.
+    """
     from fleet.remote.ssh.receiving import share_window
     from fleet.remote.ssh.transport import open_agent
 
@@ -137,6 +142,7 @@ def open_follower(followed: Followed) -> Follower:
                 since=selection.since,
                 logs=followed.logs,
                 follow=followed.follow,
+                interval_s=interval_s,
             ),
         )
         for host in (*(client.host for client in followed.clients), *followed.lost)
@@ -166,13 +172,13 @@ def open_follower(followed: Followed) -> Follower:
     )
 
 
-def _follow_joining(follower: Follower, followed: Followed, ended: AttemptEnded) -> None:
+def _follow_joining(follower: Follower, followed: Followed, ended: AttemptEnded, interval_s: float) -> None:
     """Follow the hosts that join the job in its next attempt; they are in the fleet's state of this computer."""
     if followed.whole:
         followed_slots = {member.slot for member in followed.members}
         for host in added_slots(followed.record, followed.directory):
             if host.name in ended.joining and host.name not in followed_slots:
-                follower.add(host, Follow(followed.job, host.name, attempt=ended.attempt + 1))
+                follower.add(host, Follow(followed.job, host.name, attempt=ended.attempt + 1, interval_s=interval_s))
 
 
 def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambda _: False) -> Ended:
@@ -193,11 +199,12 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     """
     reporter = _Reporter(followed, sink)
     try:
-        with open_follower(followed) as follower:
+        interval_s = getattr(sink, "interval_s", 0.0)
+        with open_follower(followed, interval_s) as follower:
             for item in follower:
                 reporter.add(item)
                 if isinstance(item.record, AttemptEnded) and item.record.joining:
-                    _follow_joining(follower, followed, item.record)
+                    _follow_joining(follower, followed, item.record, interval_s)
                 if until(item):
                     break
                 if followed.unread():

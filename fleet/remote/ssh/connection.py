@@ -22,7 +22,7 @@ from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.library import Transport, make_client
 from fleet.remote.ssh.proxy import Proxy
-from fleet.remote.ssh.receiving import WINDOW, use_chunks
+from fleet.remote.ssh.receiving import WINDOW, tune
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
@@ -85,7 +85,7 @@ class HostConnection:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error
                 raise
-        use_chunks(session)
+        tune(session)
         return session
 
     def sever(self) -> None:

@@ -15,7 +15,7 @@ from paramiko.buffered_pipe import BufferedPipe, PipeTimeout
 WINDOW = 16 * 1024 * 1024
 """Largest receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
 
-_WINDOWS = 32 * 1024 * 1024  # of all hosts that a command reads at the same time
+_WINDOWS = 16 * 1024 * 1024  # of all hosts that a command reads at the same time
 _LEAST_WINDOW = 64 * 1024
 _TESTED = ("5.1.",)  # versions of paramiko
 
@@ -25,13 +25,15 @@ def share_window(hosts: int) -> int:
     return max(_LEAST_WINDOW, min(WINDOW, _WINDOWS // max(1, hosts)))
 
 
-def use_chunks(session: paramiko.Channel) -> None:
-    """Let a session that has received nothing yet keep what arrives without copying it.
+def tune(session: paramiko.Channel) -> None:
+    """Let a session that has received nothing yet keep what arrives without copying it, and acknowledge it seldom.
 
-    Paramiko copies received data three times, and a part of a buffer is removed by moving the rest.
+    Paramiko copies received data three times, and a part of a buffer is removed by moving the rest. It acknowledges
+    each tenth of the window, which is each packet of a small one.
     """
     if paramiko.__version__.startswith(_TESTED) and type(session.in_buffer) is BufferedPipe:
         session.in_buffer = ChunkBuffer()
+        session.in_window_threshold = session.in_window_size // 4
 
 
 class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 BEAT_S = 5.0
-SLICE = 1 << 18  # bytes of log in one record
+SLICE = 1 << 17  # bytes of log in one record
 LONGEST_INTERVAL_S = 1.0
 _SETTLED_NS = 2_000_000_000  # after which a directory that changes again has another time of change
 _MOST_UPDATES = 64  # handled before new output is sent

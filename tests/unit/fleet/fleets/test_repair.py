@@ -341,7 +341,7 @@ def test_following_a_job_reports_which_hosts_are_lost(
         Item("worker-1", ConnectionRestored("worker-1")),
         Item("worker-0", JobResult("j", 2, Outcome.SUCCEEDED, 9.0)),
     ]
-    monkeypatch.setattr(following, "open_follower", lambda _: Hosts(items))
+    monkeypatch.setattr(following, "open_follower", lambda *_: Hosts(items))
     with repairing(world.fleet, world.story, 60.0) as repairer:
         ended = follow(Followed(world.directory, world.record, "j", (), repairer=repairer, logs=False), world.story)
     assert ended.result is not None

@@ -84,7 +84,7 @@ def followed(**more: Any) -> Followed:
 
 def run(monkeypatch: pytest.MonkeyPatch, items: list[Item], **more: Any) -> tuple[Hosts, Ended]:
     hosts = Hosts(items)
-    monkeypatch.setattr(verb, "open_follower", lambda _: hosts)
+    monkeypatch.setattr(verb, "open_follower", lambda *_: hosts)
     monkeypatch.setattr(verb, "first_cause", lambda *_: READ)
     return hosts, follow(followed(**more), hosts)
 
@@ -185,7 +185,7 @@ def test_records_of_all_hosts_are_reported_once_and_those_of_each_host_all(monke
 def test_a_spare_need_not_run_for_the_job_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item(host, TaskState(host, host, 1, Phase.RUNNING, 1.0)) for host in ("worker-0", "worker-1")]
     hosts = Hosts([*items, Item("worker-0", FELL)])
-    monkeypatch.setattr(verb, "open_follower", lambda _: hosts)
+    monkeypatch.setattr(verb, "open_follower", lambda *_: hosts)
     assert until_running(followed(members=SPARED, logs=False), hosts) == Ended(None)
     assert hosts.taken == 2
 
