@@ -66,7 +66,8 @@ def opener(hosts: Hosts) -> Callable[[Host], AgentClient]:
 
 def is_open(client: AgentClient) -> bool:
     assert isinstance(client.transport, SSHTransport)
-    return bool(client.transport.connection.transport.is_active())
+    transport = client.transport.connection.client.get_transport()
+    return transport is not None and transport.is_active()
 
 
 def text_of(items: list[Item], host: str = "worker-0") -> bytes:
