@@ -121,15 +121,18 @@ class Merge:
 
     def next(self, now: float) -> tuple[Item | None, float]:
         """Return the next item, or None and the time to wait for it unless items are added; inf: until then."""
-        filled = [stream for stream in self._streams.values() if stream.held]
-        if not filled:
+        first: _Stream | None = None
+        first_key, until, reached = math.inf, -math.inf, math.inf  # the last two are of the hosts without items
+        for stream in self._streams.values():
+            if not stream.held:
+                until, reached = max(until, stream.await_until), min(reached, stream.reached)
+            elif first is None or stream.held[0].key < first_key:
+                first, first_key = stream, stream.held[0].key
+        if first is None:
             return None, math.inf
-        first = min(filled, key=lambda stream: stream.held[0].key)
         key, added_at, item = first.held[0]
         if key != _AT_ONCE:
-            empty = [stream for stream in self._streams.values() if not stream.held]
-            until = max((stream.await_until for stream in empty), default=-math.inf)
-            if any(stream.reached < key for stream in empty):
+            if reached < key:
                 until = max(until, added_at + HOLD_S)
             if until > now:
                 return None, until - now
