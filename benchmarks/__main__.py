@@ -69,6 +69,7 @@ def _measure(names: list[str], size: str, *, install: bool) -> Iterator[GroupRes
     if install and size != "quick":
         for failure in peers.install():
             print(f"! {failure}", flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for commands in the background
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     commit = _commit()
     with tempfile.TemporaryDirectory(prefix="fb-", ignore_cleanup_errors=True) as name:
