@@ -71,6 +71,10 @@ def overview(results: list[GroupResult]) -> str:
                 for verdict in verdicts(scene)
                 if verdict.goal.limit is not None
             ]
+            if not scene.series:
+                lines.append(f"| {scene.title} | | - | | not measured: {scene.problems.get('all', '')} |")
+        if result.problem:
+            lines.append(f"| {title(result.name)} | | - | | failed: {result.problem} |")
     return "\n".join([*lines, ""])
 
 
