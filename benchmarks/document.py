@@ -103,7 +103,7 @@ def _table(scene: Scene) -> list[str]:
     used = {metric for samples in scene.series.values() for sample in samples for metric in sample}
     metrics = [
         metric
-        for metric in dict.fromkeys([scene.metric, *goals, "wall", "client_cpu", "host_cpu", "memory"])
+        for metric in dict.fromkeys([scene.metric, *goals, "wall", "client_cpu", "host_cpu"])
         if metric in used
     ]
     lines = [f"**{scene.title}**", ""]

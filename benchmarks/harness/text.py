@@ -6,7 +6,7 @@ import statistics
 
 from benchmarks.harness.model import METRICS, Scene, Verdict, values, verdicts
 
-_SECONDARY = ("wall", "client_cpu", "host_cpu", "memory", "other")
+_SECONDARY = ("wall", "client_cpu", "host_cpu", "other")
 
 
 def number(value: float) -> str:
