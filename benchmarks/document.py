@@ -102,9 +102,7 @@ def _table(scene: Scene) -> list[str]:
     goals = [goal.metric for goal in scene.goals]
     used = {metric for samples in scene.series.values() for sample in samples for metric in sample}
     metrics = [
-        metric
-        for metric in dict.fromkeys([scene.metric, *goals, "wall", "client_cpu", "host_cpu"])
-        if metric in used
+        metric for metric in dict.fromkeys([scene.metric, *goals, "wall", "client_cpu", "host_cpu"]) if metric in used
     ]
     lines = [f"**{scene.title}**", ""]
     if metrics:
