@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 
 from train.agent.checkpoints.snapshot import (
     Keys,
@@ -255,6 +254,8 @@ def _run_child(setup: Setup, control: socket.socket, supervisor: int) -> NoRetur
         _Process(setup, control, supervisor).run()
         code = 0
     except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
+        import traceback
+
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError):
@@ -339,6 +340,8 @@ def _thread(run: Callable[[], None]) -> None:
         try:
             run()
         except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
+            import traceback
+
             traceback.print_exc()
             os._exit(1)
 

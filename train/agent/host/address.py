@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _socket  # without the module socket, which creates classes for its constants
+
 from train.agent.protocol.classes import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,11 +36,14 @@ def _is_private_to_host(address: str) -> bool:
 
 def address_on_route(family: int, target: Tuple[Any, ...]) -> str:
     """Return this host's address on the route to a socket address; empty without a route. Nothing is sent."""
-    import socket
-
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0]).partition("%")[0]
+        probe = _socket.socket(family, _socket.SOCK_DGRAM)
     except OSError:
         return ""
+    try:
+        probe.connect(target)
+        return str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return ""
+    finally:
+        probe.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import time
 
 from train.agent.host.loop import READ, Loop
@@ -18,6 +17,7 @@ from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
 
 if TYPE_CHECKING:
+    import socket
     from typing import Callable, Iterator, List, Optional, Set, TypeAlias
 
 _LONGEST = 1 << 18  # bytes of a packet
@@ -41,6 +41,8 @@ def listen(path: str) -> socket.socket:
     Raises:
         OSError: it cannot be made.
     """
+    import socket
+
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short_path(path) as short:
@@ -55,6 +57,8 @@ def listen(path: str) -> socket.socket:
 
 def connect(path: str) -> Optional[socket.socket]:
     """Return a connection to the supervisor at `path`, or None if there is none."""
+    import socket
+
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short_path(path) as short:

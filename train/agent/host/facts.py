@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import zlib
 
 from train.agent.files.disk import read_json, read_text, write_atomic
@@ -190,7 +189,7 @@ class Probe:
         cached = self.recall("gpus", key)
         if cached:
             return [Gpu(*values) for values in cached]
-        code, output = run_program([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, subprocess.STDOUT)
+        code, output = run_program([program, *_GPU_QUERY], self._environment, GPU_DEADLINE_S, merge=True)
         gpus = parse_gpus(output) if code == 0 else []
         self.no_gpus_reason = " ".join(output.split())[:_WORDS]
         if gpus:
@@ -234,7 +233,7 @@ def _query_interpreter(python: str, script: str, arguments: Sequence[str], envir
         environment: In which it runs.
     """
     command = [python, "-c", read_source(script), *arguments]
-    code, printed = run_program(command, environment, PROBE_DEADLINE_S, subprocess.DEVNULL)
+    code, printed = run_program(command, environment, PROBE_DEADLINE_S)
     try:
         return json.loads(printed.rstrip("\n").rpartition("\n")[2]) if code == 0 else None
     except ValueError:
@@ -242,7 +241,7 @@ def _query_interpreter(python: str, script: str, arguments: Sequence[str], envir
 
 
 def run_program(
-    command: Sequence[str], environment: Dict[str, str], deadline_s: float, errors: int
+    command: Sequence[str], environment: Dict[str, str], deadline_s: float, *, merge: bool = False
 ) -> Tuple[int, str]:
     """Run a program; return its exit code and output, or -1 and the reason if it could not run to its end.
 
@@ -250,14 +249,16 @@ def run_program(
         command: The program.
         environment: All of its environment.
         deadline_s: How long it may take.
-        errors: Where its standard error goes, as subprocess has it.
+        merge: Return its standard error with its output; otherwise it is discarded.
     """
+    import subprocess
+
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=subprocess.STDOUT if merge else subprocess.DEVNULL,
             env=environment,
             cwd="/",
             timeout=deadline_s,

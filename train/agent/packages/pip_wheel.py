@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shlex
-import subprocess
 
 from train.agent.files.disk import list_names, make_directory, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
@@ -71,7 +70,7 @@ def unpack_wheel(wheel: str, paths: VenvPaths, site: str) -> None:
 
 def _bundled(python: str, session: Dict[str, str]) -> str:
     """Return the newest pip wheel that ensurepip of `python` would install; empty if there is none."""
-    code, printed = run_program([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S, subprocess.DEVNULL)
+    code, printed = run_program([python, "-I", "-S", "-c", _LIBRARY], session, PROBE_DEADLINE_S)
     directory = os.path.join(printed.strip(), "ensurepip", "_bundled")
     wheels: List[Tuple[List[int], str]] = []
     for name in _names(directory) if code == 0 else ():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _socket  # without the module socket, which creates classes for its constants
 import errno
-import socket
 
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import ReasonKind, Refusal, Refused
@@ -19,6 +19,10 @@ _KINDS = {
     errno.EHOSTUNREACH: ReasonKind.UNREACHABLE,
     errno.ENETUNREACH: ReasonKind.UNREACHABLE,
 }
+_TIMEOUTS = (
+    "TimeoutError",
+    "timeout",
+)  # of Python 3.10 and later, of the module socket before; it is not imported here
 _REFUSALS = {Refusal.DISK: ReasonKind.DISK_FULL, Refusal.PORT: ReasonKind.PORT_IN_USE}
 
 
@@ -50,7 +54,7 @@ def reason_kind(error: Optional[BaseException]) -> ReasonKind:
     while error is not None:
         if isinstance(error, RefusedError) and error.record.kind in _REFUSALS:
             return _REFUSALS[error.record.kind]
-        if isinstance(error, (ConnectionError, socket.timeout)):
+        if isinstance(error, (ConnectionError, _socket.timeout)):
             return ReasonKind.UNREACHABLE
         if isinstance(error, OSError) and error.errno in _KINDS:
             return _KINDS[error.errno]
