@@ -208,6 +208,7 @@ class TaskState:
     listened: bool | None = None  # in the phase `exited`: on its port; None: unknown, or no need to
     checkpoint: str | None = None  # that this attempt starts from; empty: none is saved; None: unknown
     reason_kind: str = "other"
+    cold: str | None = None  # why it was not forked from the warm process; empty: it was; None: not to be
 
 
 @dataclass(frozen=True)

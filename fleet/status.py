@@ -27,6 +27,7 @@ class HostStatus:
         disk_free: Free bytes of the disk that holds the fleet's files.
         disk_total: Size of that disk in bytes.
         jobs_size: Bytes that jobs use on that disk.
+        warm_bytes: Memory of the process from which tasks are forked, without what tasks share; 0: there is none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class HostStatus:
     disk_free: int = -1
     disk_total: int = -1
     jobs_size: int = -1
+    warm_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
         if not host.reachable and host.reason and host.name in hosts
     ]
     lines += _storage(fleet, now)
+    lines += _warm(fleet)
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job)]
@@ -147,6 +148,15 @@ def _queued(fleet: FleetStatus) -> list[Line]:
     queued = [job for job in sorted(fleet.stored, key=lambda job: job.job) if job.queued_after]
     shown = [job for job in queued if fleet.job is None or job.job != fleet.job.id]
     return [(Span(f"job {job.job}  queued after job {job.queued_after}"),) for job in shown]
+
+
+def _warm(fleet: FleetStatus) -> list[Line]:
+    """Describe the memory of the processes from which tasks are forked."""
+    sizes = [host.warm_bytes for host in fleet.hosts if host.warm_bytes]
+    text = (
+        f"{_INDENT}imported for the next start: {format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
+    )
+    return [(Span(text, "dim"),)] if sizes else []
 
 
 def _storage(fleet: FleetStatus, now: float) -> list[Line]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow
+from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow, warm
 
 
 def main() -> int:
@@ -66,6 +66,7 @@ def main() -> int:
         "standins": ("every kind of fault on a fleet of three, with stand-in tasks", standins.run),
         "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
         "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
+        "warm": ("200 scripts, each as a new process and as a fork of the warm process", warm.run),
     }
     for name, (help_text, _) in rounds.items():
         repeated = campaigns.add_parser(name, help=help_text, description="Play all cases in random orders.")

@@ -52,6 +52,9 @@ def train(
     pull: Annotated[
         str, option("--pull", "Copy the results to DIR when the job has ended.", "DIR", default="not copied")
     ] = "",
+    warm: Annotated[
+        bool, option("--warm", "Start tasks without importing TensorFlow again; see docs/scripts.md.")
+    ] = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
     ] = False,

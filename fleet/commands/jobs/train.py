@@ -73,6 +73,7 @@ class TrainRequest(ProgramRequest):
     replication: records.Replication = field(default_factory=records.Replication)
     link_timeout_s: float = records.LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
+    warm: bool = False  # tasks may be forked from a process that has imported their first modules
 
 
 @dataclass(frozen=True)
@@ -298,6 +299,7 @@ def _commits(
             code_sha256=program.bundle.digest,
             joinable=joinable,
             after=request.after or "",
+            warm=request.warm,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]

@@ -7,6 +7,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs
     hook/                   code that a task's interpreter runs first
+    warm/                   socket and ID of the process from which tasks are forked
     venvs/HASH/             a virtual environment, named by what is installed in it
         bin/python          its interpreter
         requirements.txt    requirements for pip
@@ -88,6 +89,7 @@ class HostPaths(_Roots):
     jobs = _Path("jobs")  # directory of all jobs
     probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
     hook = _Path("hook")  # directory of the code that a task's interpreter runs first
+    warm = _Path("warm")  # directory of the process from which tasks are forked
     venvs = _Path("venvs", of="common")  # directory of the virtual environments
     venvs_lock = _Path("venvs/lock", of="common")  # locked while a virtual environment is made
     pip = _Path("pip", of="common")  # directory of the pip wheels that a client sent

@@ -26,7 +26,7 @@ _WAKE = encode(_WAKE_RECORD)
 
 
 @contextlib.contextmanager
-def _short_path(path: str) -> Iterator[str]:
+def short_path(path: str) -> Iterator[str]:
     """Yield a path through a descriptor of the directory: a socket's path has room for only 107 bytes."""
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -45,7 +45,7 @@ def listen(path: str) -> socket.socket:
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with _short_path(path) as short:
+        with short_path(path) as short:
             listener.bind(short)
         listener.listen(64)
     except OSError:
@@ -61,7 +61,7 @@ def connect(path: str) -> Optional[socket.socket]:
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        with _short_path(path) as short:
+        with short_path(path) as short:
             connection.connect(short)
     except OSError:
         connection.close()

@@ -55,6 +55,7 @@ class Hook(NamedTuple):
     directory: str
     holds_task: bool  # it holds the task; else the task is held before its exec
     for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
+    variables: Mapping[str, str] = {}  # never changed; further ones that it reads and removes
 
 
 def install_hook(directory: str) -> None:
@@ -63,7 +64,7 @@ def install_hook(directory: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    for name in ("adaptations", "measurement", "observer", "sitecustomize"):
+    for name in ("adaptations", "measurement", "observer", "sitecustomize", "warm"):
         path, source = os.path.join(directory, name + ".py"), read_source(name)
         if read_text(path) != source:
             make_directory(directory)
@@ -116,7 +117,7 @@ def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, li
     """
     had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
     value = f"{0 if hook.for_children else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
-    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
+    return {**env, **hook.variables, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
 
 
 def _with_directory(directory: str, env: Mapping[str, str]) -> str:

@@ -67,12 +67,16 @@ def _dump_stacks_on(number: int, line: int) -> None:
 
 def _execute(here: str, variable: str, name: str) -> None:
     """Execute the module `name` of the directory `here` if the variable is set."""
-    if not os.environ.get(variable):
-        return
+    if os.environ.get(variable):
+        _run(here, name, {})
+
+
+def _run(here: str, name: str, given: "dict[str, object]") -> None:
+    """Execute the module `name` of the directory `here` with global names."""
     try:
         with open(here + "/" + name + ".py") as file:
             source = file.read()
-        exec(compile(source, "fleet " + name, "exec"), {"__name__": "fleet_" + name})  # noqa: S102
+        exec(compile(source, "fleet " + name, "exec"), {"__name__": "fleet_" + name, **given})  # noqa: S102
     except Exception as error:  # noqa: BLE001 - the script runs all the same
         os.write(2, ("fleet: the script runs without %s: %r\n" % (name, error)).encode())
 
@@ -88,15 +92,17 @@ def _hold(gate: int, line: int) -> None:
         os._exit(125)
 
 
-def _begin() -> None:
+def _begin() -> "tuple[str, dict[str, object]]":
+    """Hold the task; return what `_run` needs to import the script's first modules before it, or nothing."""
     here = __file__.rpartition("/")[0]
     text = os.environ.pop("FLEET_HOOK", "")
+    warm = os.environ.pop("FLEET_WARM", "")
     if text == "prove":
         os.environ["FLEET_HOOK"] = "proven"
     given = text.split(":", 5)
     if len(given) < 6:
         _remove_directory(here, False)
-        return
+        return "", {}
     pid, gate, line, number = (int(value) for value in given[:4])
     had, path = given[4:]
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -109,16 +115,30 @@ def _begin() -> None:
         try:
             os.set_inheritable(line, False)
         except OSError:  # the parent process has closed it
-            return
+            return "", {}
         _dump_stacks_on(number, line)
         sys.meta_path.insert(0, _ObserverFinder(here, line))  # type: ignore[arg-type]
         _execute(here, "FLEET_ADAPT", "adaptations")
         _execute(here, "FLEET_MEASURE", "measurement")
         if pid:
             _hold(gate, line)
+            if warm:
+                return here, {"TEXT": warm, "LINE": line, "HOOK": "%s:%d" % (here, number)}
+    return "", {}
+
+
+def _import_next(here: str, given: "dict[str, object]") -> None:
+    """Import the sitecustomize that would have been found without this one, then the script's first modules."""
+    sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError:  # there is none, or the site module reports why
+        if here:
+            _run(here, "warm", given)
+        raise
+    if here:
+        _run(here, "warm", given)
 
 
 if __name__ == "sitecustomize":
-    _begin()
-    sys.modules.pop("sitecustomize", None)
-    __import__("sitecustomize")
+    _import_next(*_begin())

@@ -354,6 +354,7 @@ class Commit(NamedTuple):
     clock_correction_s: float = 0.0  # is added to the host's clock in all times of the job
     joinable: List[str] = []  # noqa: RUF012 - never changed; slots that may join the running job (max_workers)
     after: str = ""  # as in Prepare
+    warm: bool = False  # the task may be forked from a process that has imported what its script imports first
 
 
 class Follow(NamedTuple):
@@ -689,6 +690,7 @@ class JobReport(NamedTuple):
     joinable: List[str] = []  # noqa: RUF012 - never changed; as in Commit
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
     queued_after: str = ""  # the job that it waits for; empty: it does not wait
+    warm_bytes: int = 0  # memory of the process of the host from which tasks are forked, without what tasks share
 
 
 class StoredJob(NamedTuple):
@@ -784,6 +786,7 @@ class TaskState(NamedTuple):
     # None: the first attempt of a job without `resume`, or the agents do not copy checkpoints.
     checkpoint: Optional[str] = None
     reason_kind: ReasonKind = ReasonKind.OTHER
+    cold: Optional[str] = None  # why it was not forked from the warm process; empty: it was; None: not to be
 
 
 class AttemptEnded(NamedTuple):

@@ -7,6 +7,7 @@ import time
 from train.agent.files.disk import remove_tree
 from train.agent.files.paths import HostPaths
 from train.agent.host.jobs import newest_tasks
+from train.agent.host.warm_process import end_warm
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal, Release, Released, Stop
@@ -29,6 +30,7 @@ def release_host(channel: Channel, host: HostPaths, request: Release) -> Release
     for paths in newest_tasks(host, _JOBS):
         job, task = os.path.split(paths.directory)
         running |= stop(channel, host, Stop(os.path.basename(job), task, request.grace_s)).running
+    end_warm(host.warm)
     _remove(host.root)
     shared = os.path.dirname(host.root)
     if os.path.basename(shared) == SHARED_DIRECTORY:

@@ -20,7 +20,7 @@ from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
 from train.agent.host.processes import ProcessTree, Stat, identify
 from train.agent.host.spawn import spawn
-from train.agent.host.startup import Proof, hook_for
+from train.agent.host.startup import Hook, Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
@@ -39,9 +39,11 @@ from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
+from train.agent.warm.client import WarmTask, prepare_directory, read_process, start_warm
+from train.agent.warm.plan import VARIABLE, Plan, make_plan, read_program
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence
+    from typing import Callable, Dict, List, Optional, Sequence, Union
 
 _PROGRESS_S = 0.2
 _ANNOUNCE_S = 0.01  # between two notifications of followers about output
@@ -76,6 +78,20 @@ class Start(NamedTuple):
     def checkpoints(self) -> str:
         """Return the directory or URL where the script keeps checkpoints."""
         return checkpoint_directory(self.paths, self.commit.replication.directory)
+
+
+def plan_start(start: Start, env: Dict[str, str], hook: Optional[Hook]) -> Plan:
+    """Return how a task starts: from a warm process, or why not."""
+    commit = start.commit
+    if hook is None or not hook.holds_task:
+        return Plan(obstacle="the command does not run a script with the fleet's interpreter")
+    if start.host.shared:
+        return Plan(obstacle="the host runs several tasks")
+    if commit.secret_env:
+        return Plan(obstacle="the job has secrets")
+    program = read_program(commit.command, start.paths.source)
+    process = read_process(commit.command[0])
+    return make_plan(commit.command, env, program, process, root=start.host.warm, task=start.paths.directory)
 
 
 class Attempt:
@@ -128,6 +144,8 @@ class Attempt:
         self._read_progress(peer_count)
         self.task = TaskProcess(
             loop,
+            directory=start.paths.directory,
+            warm=start.host.warm if start.commit.warm else "",
             on_output=self._output,
             on_exit=self._exited,
             on_closed=self._closed,
@@ -138,6 +156,7 @@ class Attempt:
         self._was_observed = False  # followers have a progress that may have to be replaced
         self._port_watch: Optional[PortWatch] = None
         self._tree = ProcessTree(os.getpid())
+        self._kept_tree: Optional[ProcessTree] = None  # of a task that is not our child
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
@@ -146,6 +165,8 @@ class Attempt:
         self._sampled_progress: Optional[records.Progress] = None
         self._recorded_count = 0
         self._failure = NO_REASON
+        self._plan = Plan()
+        self._cold: Optional[str] = None
         self._stopping = False
         self._output_at = self._active_at = time.monotonic()
         self._announced_at = 0.0
@@ -189,12 +210,37 @@ class Attempt:
             host_environment=self._start.host_environment,
         )
         hook = hook_for(commit.command, env, self._start.session, self._start.proof)
-        self.task.start(commit.command, env, paths.source, self._start.umask, hook)
+        if not self._start_warm(env, hook):
+            self.task.start(commit.command, env, paths.source, self._start.umask, self._with_plan(hook))
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
             self._port_watch = PortWatch(self._loop, self.port, lambda: set(self._read_processes()))
         self._record_phase(Phase.WAITING)
+
+    def _start_warm(self, env: Dict[str, str], hook: Optional[Hook]) -> bool:
+        """Fork the process from the warm one, held at its gate; return False if it must be started."""
+        start, command = self._start, self._commit.command
+        if not self._commit.warm:
+            return False
+        self._plan = plan_start(start, env, hook)
+        task: Union[WarmTask, str] = self._plan.obstacle
+        if self._plan.key and hook is not None:
+            task = start_warm(start.host.warm, self._plan, command, env, start.paths.source, start.umask)
+            if isinstance(task, WarmTask):
+                self.task.adopt(task, hook)
+        self._cold = task if isinstance(task, str) else ""
+        return not self._cold
+
+    def _with_plan(self, hook: Optional[Hook]) -> Optional[Hook]:
+        """Return a hook that leaves a warm process for the next task."""
+        if hook is None or not self._plan.key:
+            return hook
+        try:
+            prepare_directory(self._start.host.warm)
+        except OSError:  # a full disk
+            return hook
+        return hook._replace(variables={VARIABLE: self._plan.text})
 
     def _read_progress(self, workers: int) -> None:
         self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
@@ -370,7 +416,7 @@ class Attempt:
     def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
         at, pid = self._start.now(), self.task.pid
         state = records.TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
-        state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind)
+        state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind, cold=self._cold)
         if phase is Phase.EXITED:
             listened = self._port_watch.listened if self._port_watch is not None else None
             state = state._replace(started=not self.task.never_ran, listened=listened)
@@ -430,7 +476,12 @@ class Attempt:
 
     def _read_processes(self) -> Dict[int, Stat]:
         """Return the processes of the task."""
-        return {pid: stat for pid, stat in self._tree.read().items() if pid not in self.task.excluded}
+        stats = self._tree.read()
+        if self.task.keeper is not None:
+            if self._kept_tree is None:
+                self._kept_tree = ProcessTree(self.task.keeper.keeper)
+            stats.update(self._kept_tree.read())
+        return {pid: stat for pid, stat in stats.items() if self.task.owns(pid)}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)

@@ -8,21 +8,24 @@ import signal
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
+    Stat,
     decode_exit,
     descendants,
     handles_signal,
+    is_marked,
     list_processes,
     read_stat,
     signal_all,
     signal_group,
 )
-from train.agent.host.spawn import open_gate, spawn
+from train.agent.host.spawn import Spawned, open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
+from train.agent.warm.client import WarmTask, receive_exit
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence, Set
@@ -47,6 +50,8 @@ class TaskProcess:
 
     Args:
         loop: Event loop that serves it.
+        directory: Of the task.
+        warm: Directory of the warm processes, which do not belong to the task.
         on_output: Called with its output as it comes.
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
@@ -56,6 +61,7 @@ class TaskProcess:
     Attributes:
         excluded: Child processes of this process that are not part of the task.
         output: Read end of the output pipe; negative after its end.
+        keeper: Of a task that was forked from the warm process, and is not our child; None: it is.
         reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
             is called.
     """
@@ -64,6 +70,8 @@ class TaskProcess:
         self,
         loop: Loop,
         *,
+        directory: str = "",
+        warm: str = "",
         on_output: Callable[[bytes], None],
         on_exit: Callable[[Exit], None],
         on_closed: Callable[[], None],
@@ -76,6 +84,8 @@ class TaskProcess:
         self._on_closed = on_closed
         self._on_held = on_held
         self._on_report = on_report
+        self._directory = directory
+        self._warm = warm
         self._cut_report = b""
         self.excluded: Set[int] = set()
         self.output = -1
@@ -89,6 +99,7 @@ class TaskProcess:
         self._oom: Optional[OomWatch] = None
         self._reap_attempts = 0
         self.pid = 0
+        self.keeper: Optional[WarmTask] = None
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
@@ -103,7 +114,24 @@ class TaskProcess:
         Raises:
             OSError: no process can be made.
         """
-        self._spawned = spawn(command, env, directory, umask=umask, gated=True, hook=hook)
+        self._take(spawn(command, env, directory, umask=umask, gated=True, hook=hook), hook)
+
+    def adopt(self, task: WarmTask, hook: Hook) -> None:
+        """Take over a task that was forked from the warm process and comes to its gate."""
+        self.keeper = task
+        self._loop.watch(task.connection.fileno(), READ, lambda _: self._read_keeper())
+        self._take(task.spawned, hook)
+
+    def _read_keeper(self) -> None:
+        status = receive_exit(self.keeper.connection) if self.keeper is not None else None
+        if status is None or self.keeper is None:
+            return
+        self._loop.unwatch(self.keeper.connection.fileno())
+        if self.exit is None:
+            self.record_exit(status)
+
+    def _take(self, spawned: Spawned, hook: Optional[Hook]) -> None:
+        self._spawned = spawned
         self.pid, self.output, self._gate, self._hook_pipe = self._spawned[:4]
         self._oom = OomWatch(self.pid)
         _enlarge_pipe(self.output)
@@ -269,7 +297,20 @@ class TaskProcess:
             self._reap()
 
     def _descendants(self) -> Set[int]:
-        return {pid for pid in descendants(os.getpid(), list_processes()) if pid not in self.excluded}
+        return self.processes(list_processes())
+
+    def processes(self, table: Dict[int, Stat]) -> Set[int]:
+        """Return the processes of `table` that belong to the task."""
+        members = descendants(os.getpid(), table)
+        if self.keeper is not None:
+            members |= descendants(self.keeper.keeper, table)
+            if self.keeper.keeper not in table:  # it was killed, and its orphans have other parents
+                members |= {pid for pid in table if is_marked(pid, self._directory)}
+        return {pid for pid in members if self.owns(pid)}
+
+    def owns(self, pid: int) -> bool:
+        """Return False for a descendant of this process that is not part of the task."""
+        return pid not in self.excluded and not (self._warm and is_marked(pid, self._warm))
 
     def _reap(self) -> None:
         left = self._descendants()
@@ -311,6 +352,9 @@ class TaskProcess:
         self._drain()
         if self.output >= 0:
             self._end_output()
+        if self.keeper is not None:
+            self._loop.unwatch(self.keeper.connection.fileno())
+            self.keeper.connection.close()
         self._loop.cancel("kill")
         self._loop.cancel("reap")
         self.closed = True

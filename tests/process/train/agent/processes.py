@@ -19,7 +19,7 @@ DEADLINE_S = 90.0
 class HeldProcess:
     """A task's process, and everything that it reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str = "", warm: str = "") -> None:
         self.loop = Loop()
         self.output = bytearray()
         self.held = 0
@@ -27,6 +27,8 @@ class HeldProcess:
         self.closed = 0
         self.task = TaskProcess(
             self.loop,
+            directory=directory,
+            warm=warm,
             on_output=self.output.extend,
             on_exit=self.exits.append,
             on_closed=self._close,
@@ -46,7 +48,7 @@ class HeldProcess:
             assert time.monotonic() < end, bytes(self.output)
             self.loop.after("test", 0.01, lambda: None)
             self.loop.turn()
-            if self.task.pid and self.task.exit is None:
+            if self.task.pid and self.task.exit is None and self.task.keeper is None:
                 pid, status = os.waitpid(self.task.pid, os.WNOHANG)
                 if pid:
                     self.task.record_exit(status)

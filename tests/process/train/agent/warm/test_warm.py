@@ -1,0 +1,164 @@
+"""Test that a fork of the warm process is what a new process would be, and when a task is a new process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.hosts import alive
+from tests.program import wait_for
+from tests.soak.warm import Task, WarmHost, compare_pairs
+from train.agent.host.processes import is_marked, list_processes
+from train.agent.host.warm_process import end_warm, warm_memory
+from train.agent.protocol.records import Exit
+
+SCRIPT = "import tensorflow as tf\n"
+WAIT = SCRIPT + "import subprocess, time\nsubprocess.Popen(['sleep', '1000'])\nprint('runs')\ntime.sleep(1000)\n"
+TENSORFLOW = """
+import tensorflow as tf
+import sys
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    variable = tf.Variable(1.0)
+@tf.function
+def step(value):
+    return strategy.reduce("sum", strategy.run(lambda: variable * value), axis=None)
+print(float(step(tf.constant(float(sys.argv[1])))))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[WarmHost]:
+    """Yield a host whose warm process exists."""
+    made = WarmHost(tmp_path)
+    assert "no process" in made.run(Task(SCRIPT), made.write(Task(SCRIPT)), warm=True).cold
+    yield made
+    made.close()
+
+
+def marked(directory: str) -> list[int]:
+    """Return the processes that belong to a task, or to a warm process."""
+    return [pid for pid in list_processes() if is_marked(pid, directory)]
+
+
+def test_a_fork_is_what_a_new_process_would_be(tmp_path: Path) -> None:
+    differences: list[str] = []
+    assert compare_pairs(11, 12, tmp_path, differences.append) == 0, differences
+
+
+def test_random_numbers_differ_between_forks(host: WarmHost) -> None:
+    task = Task(SCRIPT + "import random\nprint(random.random())")
+    runs = [host.run(task, host.write(task), warm=True) for _ in range(2)]
+    assert [run.cold for run in runs] == ["", ""]
+    assert runs[0].output != runs[1].output
+
+
+@pytest.mark.parametrize("file", ["logging.py", "tensorflow.py"])
+def test_a_module_of_the_script_with_the_name_of_an_imported_one_starts_cold(host: WarmHost, file: str) -> None:
+    source = host.write(Task(SCRIPT))
+    (source / file).write_text("print('own')")
+    run = host.run(Task(SCRIPT), source, warm=True)
+    assert run.cold == f"the script's directory has a module {file.partition('.')[0]}"
+    assert b"own" in run.output
+
+
+def test_changed_packages_start_cold(host: WarmHost) -> None:
+    (host.site / "tensorflow" / "__init__.py").write_text("print('new')")
+    runs = [host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True) for _ in range(2)]
+    assert [run.cold for run in runs] == ["installed packages have changed", ""]
+    assert [run.output for run in runs] == [b"new\n", b"new\n"]
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "obstacle"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "a thread"),
+        ("import socket; kept = socket.socket()", "a connection"),
+        ("import os; pid = os.fork() or os._exit(0)", "a process"),
+        ("print('x' * 2000000)", "too much"),
+    ],
+)
+def test_an_import_that_cannot_be_forked_stays_cold(tmp_path: Path, stand_in: str, obstacle: str) -> None:
+    host = WarmHost(tmp_path, stand_in)
+    runs = [host.run(Task(SCRIPT + "print(1)"), host.write(Task(SCRIPT + "print(1)")), warm=True) for _ in range(2)]
+    host.close()
+    assert obstacle in runs[1].cold
+    assert runs[0].output == runs[1].output
+    assert runs[0].exit == Exit(code=0)
+
+
+def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path) -> None:
+    host = WarmHost(tmp_path, "raise ImportError('broken')")
+    source = host.write(Task(SCRIPT))
+    runs = [host.run(Task(SCRIPT), source, warm=warm) for warm in (True, False)]
+    assert runs[0].exit == runs[1].exit == Exit(code=1)
+    assert runs[0].output == runs[1].output
+    host.close()
+
+
+def test_the_warm_process_holds_nothing_of_a_job_and_ends_when_it_is_asked_to(host: WarmHost) -> None:
+    assert warm_memory(host.root) > 0
+    (pid,) = marked(host.root)
+    process = Path(f"/proc/{pid}")
+    assert (process / "cwd").readlink() == Path("/")
+    targets = {str(path.readlink()) for path in (process / "fd").iterdir()}
+    assert {target for target in targets if not target.startswith("socket:")} == {os.devnull}
+    assert b"TF_CONFIG" not in (process / "environ").read_bytes()
+    assert os.getsid(pid) != os.getsid(0)
+    end_warm(host.root)
+    wait_for("the end of the warm process", lambda: not alive(pid))
+    assert warm_memory(host.root) == 0
+
+
+@pytest.mark.parametrize("killed", ["task", "keeper", "connection"])
+def test_a_task_ends_with_its_keeper_and_its_supervisor(host: WarmHost, killed: str) -> None:
+    source = host.write(Task(WAIT))
+    with host.start(Task(WAIT), source, warm=True) as (held, cold):
+        assert cold == ""
+        task = held.task
+        task.release()
+        held.until(lambda: b"runs" in held.output)
+        assert is_marked(task.pid, str(source))
+        assert os.getsid(task.pid) == task.pid
+        assert task.keeper is not None
+        keeper = task.keeper.keeper
+        if killed == "connection":
+            task.keeper.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            os.kill(task.pid if killed == "task" else keeper, signal.SIGKILL)
+        held.until(lambda: held.closed)
+        assert held.exits == [Exit(signal=signal.SIGKILL)]
+    wait_for("the end of the keeper", lambda: not alive(keeper))
+    assert marked(str(source)) == []
+
+
+def test_stacks_of_a_fork_are_read(host: WarmHost) -> None:
+    stacks: list[str] = []
+    with host.start(Task(WAIT), host.write(Task(WAIT)), warm=True) as (held, _):
+        held.task.release()
+        held.until(lambda: b"runs" in held.output)
+        held.task.dump_stacks(stacks.append)
+        held.until(lambda: stacks)
+    assert "task.py" in stacks[0]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="TensorFlow has no release for this Python")
+def test_pairs_with_tensorflow(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow", reason="pip install tensorflow")
+    host = WarmHost(tmp_path, "")
+    task = Task(TENSORFLOW, ("0",), (("TF_CPP_MIN_LOG_LEVEL", "3"),))
+    first = host.run(task, host.write(task), warm=True)
+    assert first.exit == Exit(code=0), first.output
+    for number in range(1, 6):
+        other = Task(TENSORFLOW, (str(number),), task.env)
+        run = host.run(other, host.write(other), warm=True)
+        assert (run.cold, run.exit) == ("", Exit(code=number))
+        assert f"{number}.0\n".encode() in run.output
+    host.close()

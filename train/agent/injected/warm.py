@@ -1,0 +1,799 @@
+r"""Keep a copy of a task's process from which later tasks are forked: after the first imports, before the script.
+
+The hook (train.agent.injected.sitecustomize) executes this when a task may run. It executes the script's first
+imports, which train.agent.warm.plan has found, and forks the warm process. That process holds nothing of the job. It
+forks a task for each request on its socket; the task returns from here, and its interpreter then runs the
+script, as in the process that was started with this command. Each task has a keeper as its parent, which reports its
+exit, adopts its orphans, and kills it when the supervisor is gone.
+
+Modules that this needs are imported in the warm process only; the tasks do not see them. For Python 3.8 and later.
+"""
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not imported before the script
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+TEXT = globals().get("TEXT", "")  # of the variable FLEET_WARM
+LINE = globals().get("LINE", -1)  # the hook's pipe
+_MARK = "FLEET_TASK_DIRECTORY"
+_IDLE_S = 900.0
+_CHECK_S = 5.0
+_REQUEST_S = 2.0
+_READY_S = 5.0
+_MOST_OUTPUT = 1 << 20  # bytes
+_FREE_FRACTION = 0.1  # of the memory; below it, the warm process ends
+_PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER = 1, 35, 14, 36  # prctl(2)
+_SIGKILL = 9
+_HOOKS = ("FLEET_HOOK", "FLEET_WARM", "PYTHONPATH")
+_CONFIG_SIZE = 1024  # bytes; PyConfig has 400 to 500
+_STATE_SIZE = 1 << 16  # bytes from the beginning of PyInterpreterState; PyConfig is in them
+_GATE_OPEN = b"g"
+_NOT_RELEASED = 125
+
+
+class _Names:
+    """Record the top-level names of all modules that are looked for."""
+
+    def __init__(self) -> None:
+        self.names: "set[str]" = set()
+
+    def find_spec(self, name: str, path: "object" = None, target: "object" = None) -> None:  # noqa: ARG002
+        """Find nothing."""
+        self.names.add(name.partition(".")[0])
+
+
+class _Plan:
+    """The contents of the variable FLEET_WARM; see train.agent.warm.plan."""
+
+    def __init__(self, text: str) -> None:
+        self.directory, self.key, self.script, self.first_path, volatile, modules, *lines = text.split("\n")
+        self.volatile = volatile.split(",")  # variables of the job
+        self.modules = modules.split(",")
+        self.statements = [line.partition(" ")[::2] for line in lines]  # each with its line in the script
+
+
+def _find(name: str) -> "Any":
+    return sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError:
+        pass
+
+
+def _stat(path: str) -> "tuple[int, int, int]":
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _started(pid: int) -> int:
+    """Return when a process was started, in ticks; 0 if it is gone."""
+    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    return int(fields[19]) if fields and fields[0] not in "ZX" else 0
+
+
+def _is_memory_short() -> bool:
+    """Return True if little memory is available on the host, or in the control group."""
+    values = {line.split(":")[0]: line.split()[1] for line in _read("/proc/meminfo").splitlines() if ":" in line}
+    if int(values.get("MemAvailable", "1")) < _FREE_FRACTION * int(values.get("MemTotal", "1")):
+        return True
+    group = "/sys/fs/cgroup" + _read("/proc/self/cgroup").rpartition("0::")[2].strip()
+    limit, used = _read(group + "/memory.max").strip(), _read(group + "/memory.current").strip()
+    if not limit.isdigit() or not used.isdigit():
+        return False
+    inactive = [
+        line.split()[1] for line in _read(group + "/memory.stat").splitlines() if line.startswith("inactive_file ")
+    ]
+    return int(limit) - int(used) + sum(map(int, inactive)) < _FREE_FRACTION * int(limit)
+
+
+def _fork() -> int:
+    """Fork; Python 3.12 and later warn of threads, which are known here."""
+    warnings = sys.modules.get("warnings")
+    if warnings is None:
+        return os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
+
+
+# --- output of the imports ------------------------------------------------------------------------------------
+
+
+class _Recorder:
+    """Copy what the imports write to the output, and record it; a process of its own, so that no crash loses it."""
+
+    def __init__(self, high: int) -> None:
+        self._output = os.dup2(1, high, inheritable=False)
+        reads, writes = os.pipe()
+        back, back_end = os.pipe()
+        finish_end, self._finish = os.pipe()
+        if os.fork() == 0:
+            try:
+                if os.fork() == 0:
+                    for fd in (writes, back, self._finish, LINE):
+                        os.close(fd)
+                    _copy(reads, self._output, back_end, finish_end)
+            finally:
+                os._exit(0)
+        os.wait()
+        for fd in (reads, back_end, finish_end):
+            os.close(fd)
+        self._back = os.dup2(back, high - 1, inheritable=False)
+        self._finish = self._move(self._finish, high - 2)
+        os.close(back)
+        os.dup2(writes, 1)
+        os.dup2(writes, 2)
+        os.close(writes)
+
+    @staticmethod
+    def _move(fd: int, to: int) -> int:
+        os.dup2(fd, to, inheritable=False)
+        os.close(fd)
+        return to
+
+    def finish(self) -> "bytes | None":
+        """Restore the output; return what was written, or None if it is incomplete."""
+        os.dup2(self._output, 1)
+        os.dup2(self._output, 2)
+        os.close(self._output)
+        os.close(self._finish)
+        pieces = []
+        while True:
+            data = os.read(self._back, 1 << 16)
+            if not data:
+                break
+            pieces.append(data)
+        os.close(self._back)
+        recorded = b"".join(pieces)
+        return recorded[1:] if recorded[:1] == b"=" else None
+
+
+def _copy(reads: int, output: int, back: int, finish: int) -> None:
+    import select
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends when the task ends
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.dup2(1, 2)
+    recorded, ended = bytearray(), False
+    poll = select.poll()
+    poll.register(reads, select.POLLIN)
+    poll.register(finish, select.POLLIN)
+    os.set_blocking(reads, False)
+    while not ended:
+        finished = finish in [fd for fd, _ in poll.poll()]
+        while True:
+            try:
+                data = os.read(reads, 1 << 16)
+            except BlockingIOError:
+                break
+            if not data:
+                ended = True
+                break
+            recorded += data[: _MOST_OUTPUT + 1 - len(recorded)]
+            while data:
+                data = data[os.write(output, data) :]
+        if (finished or ended) and finish >= 0:
+            is_whole = ended and len(recorded) <= _MOST_OUTPUT
+            data = b"=" + bytes(recorded) if is_whole else b"!"
+            while data:
+                data = data[os.write(back, data) :]
+            os.close(back)
+            poll.unregister(finish)
+            finish = -1
+
+
+# --- the first task -------------------------------------------------------------------------------------------
+
+
+def _execute(plan: _Plan) -> None:
+    """Execute the script's first statements, as the script does it a moment later."""
+    space = {"__name__": "__main__", "__file__": plan.script}
+    for line, statement in plan.statements:
+        exec(compile("\n" * (int(line) - 1) + statement, plan.script, "exec"), space)  # noqa: S102
+
+
+def _start_again(hook: str) -> "NoReturn":
+    """Start the interpreter again without this: the script fails at its own import."""
+    command = _given_command()
+    here, _, number = hook.rpartition(":")
+    os.set_inheritable(LINE, True)
+    had = "1" if "PYTHONPATH" in os.environ else "0"
+    path = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = here + os.pathsep + path if path else here
+    os.environ["FLEET_HOOK"] = "%d:-1:%d:%s:%s:%s" % (os.getpid(), LINE, number, had, path)
+    os.execv(sys.executable, command)  # noqa: S606
+
+
+def _given_command() -> "list[bytes]":
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read().split(b"\0")[:-1]
+
+
+def _given_environment() -> "dict[str, str]":
+    """Return the environment with which this process was started: Python may set LC_CTYPE before anything runs."""
+    with open("/proc/self/environ", "rb") as file:
+        items = [item.partition(b"=")[::2] for item in file.read().split(b"\0") if item]
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in items}
+
+
+def _descriptors() -> "set[int]":
+    """Return the open descriptors, without that which reads them."""
+    opened = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))
+            opened.add(int(name))
+        except OSError:
+            continue
+    return opened
+
+
+def _obstacle(opened: "set[int]", source: str) -> str:
+    """Return why no process can be forked from this one; empty: it can."""
+    with open("/proc/self/maps") as file:
+        maps = file.read()
+    targets = [os.readlink("/proc/self/fd/%d" % fd) for fd in opened]
+    if "/dev/nvidia" in maps or any(target.startswith("/dev/nvidia") for target in targets):
+        return "its import uses a GPU"
+    if any(target.startswith(("socket:", "pipe:")) for target in targets):
+        return "its import opens a connection"
+    if _is_threaded():
+        return "its import starts a thread"
+    if "jax" in sys.modules or "torch" in sys.modules:
+        return "its import includes JAX or PyTorch, which may not be forked"
+    if _has_children():
+        return "its import starts a process"
+    origins = [getattr(getattr(module, "__spec__", None), "origin", None) for module in list(sys.modules.values())]
+    read = [origin for origin in origins if isinstance(origin, str) and origin.startswith(source + os.sep)]
+    return "its import reads " + read[0] if read else ""
+
+
+def _is_threaded() -> bool:
+    threading = sys.modules.get("threading")
+    # NumPy's OpenBLAS has threads of its own, ends them before a fork, and starts them again.
+    is_threaded = len(os.listdir("/proc/self/task")) > 1 and "numpy" not in sys.modules
+    return is_threaded or (threading is not None and threading.active_count() > 1)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _write_obstacle(plan: _Plan, text: str) -> None:
+    _write(plan.directory + "/" + plan.key + ".obstacle", text)
+
+
+def _begin(plan: _Plan, hook: str) -> None:
+    site = sys.modules.get("site")
+    if getattr(site, "ENABLE_USER_SITE", False) and _find("usercustomize") is not None:
+        return
+    has_first = not getattr(sys.flags, "safe_path", False)
+    finder = _Names()
+    if has_first:
+        sys.path.insert(0, plan.first_path)
+    try:
+        if any(_find(name) is None for name in plan.modules):
+            return
+        before = _given_environment()
+        standard = _descriptors()
+        recorder = _Recorder(LINE - 2)
+        sys.meta_path.insert(0, finder)
+        try:
+            _execute(plan)
+        except Exception:  # noqa: BLE001
+            recorder.finish()
+            _start_again(hook)
+        finally:
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+        output = recorder.finish()
+    finally:
+        if has_first and sys.path[:1] == [plan.first_path]:
+            del sys.path[0]
+    names = [name for name in dict.fromkeys([*os.environ, *before]) if name not in _HOOKS]
+    changes = {name: os.environ.get(name) for name in names}
+    changes = {name: value for name, value in changes.items() if value != before.get(name)}
+    source, files = os.path.realpath(os.getcwd()), _descriptors() - standard
+    obstacle = "its import writes too much" if output is None else _obstacle(files, source)
+    if obstacle:
+        _write_obstacle(plan, obstacle)
+        return
+    _Warm(plan, finder.names, output or b"", changes, files).begin()
+
+
+# --- the warm process -----------------------------------------------------------------------------------------
+
+
+class _Tools:
+    """Modules that are imported here, and functions of the C library."""
+
+    def __init__(self) -> None:
+        import _socket
+        import ctypes
+        import select
+        import struct
+
+        self._pack = struct.pack
+        self.socket, self.select, self.ctypes = _socket, select, ctypes
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self._library.sbrk.restype = ctypes.c_void_p
+        self._library.sbrk.argtypes = [ctypes.c_long]
+
+    def control(self, option: int, value: int) -> None:
+        """Call prctl(2)."""
+        self._library.prctl(option, value, 0, 0, 0)
+
+    def rename(self, command: "list[bytes]", environment: "list[bytes]") -> None:
+        """Set what /proc/PID/cmdline and /proc/PID/environ contain: those of the process that was forked otherwise.
+
+        Raises:
+            OSError: the kernel cannot do it.
+        """
+        ctypes = self.ctypes
+        words, variables = (b"".join(item + b"\0" for item in items) for items in (command, environment))
+        text = ctypes.create_string_buffer(words + variables, len(words) + len(variables) + 1)
+        begin = ctypes.addressof(text)
+        between, end = begin + len(words), begin + len(words) + len(variables)
+        fields = _read("/proc/self/stat").rpartition(") ")[2].split()
+        code_begin, code_end, stack, data_begin, data_end, heap = (
+            int(fields[at - 3]) for at in (26, 27, 28, 45, 46, 47)
+        )
+        places = (code_begin, code_end, data_begin, data_end, heap, self._library.sbrk(0), stack)
+        layout = self._pack("11QQII", *places, begin, between, between, end, 0, 0, 0xFFFFFFFF)  # struct prctl_mm_map
+        if self._library.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, len(layout), 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(text))  # the kernel reads it as long as the process lives
+
+
+class _Script:
+    """The path of the script in the interpreter's configuration, which is absolute since Python 3.9.
+
+    The field run_filename of PyConfig has a different place in each version: it is the pointer to this path.
+
+    Raises:
+        LookupError: it was not found.
+        AttributeError: this Python does not export its configuration.
+    """
+
+    def __init__(self, ctypes: "Any", command: "list[str]") -> None:
+        self._ctypes = ctypes
+        is_absolute = command[1] != "-m" and sys.version_info >= (3, 9)
+        self._path = os.path.join(os.getcwd(), command[1]) if is_absolute else ""
+        if self._path:
+            get_state = ctypes.pythonapi.PyInterpreterState_Get
+            get_state.restype = ctypes.c_void_p
+            state = get_state()
+            get_config = getattr(ctypes.pythonapi, "_PyInterpreterState_GetConfig", None)
+            if get_config is None:  # Python 3.13
+                self._field = self._find_field(state, _STATE_SIZE)
+            else:
+                get_config.restype, get_config.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+                self._field = self._find_field(get_config(state), _CONFIG_SIZE)
+
+    def _find_field(self, begin: int, length: int) -> int:
+        wanted = _wide(self._path)
+        size = self._ctypes.sizeof(self._ctypes.c_void_p)
+        fields = []
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            words = os.pread(memory.fileno(), length, begin)
+            for at in range(0, len(words) // size * size, size):
+                address = int.from_bytes(words[at : at + size], sys.byteorder)
+                if address % size:
+                    continue
+                try:
+                    data = os.pread(memory.fileno(), len(wanted), address) if address >> 12 else b""
+                except (OSError, OverflowError):
+                    continue
+                if data == wanted:
+                    fields.append(begin + at)
+        if len(fields) != 1:
+            raise LookupError
+        return fields[0]
+
+    def set(self, command: "list[str]") -> None:
+        """Set the path to that of a command in the current directory."""
+        path = os.path.join(os.getcwd(), command[1]) if self._path else ""
+        if path == self._path:
+            return
+        allocate = self._ctypes.pythonapi.PyMem_RawMalloc
+        allocate.restype, allocate.argtypes = self._ctypes.c_void_p, [self._ctypes.c_size_t]
+        data = _wide(path)
+        address = allocate(len(data))
+        self._ctypes.memmove(address, data, len(data))
+        self._ctypes.c_void_p.from_address(self._field).value = address
+
+
+def _wide(text: str) -> bytes:
+    """Return a string of wchar_t in C."""
+    return (text + "\0").encode("utf-32-le" if sys.byteorder == "little" else "utf-32-be", "surrogatepass")
+
+
+class _Request:
+    """A task to fork.
+
+    Args:
+        values: As train.agent.warm.client sends them.
+        descriptors: The ends of the pipes for its output, its gate, and its hook.
+    """
+
+    def __init__(self, values: "dict[str, Any]", descriptors: "list[int]") -> None:
+        self.command: "list[bytes]" = values["command"]
+        self.environment: "list[tuple[bytes, bytes]]" = values["environment"]
+        self.directory: bytes = values["directory"]
+        self.first_path: bytes = values["first_path"]
+        self.umask: int = values["umask"]
+        self.descriptors = descriptors
+        self.keeper = 0
+
+
+class _Warm:
+    """The process that has imported the modules; tasks are forked from it.
+
+    Args:
+        plan: Of the first task.
+        names: Of all modules that the imports looked for.
+        output: Of the imports.
+        changes: Of the environment by the imports; None: removed.
+        files: Descriptors that the imports opened.
+    """
+
+    def __init__(
+        self,
+        plan: _Plan,
+        names: "set[str]",
+        output: bytes,
+        changes: "dict[str, str | None]",
+        files: "set[int]",
+    ) -> None:
+        self._plan = plan
+        self._names = names
+        self._output = output
+        self._changes = changes
+        self._kept = files
+        self._command = [os.fsdecode(word) for word in _given_command()]
+        self._first = os.getpid()
+        self._first_started = _started(self._first)
+        self._tools: "_Tools"
+
+    def begin(self) -> None:
+        """Fork the warm process and wait until it is ready; return in the first task, and in each later one."""
+        ready, ready_end = os.pipe()
+        child = _fork()
+        if child:
+            os.close(ready_end)
+            _await_ready(ready, child)
+            return
+        try:
+            os.close(ready)
+            os.setsid()
+            if _fork():
+                os._exit(0)
+            request = self._serve(ready_end)
+        except BaseException:  # noqa: BLE001 - the first task runs without a warm process
+            os._exit(0)
+        try:
+            self._become(request)
+        except BaseException as error:  # noqa: BLE001 - only a task may leave this process
+            os.write(2, ("fleet: the task cannot be started: %r\n" % (error,)).encode("utf-8", "backslashreplace"))
+            os._exit(_NOT_RELEASED)
+
+    def _serve(self, ready: int) -> _Request:
+        """Answer requests; return in each task, with its request."""
+        before = set(sys.modules)
+        importers = set(sys.path_importer_cache)
+        self._tools = tools = _Tools()
+        try:
+            self._script = _Script(tools.ctypes, self._command)
+            self._name(_WARM_NAME)
+        except (AttributeError, LookupError, OSError) as error:
+            _write_obstacle(self._plan, "this kernel or Python does not allow it: %r" % (error,))
+            os._exit(0)
+        self._detach(ready)
+        self._name(_WARM_NAME)
+        self._files = self._stat_files()
+        listener = self._listen()
+        os.write(ready, b"r")
+        os.close(ready)
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+        for name in set(sys.path_importer_cache) - importers:
+            del sys.path_importer_cache[name]
+        keepers: "set[int]" = set()
+        used = time.monotonic()
+        poll = tools.select.poll()
+        poll.register(listener.fileno(), tools.select.POLLIN)
+        while True:
+            is_requested = bool(poll.poll(_CHECK_S * 1000))
+            keepers = {pid for pid in keepers if os.waitpid(pid, os.WNOHANG)[0] == 0}
+            now = time.monotonic()
+            if keepers or _started(self._first) == self._first_started:
+                used = now
+            if now - used > _IDLE_S or not self._is_listed() or _is_memory_short():
+                os._exit(0)
+            request = self._accept(listener) if is_requested else None
+            if request is None:
+                continue
+            connection, wanted = request
+            pid = _fork()
+            if pid == 0:
+                listener.close()
+                self._keep(connection, wanted)
+                return wanted
+            keepers.add(pid)
+            connection.close()
+            for fd in wanted.descriptors:
+                os.close(fd)
+
+    def _detach(self, ready: int) -> None:
+        """Keep no descriptor, directory, or variable of the job."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        _close_others({ready, *self._kept})
+        os.chdir("/")
+        for name in self._plan.volatile:
+            os.environ.pop(name, None)
+        os.environ[_MARK] = self._plan.directory
+        sys.path_importer_cache.pop(self._plan.first_path, None)
+
+    def _name(self, name: bytes) -> None:
+        environment = [b"%s=%s" % pair for pair in os.environb.items()]
+        self._tools.rename([os.fsencode(sys.executable), name], environment)
+
+    def _listen(self) -> "Any":
+        socket, key = self._tools.socket, self._plan.key
+        self._oom = _read("/proc/self/oom_score_adj")
+        _write("/proc/self/oom_score_adj", "1000")
+        os.chdir(self._plan.directory)  # a socket's path has room for only 107 bytes
+        umask = os.umask(0o177)
+        new = key + ".new"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(new)
+        listener.listen(16)
+        self._inode = os.stat(new).st_ino
+        boot = _read("/proc/sys/kernel/random/boot_id").strip()
+        _write(key + ".json", '{"process": [%d, %d, "%s"]}' % (os.getpid(), _started(os.getpid()), boot))
+        os.rename(new, key)
+        os.umask(umask)
+        os.chdir("/")
+        return listener
+
+    def _is_listed(self) -> bool:
+        """Return True if the socket's path leads to this process."""
+        try:
+            return os.stat(self._plan.directory + "/" + self._plan.key).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _stat_files(self) -> "dict[str, tuple[int, int, int]]":
+        """Return the state of everything that another import would read."""
+        paths = {sys.prefix + "/pyvenv.cfg", *(path for path in sys.path if path)}
+        for module in list(sys.modules.values()):
+            spec: "Any" = getattr(module, "__spec__", None)
+            if getattr(spec, "has_location", False) and isinstance(spec.origin, str):
+                paths.add(spec.origin)
+        return {path: _stat(path) for path in paths}
+
+    def _accept(self, listener: "Any") -> "tuple[Any, _Request] | None":
+        """Return a connection and its request; None if it was refused."""
+        socket = self._tools.socket
+        fd, _ = listener._accept()
+        connection = socket.socket(fileno=fd)
+        descriptors: "list[int]" = []
+        try:
+            connection.settimeout(_REQUEST_S)
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            if int.from_bytes(peer[4:8], sys.byteorder) == os.getuid():
+                request = _Request(_receive(socket, connection, descriptors), descriptors)
+                reason = self._refusal(request)
+                if not reason and len(descriptors) == 3:
+                    return connection, request
+                connection.send(("cold %s\n" % reason).encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError, KeyError, EOFError, TypeError):
+            pass
+        for fd in descriptors:
+            os.close(fd)
+        connection.close()
+        return None
+
+    def _refusal(self, request: _Request) -> str:
+        """Return why the task must not be forked; empty: it may."""
+        if any(_stat(path) != state for path, state in self._files.items()):
+            os.unlink(self._plan.directory + "/" + self._plan.key)
+            return "installed packages have changed"
+        for name in os.listdir(request.first_path):
+            root = os.fsdecode(name).partition(".")[0]
+            if root in self._names:
+                return "the script's directory has a module %s" % root
+        return ""
+
+    def _keep(self, connection: "Any", request: _Request) -> None:
+        """Fork the task and return in it; keep it in this process until the supervisor disconnects."""
+        os.setsid()
+        self._tools.control(_PR_SET_CHILD_SUBREAPER, 1)
+        request.keeper = os.getpid()
+        task = _fork()
+        if task == 0:
+            connection.close()
+            return
+        try:
+            self._keep_task(connection, request, task)
+        finally:
+            try:
+                os.kill(task, _SIGKILL)
+            finally:
+                os._exit(0)
+
+    def _keep_task(self, connection: "Any", request: _Request, task: int) -> None:
+        import signal
+
+        for fd in request.descriptors:
+            os.close(fd)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        reads, writes = os.pipe()
+        os.set_blocking(reads, False)
+        os.set_blocking(writes, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        _write("/proc/self/oom_score_adj", self._oom)
+        self._name(_KEEPER_NAME)
+        connection.send(b"started %d %d %d\n" % (task, os.getpid(), LINE))
+        poll = self._tools.select.poll()
+        poll.register(connection.fileno(), self._tools.select.POLLIN)
+        poll.register(reads, self._tools.select.POLLIN)
+        while True:
+            try:
+                while True:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    if pid == 0:
+                        break
+                    if pid == task:
+                        connection.send(b"exit %d\n" % status)
+            except ChildProcessError:
+                pass
+            events = [fd for fd, _ in poll.poll()]
+            if connection.fileno() in events:
+                return
+            os.read(reads, 4096)
+
+    def _become(self, request: _Request) -> None:
+        """Become the task of a request: all that differs from a process that was started with its command."""
+        tools = self._tools
+        tools.control(_PR_SET_PDEATHSIG, _SIGKILL)
+        if os.getppid() != request.keeper:
+            os._exit(_NOT_RELEASED)
+        os.setsid()
+        _write("/proc/self/oom_score_adj", self._oom)
+        output, gate, line = request.descriptors
+        null = os.open(os.devnull, os.O_RDONLY)
+        for fd, end in ((0, null), (1, output), (2, output)):
+            os.dup2(end, fd)
+        os.dup2(line, LINE, inheritable=False)
+        os.dup2(gate, LINE - 1, inheritable=False)
+        _close_others({LINE, LINE - 1, *self._kept})
+        tools.rename(request.command, [b"%s=%s" % pair for pair in request.environment])
+        os.umask(request.umask)
+        os.chdir(request.directory)
+        self._set_environment(request)
+        command = [os.fsdecode(word) for word in request.command]
+        self._set_arguments(command)
+        self._script.set(command)
+        _renew_state(self._plan.script)
+        os.write(LINE, b"a")
+        if os.read(LINE - 1, 1) != _GATE_OPEN:
+            os._exit(_NOT_RELEASED)
+        os.close(LINE - 1)
+        data = self._output
+        while data:
+            data = data[os.write(1, data) :]
+
+    def _set_environment(self, request: _Request) -> None:
+        os.environ.clear()
+        for name, value in request.environment:
+            os.environb[name] = value
+        for text, changed in self._changes.items():
+            if changed is None:
+                os.environ.pop(text, None)
+            else:
+                os.environ[text] = changed
+
+    @staticmethod
+    def _set_arguments(command: "list[str]") -> None:
+        sys.argv[:] = ["-m", *command[3:]] if command[1] == "-m" else command[1:]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = command
+
+
+_WARM_NAME = b"(fleet: imported modules for the next task)"
+_KEEPER_NAME = b"(fleet: keeper of a task)"
+
+
+def _close_others(kept: "set[int]") -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue
+
+
+def _await_ready(ready: int, child: int) -> None:
+    """Wait until the warm process listens, or has ended."""
+    end = time.monotonic() + _READY_S
+    os.set_blocking(ready, False)
+    while time.monotonic() < end:
+        try:
+            os.read(ready, 1)
+            break
+        except BlockingIOError:
+            time.sleep(0.001)  # the modules for an event are not imported yet
+    else:
+        os.kill(child, _SIGKILL)
+    os.close(ready)
+    os.waitpid(child, 0)
+
+
+def _receive(socket: "Any", connection: "Any", descriptors: "list[int]") -> "dict[str, Any]":
+    """Return what a supervisor sent: its size, a space, and the values as marshal encodes them."""
+    size = socket.CMSG_SPACE(3 * 4)
+    data, ancillary, _, _ = connection.recvmsg(1 << 16, size)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors += [
+                int.from_bytes(content[at : at + 4], sys.byteorder) for at in range(0, len(content) // 4 * 4, 4)
+            ]
+    length, _, data = data.partition(b" ")
+    pieces, missing = [data], int(length) - len(data)
+    while missing > 0:
+        piece = connection.recv(min(missing, 1 << 16))
+        if not piece:
+            raise EOFError
+        pieces.append(piece)
+        missing -= len(piece)
+    return sys.modules["marshal"].loads(b"".join(pieces))  # type: ignore[no-any-return]
+
+
+def _renew_state(script: str) -> None:
+    """Renew what a fork shares and a new process has of its own: random states, keys, and caches."""
+    modules = sys.modules
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "multiprocessing.process" in modules:
+        modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    if "threading" in modules and hasattr(modules["threading"].main_thread(), "_set_native_id"):
+        modules["threading"].main_thread()._set_native_id()
+    if "linecache" in modules:
+        modules["linecache"].cache.pop(script, None)
+    for finder in sys.meta_path:
+        reporter = getattr(finder, "_reporter", None)
+        if reporter is not None:  # of train.agent.injected.observer
+            reporter.__init__(LINE)
+
+
+if TEXT:
+    _begin(_Plan(TEXT), globals()["HOOK"])

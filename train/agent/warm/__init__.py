@@ -1,0 +1,1 @@
+"""Start tasks from a process that has imported what their scripts import first."""

@@ -1,0 +1,149 @@
+"""Start tasks from the warm process of a host; see train.agent.injected.warm."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import resource
+import signal
+import socket
+import time
+
+from train.agent.files.disk import make_directory, read_text
+from train.agent.host.control import short_path
+from train.agent.host.spawn import Spawned
+from train.agent.host.warm_process import end_warm
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+from train.agent.warm.plan import Plan, Process
+
+if TYPE_CHECKING:
+    from typing import List, Mapping, Optional, Sequence, Union
+
+_ANSWER_S = 3.0
+_LONGEST = 1 << 12
+
+
+class WarmTask(NamedTuple):
+    """A task that was forked from a warm process."""
+
+    spawned: Spawned
+    keeper: int  # its parent process
+    connection: socket.socket  # to the keeper, which reports the exit and kills the task when this is closed
+
+
+def read_process(python: str) -> Process:
+    """Return what this process passes on to those that it forks."""
+    limits = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+    names = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+    with contextlib.suppress(OSError):
+        state = os.stat(python)
+        return Process(
+            tuple(resource.getrlimit(number) for number in sorted(set(limits))),
+            os.nice(0),
+            tuple(sorted(os.sched_getaffinity(0))),
+            tuple(_namespace(name) for name in names),
+            read_text("/proc/self/cgroup"),
+            (*os.getresuid(), *os.getresgid(), *sorted(os.getgroups())),
+            (state.st_dev, state.st_ino, state.st_mtime_ns),
+        )
+    return Process()
+
+
+def _namespace(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{name}")
+    except OSError:
+        return ""
+
+
+def start_warm(
+    root: str, plan: Plan, command: Sequence[str], env: Mapping[str, str], directory: str, umask: int
+) -> Union[WarmTask, str]:
+    """Fork a task from the warm process of a plan, held at its gate; return why it cannot be if there is none.
+
+    Args:
+        root: Directory of the warm processes.
+        plan: Of the task.
+        command: Of the task.
+        env: Of the task.
+        directory: Working directory of the task.
+        umask: Of the task.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_S)
+        with short_path(os.path.join(root, plan.key)) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        return read_text(os.path.join(root, f"{plan.key}.obstacle")) or "no process has imported this yet"
+    request = {
+        "command": [os.fsencode(word) for word in command],
+        "environment": [(os.fsencode(name), os.fsencode(value)) for name, value in env.items()],
+        "directory": os.fsencode(directory),
+        "first_path": os.fsencode(plan.first_path),
+        "umask": umask,
+    }
+    return _request(connection, marshal.dumps(request, 2))
+
+
+def _request(connection: socket.socket, data: bytes) -> Union[WarmTask, str]:
+    ours: List[int] = []
+    theirs: List[int] = []
+    try:
+        output, output_end = os.pipe()
+        gate_end, gate = os.pipe()
+        line, line_end = os.pipe()
+        ours, theirs = [output, gate, line], [output_end, gate_end, line_end]
+        for fd in (output, line, line_end):
+            os.set_blocking(fd, False)
+        socket.send_fds(connection, [b"%d " % len(data)], theirs)
+        connection.sendall(data)
+        kind, _, rest = _receive_line(connection).partition(" ")
+        if kind == "started":
+            task, keeper, line_number = (int(word) for word in rest.split())
+            ours = []
+            connection.setblocking(False)
+            return WarmTask(Spawned(task, output, gate, line, line_number), keeper, connection)
+        reason = rest or "the process with its imports does not answer"
+    except (OSError, ValueError) as error:
+        reason = f"the process with its imports does not answer: {error}"
+    finally:
+        for fd in [*theirs, *ours]:
+            os.close(fd)
+    connection.close()
+    return reason
+
+
+def _receive_line(connection: socket.socket) -> str:
+    data = b""
+    end = time.monotonic() + _ANSWER_S
+    while b"\n" not in data and time.monotonic() < end:
+        piece = connection.recv(1)  # what follows is the exit
+        if not piece:
+            break
+        data += piece
+    return data.decode("utf-8", "replace").rstrip("\n")
+
+
+def receive_exit(connection: socket.socket) -> Optional[int]:
+    """Return the status of waitpid(2) of a task that has ended; None: nothing was received."""
+    try:
+        data = connection.recv(_LONGEST)
+    except BlockingIOError:
+        return None
+    except OSError:
+        data = b""
+    word, _, status = data.decode("utf-8", "replace").strip().partition(" ")
+    return int(status) if word == "exit" and status.isdigit() else int(signal.SIGKILL)  # its keeper was killed
+
+
+def prepare_directory(root: str) -> None:
+    """Make the directory for the process that a cold task leaves behind, and end the one before.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_directory(root)
+    end_warm(root)
