@@ -192,16 +192,18 @@ def test_a_script_that_writes_all_the_time_still_gets_snapshots(yard: Yard, kind
 def test_a_file_written_in_place_counts_only_when_it_is_whole(yard: Yard) -> None:
     chief = yard.host()
     chief.replicator.watch(1)
-    writer = yard.writer(chief, "keras", pause=1.0, slow=1.5)
+    first = yard.writer(chief, "keras", pause=3600, slow=1.5)
     weights = chief.live / "latest.weights.h5"
     yard.until((chief.live / "training_metadata.json").exists, "the epoch's number to be written")
     size = weights.stat().st_size
     assert chief.held is None  # the weights are complete, the epoch's number is not
     yard.until(lambda: chief.held is not None, "the first snapshot")
     assert checked(chief) == 1
+    yard.end(first)
+    second = yard.writer(chief, "keras", pause=3600, slow=1.5)  # continues with the second epoch
     yard.until(lambda: weights.stat().st_size < size, "the second epoch to be written")
     assert (chief.newest.number, checked(chief)) == (1, 1)
-    yard.end(writer)
+    yard.end(second)
     chief.settle()
     assert (chief.newest.number, checked(chief)) == (1, 1)  # killed in the middle of the second
 
