@@ -25,8 +25,8 @@ from train.agent.protocol.records import (
     TaskState,
 )
 
-HOLD_S = 0.1
-"""Longest time for which an item of a running job waits for earlier items of other hosts, in seconds."""
+HOLD_S = 0.001
+"""Longest time for which an item of a running job waits for earlier items of other hosts, in seconds, by default."""
 
 LOST_S = 10.0
 """Longest time for which the other hosts wait for a lost host that was sending stored items, in seconds."""
@@ -75,13 +75,15 @@ class Merge:
     """Items of several hosts in the order of their times.
 
     While hosts send stored items, the order is exact: an item is returned once every other host has sent its next
-    one, or has none. For new items of a running job the wait is bounded by HOLD_S.
+    one, or has none. For new items of a running job the wait is bounded.
 
     Args:
         hosts: Names of the hosts.
+        hold_s: Longest wait for new items, in seconds: as long as hosts collect output before they send it.
     """
 
-    def __init__(self, hosts: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str], hold_s: float = HOLD_S) -> None:
+        self._hold_s = max(hold_s, HOLD_S)
         self._streams = {host: _Stream() for host in hosts}
 
     def add_host(self, host: str) -> None:
@@ -133,7 +135,7 @@ class Merge:
         key, added_at, item = first.held[0]
         if key != _AT_ONCE:
             if reached < key:
-                until = max(until, added_at + HOLD_S)
+                until = max(until, added_at + self._hold_s)
             if until > now:
                 return None, until - now
         first.held.popleft()

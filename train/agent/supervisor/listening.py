@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import Loop
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Callable, Collection, Dict, Optional, Set
 
 PERIOD_S = 1.0
+_OFTEN_S = 60.0  # for which the port is checked each second; later only together with the libraries
 TIMER = "port"
 _TABLES = ("tcp", "tcp6")
 _LISTEN = "0A"
@@ -77,13 +79,15 @@ class PortWatch:
             pid: The task's process, which is in the same network namespace as the rest of the task.
         """
         self._net = f"/proc/{pid}/net"
+        self._seldom_at = time.monotonic() + _OFTEN_S
         self._check_port()
 
     def examine(self, pids: Collection[int]) -> None:
         """Check which libraries the processes have loaded. This takes longer than checking the port."""
         if not self._net or self._opened:
             return
-        self._check_sockets(self._listeners(), pids)
+        if sockets_of(pids):  # the tables of all connections of a host are long
+            self._check_sockets(self._listeners(), pids)
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
@@ -94,7 +98,7 @@ class PortWatch:
             listeners = self._listeners()
             if self._port in listeners.values():
                 self._check_sockets(listeners, self._pids())
-        if not self._opened:
+        if not self._opened and time.monotonic() < self._seldom_at:
             self._loop.after(TIMER, PERIOD_S, self._check_port)
 
     def _listeners(self) -> Dict[str, int]:
