@@ -54,6 +54,8 @@ def _forget(host: Host) -> Shell:
 _UP, _STATUS = (Step("up"),), (Step("status"),)
 _DOWN_THEN_UP, _STATUS_THEN_UP = (Step("down"), *_UP), (*_STATUS, *_UP)
 _FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
+# paramiko raises an AuthenticationException also if the connection ends during the login.
+_CUT = "transport shut down"
 
 # The first row with a matching type is used, so special types precede general ones.
 _TABLE: tuple[_Row, ...] = (
@@ -85,6 +87,8 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
         error: The exception of paramiko, fabric, or a socket.
         doing: The action, which follows ``while``.
     """
+    if isinstance(error, paramiko.AuthenticationException) and _CUT in str(error):
+        error = EOFError()
     for row in _TABLE:
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""

@@ -1,0 +1,31 @@
+"""Errors for the exceptions of the SSH libraries."""
+
+from __future__ import annotations
+
+import inspect
+
+import paramiko
+import pytest
+from paramiko import auth_handler
+
+from fleet.errors import UnreachableError, WrongHostError
+from fleet.remote.ssh.errors import _CUT, translate
+from provision.model import Host
+
+HOST = Host("worker-0", "10.0.0.2", 22, "user", "ssh-ed25519 AAAA", "key-alias", "10.0.0.2", "python3", "/tmp/fleet")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Authentication failed.", WrongHostError),
+        (f"Authentication failed: {_CUT} or saw EOF", UnreachableError),
+    ],
+)
+def test_only_a_refused_key_is_final_and_not_a_connection_that_ends_in_the_login(text: str, kind: type) -> None:
+    error = translate(HOST, paramiko.AuthenticationException(text))
+    assert type(error) is kind
+
+
+def test_paramiko_reports_such_a_connection_in_these_words() -> None:
+    assert _CUT in inspect.getsource(auth_handler)
