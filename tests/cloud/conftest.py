@@ -72,7 +72,7 @@ class LocalCase:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "local root"
         self.provider: Provider = LocalProvider(self.root)
-        self.impossible = FleetSpec("demo", "local", workers=65)
+        self.impossible = FleetSpec("demo", "local", workers=257)
 
     def kill(self, instance: Instance) -> None:
         mark = f"FLEET_INSTANCE={instance.id}"
