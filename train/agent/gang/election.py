@@ -246,12 +246,20 @@ def _settle(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     if peer.gang is not None:
         peer, more = _synchronize(peer, now)
         actions = [*actions, *more]
-    sent = {slot: message for slot, message in peer.sent.items() if slot in peer.connected}
+    news = _new_messages(peer)
+    if not news:
+        return peer, actions
+    actions = [*actions, *(SendMessage(slot, news[slot]) for slot in sorted(news, key=task_rank))]
+    return peer._replace(sent={**peer.sent, **news}), _messages_first(actions)
+
+
+def _new_messages(peer: Peer) -> Dict[str, Message]:
+    """Return the message for each connected slot that has not received it; compares identity first."""
     news = {slot: message for slot in peer.connected if (message := _message_for(peer, slot)) is not None}
-    stale = [slot for slot, message in news.items() if (last := sent.get(slot)) is not message and last != message]
-    sent.update((slot, news[slot]) for slot in stale)
-    actions = [*actions, *(SendMessage(slot, news[slot]) for slot in sorted(stale, key=task_rank))]
-    return peer._replace(sent=sent), _messages_first(actions)
+    sent = peer.sent
+    return {
+        slot: message for slot, message in news.items() if (last := sent.get(slot)) is not message and last != message
+    }
 
 
 def _messages_first(actions: List[PeerAction]) -> List[PeerAction]:

@@ -146,6 +146,7 @@ class Gang(NamedTuple):
     preemptions: int = 0
     connected: FrozenSet[str] = frozenset()
     statuses: Dict[str, SlotStatus] = {}  # noqa: RUF012 - never changed
+    eventful: FrozenSet[str] = frozenset()  # slots whose last status reports an end, a problem, or a preemption
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
@@ -204,13 +205,15 @@ def take_over(
 
 def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     """Update the gang with the status of a slot."""
-    if gang.result is not None or report.slot not in {member.slot for member in gang.terms.slots}:
+    if gang.result is not None or all(member.slot != report.slot for member in gang.terms.slots):
         return gang
     if report.attempt < _status_of(gang, report.slot).attempt:
         gang = mark_lost(gang, report.slot, "another agent replaced it", now)
     is_new = report.preempted and not _is_preempted(gang, report.slot)
+    is_eventful = report.exit is not None or bool(report.reason) or report.preempted
     gang = gang._replace(
         statuses={**gang.statuses, report.slot: report},
+        eventful=gang.eventful | {report.slot} if is_eventful else gang.eventful - {report.slot},
         connected=gang.connected | {report.slot},
         snapshot=gang.snapshot if gang.stage in _FIXED_CHECKPOINT_STAGES else newest(gang.snapshot, report.snapshot),
     )
@@ -283,7 +286,7 @@ def desired_state(gang: Gang) -> DesiredState:
     end = gang.end or End(Outcome.SUCCEEDED)
     sources = [
         report.source
-        for slot, report in sorted(gang.statuses.items())
+        for slot, report in sorted(gang.statuses.items() if gang.snapshot is not None else ())
         if slot in gang.connected and report.source is not None and report.snapshot == gang.snapshot
     ]
     return DesiredState(
@@ -297,7 +300,7 @@ def desired_state(gang: Gang) -> DesiredState:
         preemptions=gang.preemptions,
         started=gang.started,
         snapshot=gang.snapshot,
-        sources=sources if gang.snapshot is not None else [],
+        sources=sources,
         reason=_summarize(end),
         first_failed_slot=end.first_failed_slot,
         preempted=_is_tolerated_preemption(gang),
@@ -473,6 +476,8 @@ def _find_preemption(gang: Gang) -> Optional[End]:
 
 def _find_failure(gang: Gang) -> Optional[End]:
     """Return the first failure among the tasks and their hosts, or None."""
+    if not (gang.eventful or gang.lost):  # the usual case, which a leader of many hosts meets at each message
+        return None
     preemption = _find_preemption(gang)
     if preemption is not None:
         return preemption
@@ -751,7 +756,7 @@ def _decisive_slots(gang: Gang) -> List[str]:
 
 
 def _has_succeeded(gang: Gang) -> bool:
-    return all(_has_ended(gang, slot) for slot in _decisive_slots(gang))
+    return bool(gang.eventful) and all(_has_ended(gang, slot) for slot in _decisive_slots(gang))
 
 
 def _drop_failed_evaluators(gang: Gang) -> Gang:

@@ -462,7 +462,9 @@ class Attempt:
             self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
             self._write_sample(self._usage)
-        self._loop.after("usage", PERIOD_S, self._sample)
+        # The tasks start together; their leader should not receive all reports at the same moment.
+        period_s = PERIOD_S if percent >= 0 else PERIOD_S * (0.5 + os.urandom(1)[0] / 256)
+        self._loop.after("usage", period_s, self._sample)
         stepped = self._parser.latest is not None
         self._report_event(
             reconciler.TaskActivity(
