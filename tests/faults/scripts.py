@@ -61,6 +61,7 @@ class Report(tf.keras.callbacks.Callback):
             say("saving", epoch + 1)
             large.save_weights(path)
             say("saved", epoch + 1)
+            time.sleep(1.5 if attempt == 1 else 0.0)  # the checkpoint is copied meanwhile
             while attempt == 1 and epoch == 2:  # if the signal comes after the write
                 time.sleep(0.2)
 

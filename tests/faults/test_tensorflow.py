@@ -55,8 +55,9 @@ def test_the_chief_is_killed_while_keras_writes_one_file_in_place(two: FaultFlee
     play.no_byte_is_lost(report)
     assert report.verdicts == [(1, "killed", "worker-0")]
     assert printed_values(report, 1, "begin") == ["0", "0"]
-    assert printed_values(report, 2, "begin") in (["2", "2"], ["3", "3"])  # epochs are numbered from 0
-    assert printed_values(report, 2, "kept") in (["2", "2"], ["3", "3"])
+    copied = (["1", "1"], ["2", "2"], ["3", "3"])  # which epoch was copied last depends on the speed of the hosts
+    assert printed_values(report, 2, "begin") in copied  # epochs are numbered from 0
+    assert printed_values(report, 2, "kept") in copied
 
 
 def test_a_waiting_worker_is_reported_and_a_preemption_handler_saves_when_the_job_is_stopped(two: FaultFleet) -> None:
