@@ -32,7 +32,7 @@ def spread(samples: list[float], metric: str) -> str:
 
 
 def outcome(verdict: Verdict) -> str:
-    """Return reached, missed, or why there is no verdict."""
+    """Return `reached`, `MISSED`, or `not measured`; empty if the goal has no limit."""
     if verdict.value is None:
         return "not measured"
     return {True: "reached", False: "MISSED", None: ""}[verdict.reached]

@@ -1,3 +1,3 @@
 """SSH connections: authentication, host keys, proxies, and errors."""
 
-from fleet.remote.ssh import library as _library  # noqa: F401 - imports paramiko before other modules do
+from fleet.remote.ssh import clients as _clients  # noqa: F401 - imports paramiko before other modules do

@@ -19,8 +19,8 @@ import paramiko
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
+from fleet.remote.ssh.clients import Transport, make_client
 from fleet.remote.ssh.errors import translated
-from fleet.remote.ssh.library import Transport, make_client
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.receiving import WINDOW, tune
 from fleet.remote.ssh.watchdog import Watchdog
