@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -64,10 +64,12 @@ def reach(
     sink: Sink,
     *,
     wait_s: float = SSH_WAIT_S,
+    created: Collection[str] = (),
 ) -> list[Host]:
     """Return the hosts when they answer and have everything that tasks need, in the order of `instances`.
 
-    Rented hosts can still be booting: they are awaited for up to `wait_s` seconds.
+    Rented hosts can still be booting: they are awaited for up to `wait_s` seconds. Of the hosts of a local fleet that
+    this command `created`, only the first is asked: they are the same computer, and their sshds listen.
 
     Raises:
         UnreachableError: a host does not answer; the message contains the time waited.
@@ -90,10 +92,10 @@ def reach(
         reached[host.name] = host
         sink.emit(HostConnected(host.name, host.address))
 
+    alike = () if spec.options.remote else [host.name for host in hosts if host.name in created][1:]
+
     def connect() -> None:
-        # The hosts of a local fleet are the same computer: if one accepts the login and runs the agent, all do.
-        asked = list(waiting.values()) if spec.options.remote else list(waiting.values())[:1]
-        with opened(asked, directory.key) as outcomes:
+        with opened([host for name, host in waiting.items() if name not in alike], directory.key) as outcomes:
             for outcome in outcomes:
                 if outcome.value is not None:
                     record(_add_address(outcome.host, outcome.value))

@@ -19,7 +19,7 @@ from paramiko.buffered_pipe import BufferedPipe
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out, raise_failures
-from fleet.remote.ssh import clients
+from fleet.remote.ssh import internals
 from fleet.remote.ssh.connection import connect
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
@@ -53,7 +53,7 @@ def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
 
 
 def test_fabric_connects_with_other_versions_of_paramiko(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "PROVEN", ())
+    monkeypatch.setattr(internals, "PROVEN", ())
     connection = connect(hosts.hosts[0], hosts.key)
     assert "fabric" in sys.modules
     connection.close()

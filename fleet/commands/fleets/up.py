@@ -234,6 +234,7 @@ class _Up:
                 self.services,
                 self.sink,
                 wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
+                created=steps.create,
             )
         except UnreachableError as error:
             raise access.explained(error) from error

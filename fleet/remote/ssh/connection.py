@@ -19,10 +19,10 @@ import paramiko
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
-from fleet.remote.ssh.clients import Transport, make_client
 from fleet.remote.ssh.errors import translated
+from fleet.remote.ssh.internals import Transport, make_client, tune
 from fleet.remote.ssh.proxy import Proxy
-from fleet.remote.ssh.receiving import WINDOW, tune
+from fleet.remote.ssh.receiving import WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host

@@ -7,7 +7,7 @@ import sys
 
 import paramiko
 
-from fleet.remote.ssh.clients import PROVEN
+from fleet.remote.ssh.internals import PROVEN
 
 
 def test_paramiko_is_imported_without_invoke() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout
 
-from fleet.remote.ssh.receiving import WINDOW, ChunkBuffer, share_window
+from fleet.remote.ssh.internals import ChunkBuffer
+from fleet.remote.ssh.receiving import WINDOW, share_window
 
 STEPS = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 20)), max_size=30)
 

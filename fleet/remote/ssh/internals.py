@@ -1,0 +1,174 @@
+"""Everything that depends on what paramiko does not document: its import, its clients, and its receive buffers.
+
+It is used only with the versions that it was tested with. With others, fabric makes the clients, and paramiko's own
+transports and buffers are used.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+PROVEN = ("5.1.",)
+"""Versions of paramiko that this module was tested with."""
+
+_CHECK_S = 1.0
+
+
+def _import_without_invoke() -> None:
+    """Import paramiko without its optional dependency, which takes as long to import as paramiko itself.
+
+    Paramiko uses it for ``Match exec`` in configurations of OpenSSH, which this program reads by itself. If a version
+    of paramiko requires it, the import fails, and is repeated with it.
+    """
+    if "invoke" in sys.modules or "paramiko" in sys.modules:
+        return
+    sys.modules["invoke"] = None  # type: ignore[assignment] # the import of a module that is None fails
+    try:
+        import paramiko  # noqa: F401
+    except ImportError:
+        return
+    finally:
+        del sys.modules["invoke"]
+
+
+_import_without_invoke()
+
+import paramiko  # noqa: E402
+from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
+
+
+def is_proven() -> bool:
+    """Return whether the installed version of paramiko is one that this module was tested with."""
+    return paramiko.__version__.startswith(PROVEN)
+
+
+class Transport(paramiko.Transport):
+    """A transport that checks once per second whether it was closed, not ten times.
+
+    Here the socket is always shut down first, which wakes it at once.
+    """
+
+    _active_check_timeout = _CHECK_S
+
+
+def make_client(
+    address: str, port: int, user: str, timeout_s: int, options: dict[str, Any]
+) -> tuple[paramiko.SSHClient, Callable[[], object]]:
+    """Return a client without host keys, and the function that connects it.
+
+    Neither the user's SSH configuration nor configuration files of fabric are read.
+
+    Args:
+        address: Address of the host.
+        port: TCP port of its SSH server.
+        user: Login name.
+        timeout_s: Longest time until the host accepts the connection, in seconds.
+        options: Further arguments of paramiko.SSHClient.connect.
+    """
+    if is_proven():
+        client = paramiko.SSHClient()
+        return client, lambda: client.connect(address, port, user, timeout=timeout_s, **options)
+    from fabric import Config, Connection
+
+    config = Config(lazy=True, ssh_config=paramiko.SSHConfig())  # lazy: without configuration files
+    fabric = Connection(
+        address, user=user, port=port, config=config, connect_timeout=timeout_s, connect_kwargs=options
+    )
+    return fabric.client, fabric.open
+
+
+def tune(session: paramiko.Channel) -> None:
+    """Let a session that has received nothing yet keep what arrives without copying it, and acknowledge it seldom.
+
+    Paramiko copies received data three times, and a part of a buffer is removed by moving the rest. It acknowledges
+    each tenth of the window, which is each packet of a small one.
+    """
+    if is_proven() and type(session.in_buffer) is BufferedPipe:
+        session.in_buffer = ChunkBuffer()
+        session.in_window_threshold = session.in_window_size // 4
+
+
+class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
+    """A BufferedPipe that keeps the chunks as they came."""
+
+    _lock: Any
+    _cv: Any
+    _event: Any
+    _closed: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add received data."""
+        with self._lock:
+            if self._event is not None:
+                self._event.set()
+            self._chunks.append(data)
+            self._size += len(data)
+            self._cv.notify_all()
+
+    def read_ready(self) -> bool:
+        """Return True if a read returns data at once."""
+        return self._size > 0
+
+    def read(self, nbytes: int, timeout: float | None = None) -> bytes:
+        """Return up to `nbytes` bytes; nothing at the end of the data.
+
+        Raises:
+            PipeTimeout: nothing arrived in time.
+        """
+        with self._lock:
+            if not (self._size or self._closed):
+                self._wait(timeout)
+            data = self._take(nbytes)
+            if not self._size and self._event is not None and not self._closed:
+                self._event.clear()
+            return data
+
+    def _wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else monotonic() + timeout
+        while not (self._size or self._closed):
+            left = None if end is None else end - monotonic()
+            if left is not None and left <= 0:
+                raise PipeTimeout
+            self._cv.wait(left)
+
+    def _take(self, limit: int) -> bytes:
+        taken: list[bytes] = []
+        while limit > 0 and self._chunks:
+            chunk = self._chunks.popleft()
+            if len(chunk) > limit:
+                self._chunks.appendleft(chunk[limit:])
+                chunk = chunk[:limit]
+            taken.append(chunk)
+            limit -= len(chunk)
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._size -= len(data)
+        return data
+
+    def empty(self) -> bytes:
+        """Return all data, and clear the buffer."""
+        with self._lock:
+            data = self._take(self._size)
+            if self._event is not None and not self._closed:
+                self._event.clear()
+            return data
+
+    def set_event(self, event: Any) -> None:
+        """Set an event whenever there is data, or the end of it."""
+        with self._lock:
+            self._event = event
+            if self._closed or self._size:
+                event.set()
+            else:
+                event.clear()
+
+    def __len__(self) -> int:
+        return self._size
