@@ -29,7 +29,7 @@ class _Pending:
 
 
 class _Deferred:
-    """Base of these classes; the generated method precedes this one, so that no thread sees an incomplete class."""
+    """Base of these classes; its method is used until all methods of a class are generated."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for each in type(self).__mro__:
@@ -40,14 +40,20 @@ class _Deferred:
 def _complete(cls: type) -> None:
     with _LOCK:
         if isinstance(cls.__dict__.get(_FIELDS), _Pending):
-            dataclasses.dataclass(frozen=True)(cls)
+            twin = type(cls.__name__, (), _namespace(cls))
+            twin = dataclasses.dataclass(frozen=True, eq=False, repr=False)(twin)
+            dataclasses.dataclass(frozen=True, init=False)(cls)
+            cls.__init__ = twin.__dict__["__init__"]  # type: ignore[misc] # last: until then, other threads wait above
+
+
+def _namespace(cls: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", _FIELDS)}
 
 
 def _defer(cls: type) -> type:
     if cls.__bases__ != (object,):  # it would inherit the generated methods of its base
         return dataclasses.dataclass(frozen=True)(cls)
-    namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    made = type(cls.__name__, (_Deferred,), namespace)
+    made = type(cls.__name__, (_Deferred,), _namespace(cls))
     setattr(made, _FIELDS, _Pending(made))
     return made
 

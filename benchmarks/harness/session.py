@@ -151,7 +151,7 @@ class Session:
         left = list(cases)
         for number in range(0 if self.is_quick else -warmups, runs):
             if number > 0 and time.monotonic() > self._deadline:
-                problems["all"] = f"{number} of {runs} rounds, because the time of the group has passed"
+                problems["all"] = f"{runs - number} of {runs} rounds, because the time of the group has passed"
                 break
             self._random.shuffle(left)
             for name in list(left):

@@ -20,8 +20,10 @@ from train.agent.protocol.wording import endpoint
 T = TypeVar("T")
 
 _INTERRUPTED_JOIN_S = 2.0
-_FILES_PER_HOST = 6  # socket, wake-up pipes, and files that are open for a moment
+_FILES_PER_HOST = 3  # socket and wake-up pipe
 _OTHER_FILES = 128
+_FILES = 65_536  # enough for several fleets at the same time
+_FILE_LIMIT_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,19 @@ def _raise_file_limit(hosts: int) -> None:
     Raises:
         NotReadyError: the hard limit is lower.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _OTHER_FILES + _FILES_PER_HOST * hosts
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise NotReadyError(
-            f"connections to {hosts} hosts need {needed} open files, and the limit is {hard}",
-            hint="raise the hard limit of this user (nofile in /etc/security/limits.conf), or use fewer hosts",
-            next_steps=[Shell("ulimit -Hn")],
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    with _FILE_LIMIT_LOCK:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else hard
+        if soft == resource.RLIM_INFINITY or soft >= needed:
+            return
+        if most < needed and most == hard:
+            raise NotReadyError(
+                f"connections to {hosts} hosts need {needed} open files, and the limit is {hard}",
+                hint="raise the hard limit of this user (nofile in /etc/security/limits.conf), or use fewer hosts",
+                next_steps=[Shell("ulimit -Hn")],
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(needed, min(_FILES, most)), hard))
 
 
 class _Calls(Generic[T]):

@@ -19,8 +19,8 @@ import paramiko
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
-from fleet.remote.ssh.errors import translated
-from fleet.remote.ssh.internals import Transport, make_client, tune
+from fleet.remote.ssh.errors import is_cut, translated
+from fleet.remote.ssh.internals import make_client, make_transport, tune
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.receiving import WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
@@ -160,7 +160,7 @@ def _open(
         except (paramiko.SSHException, OSError, EOFError) as error:
             if watchdog.fired or isinstance(error, TimeoutError):
                 raise no_answer(host, timeout_s, doing) from error
-            if keys is not None and isinstance(error, paramiko.AuthenticationException):
+            if keys is not None and isinstance(error, paramiko.AuthenticationException) and not is_cut(error):
                 raise keys.refused() from error
             if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
                 raise proxy_failed(host, proxy.last_output()) from error
@@ -235,7 +235,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         _tune(sock)
-    transport = Transport(sock, default_window_size=WINDOW, **options)
+    transport = make_transport(sock, default_window_size=WINDOW, **options)
     security = transport.get_security_options()
     security.kex = (*_KEX, *(name for name in security.kex if name not in _KEX))
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]

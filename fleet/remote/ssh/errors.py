@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import paramiko
+from paramiko.auth_strategy import AuthFailure
 from paramiko.ssh_exception import IncompatiblePeer, NoValidConnectionsError, ProxyCommandFailure
 
 from fleet.errors import FleetError, UnreachableError, WrongHostError
@@ -87,7 +88,7 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
         error: The exception of paramiko, fabric, or a socket.
         doing: The action, which follows ``while``.
     """
-    if isinstance(error, paramiko.AuthenticationException) and _CUT in str(error):
+    if is_cut(error):
         error = EOFError()
     for row in _TABLE:
         if isinstance(error, row.kind):
@@ -98,6 +99,15 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
                 hint, steps = "only if the host was installed again:", (_forget(host), *steps)
             return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_steps=steps)
     return None
+
+
+def is_cut(error: BaseException) -> bool:
+    """Return whether the connection ended before the host had decided about the first key.
+
+    A host that closes the connection after too many keys has refused them.
+    """
+    first = error.result[0].result if isinstance(error, AuthFailure) and error.result else error
+    return isinstance(first, paramiko.AuthenticationException) and _CUT in str(first)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Everything that depends on what paramiko does not document: its import, its clients, and its receive buffers.
+"""A faster import, transports, and receive buffers, which depend on what paramiko does not document.
 
-It is used only with the versions that it was tested with. With others, fabric makes the clients, and paramiko's own
-transports and buffers are used.
+They are used only with the versions that they were tested with. With others, fabric makes the clients, and
+paramiko's own transports and buffers are used.
 """
 
 from __future__ import annotations
@@ -46,13 +46,18 @@ def is_proven() -> bool:
     return paramiko.__version__.startswith(PROVEN)
 
 
-class Transport(paramiko.Transport):
+class _Transport(paramiko.Transport):
     """A transport that checks once per second whether it was closed, not ten times.
 
     Here the socket is always shut down first, which wakes it at once.
     """
 
     _active_check_timeout = _CHECK_S
+
+
+def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
+    """Return a transport over a socket; `options` are arguments of paramiko.Transport."""
+    return (_Transport if is_proven() else paramiko.Transport)(sock, **options)
 
 
 def make_client(
@@ -88,26 +93,40 @@ def tune(session: paramiko.Channel) -> None:
     each tenth of the window, which is each packet of a small one.
     """
     if is_proven() and type(session.in_buffer) is BufferedPipe:
-        session.in_buffer = ChunkBuffer()
+        session.in_buffer = ChunkBuffer(session.in_window_size)
+        session.in_stderr_buffer = ChunkBuffer(session.in_window_size)
         session.in_window_threshold = session.in_window_size // 4
 
 
 class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
-    """A BufferedPipe that keeps the chunks as they came."""
+    """A BufferedPipe that keeps the chunks as they came.
+
+    Args:
+        window: Bytes that the other end may send before they are read. Paramiko does not enforce it.
+    """
 
     _lock: Any
     _cv: Any
     _event: Any
     _closed: bool
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
         super().__init__()
+        self._limit = 2 * window  # an honest server stays below the half
         self._chunks: deque[bytes] = deque()
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """Add received data."""
+        """Add received data.
+
+        Raises:
+            SSHException: the other end sends more than it may; paramiko then closes the connection.
+        """
+        if not data:  # costs nothing of the window, so that any number could wait here
+            return
         with self._lock:
+            if self._size + len(data) > self._limit:
+                raise paramiko.SSHException("the host sent more than its receive window")
             if self._event is not None:
                 self._event.set()
             self._chunks.append(data)

@@ -84,7 +84,7 @@ class Bundle:
 
         Args:
             hashes: Hashes of the contents.
-            offset: Number of bytes of the first one that are left out.
+            offset: Number of bytes that are left out at the beginning.
 
         Raises:
             KeyError: a hash is not in this bundle.

@@ -114,10 +114,11 @@ def report_jobs(channel: Channel, host: HostPaths, request: records.Inspect) -> 
         ClientGoneError: the client disconnected.
     """
     tasks = sorted(newest_tasks(host, _ALL), key=_order)
+    warm_bytes = warm_memory(host.warm)
     for paths in tasks[: max(0, request.limit)]:
         report = report_task(paths)
         if report is not None:
-            channel.send(report._replace(warm_bytes=warm_memory(host.warm)))
+            channel.send(report._replace(warm_bytes=warm_bytes))
     return records.End()
 
 

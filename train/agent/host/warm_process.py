@@ -26,13 +26,13 @@ def _recorded(root: str) -> Dict[str, ProcessId]:
     return result
 
 
-def end_warm(root: str) -> None:
-    """End the warm process of a host; tasks that were forked from it continue."""
+def end_warm(root: str, wait_s: float = _EXIT_S) -> None:
+    """End the warm process of a host, and wait until it has ended; tasks that were forked from it continue."""
     for name, process in _recorded(root).items():
         if is_alive(process):
             with contextlib.suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
-            await_exit(process, _EXIT_S)
+            await_exit(process, wait_s)
         for path in (name, name[: -len(_RECORD)]):
             remove_file(os.path.join(root, path))
 

@@ -270,9 +270,15 @@ def _obstacle(opened: "set[int]", source: str) -> str:
 
 def _is_threaded() -> bool:
     threading = sys.modules.get("threading")
-    # NumPy's OpenBLAS has threads of its own, ends them before a fork, and starts them again.
-    is_threaded = len(os.listdir("/proc/self/task")) > 1 and "numpy" not in sys.modules
-    return is_threaded or (threading is not None and threading.active_count() > 1)
+    if threading is not None and threading.active_count() > 1:
+        return True
+    if len(os.listdir("/proc/self/task")) == 1:
+        return False
+    child = _fork()  # NumPy's OpenBLAS ends its threads before a fork, and starts them again when it needs them
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return len(os.listdir("/proc/self/task")) > 1
 
 
 def _has_children() -> bool:
@@ -304,7 +310,7 @@ def _begin(plan: _Plan, hook: str) -> None:
         sys.meta_path.insert(0, finder)
         try:
             _execute(plan)
-        except Exception:  # noqa: BLE001
+        except (Exception, SystemExit):  # noqa: BLE001
             recorder.finish()
             _start_again(hook)
         finally:
@@ -318,7 +324,7 @@ def _begin(plan: _Plan, hook: str) -> None:
     changes = {name: os.environ.get(name) for name in names}
     changes = {name: value for name, value in changes.items() if value != before.get(name)}
     source, files = os.path.realpath(os.getcwd()), _descriptors() - standard
-    obstacle = "its import writes too much" if output is None else _obstacle(files, source)
+    obstacle = _obstacle(files, source) or ("" if output is not None else "its import writes too much")
     if obstacle:
         _write_obstacle(plan, obstacle)
         return
@@ -640,11 +646,13 @@ class _Warm:
         if task == 0:
             connection.close()
             return
+        self._is_reaped = False
         try:
             self._keep_task(connection, request, task)
         finally:
             try:
-                os.kill(task, _SIGKILL)
+                if not self._is_reaped:  # afterwards its number may be that of another process
+                    os.kill(task, _SIGKILL)
             finally:
                 os._exit(0)
 
@@ -673,6 +681,7 @@ class _Warm:
                     if pid == 0:
                         break
                     if pid == task:
+                        self._is_reaped = True
                         connection.send(b"exit %d\n" % status)
             except ChildProcessError:
                 pass

@@ -83,8 +83,8 @@ class RelayServer:
 
     def _run(self, call: Callable[[], None]) -> None:
         thread = threading.Thread(target=call, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads = [*(other for other in self._threads if other.is_alive()), thread]
 
     def _notify(self) -> None:
         with self._grown:

@@ -19,10 +19,6 @@ _KINDS = {
     errno.EHOSTUNREACH: ReasonKind.UNREACHABLE,
     errno.ENETUNREACH: ReasonKind.UNREACHABLE,
 }
-_TIMEOUTS = (
-    "TimeoutError",
-    "timeout",
-)  # of Python 3.10 and later, of the module socket before; it is not imported here
 _REFUSALS = {Refusal.DISK: ReasonKind.DISK_FULL, Refusal.PORT: ReasonKind.PORT_IN_USE}
 
 

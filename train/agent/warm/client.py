@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from train.agent.files.disk import make_directory, read_text
+from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.spawn import Spawned
 from train.agent.host.warm_process import end_warm
@@ -20,7 +20,7 @@ from train.agent.warm.plan import Plan, Process
 if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Union
 
-_ANSWER_S = 3.0
+_ANSWER_S = 2.0  # the supervisor, which sends heartbeats too, waits for it
 _LONGEST = 1 << 12
 
 
@@ -70,9 +70,10 @@ def start_warm(
         directory: Working directory of the task.
         umask: Of the task.
     """
+    end = time.monotonic() + _ANSWER_S
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(_ANSWER_S)
+        _limit(connection, end)
         with short_path(os.path.join(root, plan.key)) as path:
             connection.connect(path)
     except OSError:
@@ -85,22 +86,30 @@ def start_warm(
         "first_path": os.fsencode(plan.first_path),
         "umask": umask,
     }
-    return _request(connection, marshal.dumps(request, 2))
+    return _request(connection, marshal.dumps(request, 2), end)
 
 
-def _request(connection: socket.socket, data: bytes) -> Union[WarmTask, str]:
+def _limit(connection: socket.socket, end: float) -> None:
+    """Let the next call end by a time of the monotonic clock."""
+    connection.settimeout(max(0.001, end - time.monotonic()))
+
+
+def _request(connection: socket.socket, data: bytes, end: float) -> Union[WarmTask, str]:
     ours: List[int] = []
     theirs: List[int] = []
     try:
-        output, output_end = os.pipe()
-        gate_end, gate = os.pipe()
-        line, line_end = os.pipe()
-        ours, theirs = [output, gate, line], [output_end, gate_end, line_end]
-        for fd in (output, line, line_end):
+        for is_gate in (False, True, False):  # output, gate, line of the hook
+            reads, writes = os.pipe()
+            ours.append(writes if is_gate else reads)
+            theirs.append(reads if is_gate else writes)
+        output, gate, line = ours
+        for fd in (output, line, theirs[2]):
             os.set_blocking(fd, False)
+        _limit(connection, end)
         socket.send_fds(connection, [b"%d " % len(data)], theirs)
+        _limit(connection, end)
         connection.sendall(data)
-        kind, _, rest = _receive_line(connection).partition(" ")
+        kind, _, rest = _receive_line(connection, end).partition(" ")
         if kind == "started":
             task, keeper, line_number = (int(word) for word in rest.split())
             ours = []
@@ -116,10 +125,10 @@ def _request(connection: socket.socket, data: bytes) -> Union[WarmTask, str]:
     return reason
 
 
-def _receive_line(connection: socket.socket) -> str:
+def _receive_line(connection: socket.socket, end: float) -> str:
     data = b""
-    end = time.monotonic() + _ANSWER_S
     while b"\n" not in data and time.monotonic() < end:
+        _limit(connection, end)
         piece = connection.recv(1)  # what follows is the exit
         if not piece:
             break
@@ -140,10 +149,13 @@ def receive_exit(connection: socket.socket) -> Optional[int]:
 
 
 def prepare_directory(root: str) -> None:
-    """Make the directory for the process that a cold task leaves behind, and end the one before.
+    """Make the directory for the process that a cold task leaves behind; end the one before, and forget obstacles.
 
     Raises:
         OSError: it cannot be made.
     """
     make_directory(root)
-    end_warm(root)
+    end_warm(root, wait_s=0.0)
+    for name in list_names(root):
+        if name.endswith(".obstacle"):
+            remove_file(os.path.join(root, name))

@@ -212,6 +212,6 @@ def test_the_limit_of_open_files_follows_the_number_of_hosts(monkeypatch: pytest
     fan_out([host(1)] * 20, lambda each: each.name)
     assert limits == [(256, 1000)]
     fan_out([host(1)] * 100, lambda each: each.name)
-    assert limits[1:] == [(728, 1000)]
-    with pytest.raises(NotReadyError, match="connections to 200 hosts need 1328 open files, and the limit is 1000"):
-        fan_out([host(1)] * 200, lambda each: each.name)
+    assert limits[1:] == [(1000, 1000)]
+    with pytest.raises(NotReadyError, match="connections to 400 hosts need 1328 open files, and the limit is 1000"):
+        fan_out([host(1)] * 400, lambda each: each.name)

@@ -53,11 +53,20 @@ def test_a_fork_is_what_a_new_process_would_be(tmp_path: Path) -> None:
     assert compare_pairs(11, 12, tmp_path, differences.append) == 0, differences
 
 
-def test_random_numbers_differ_between_forks(host: WarmHost) -> None:
-    task = Task(SCRIPT + "import random\nprint(random.random())")
-    runs = [host.run(task, host.write(task), warm=True) for _ in range(2)]
-    assert [run.cold for run in runs] == ["", ""]
-    assert runs[0].output != runs[1].output
+def test_random_states_and_keys_differ_between_forks(tmp_path: Path) -> None:
+    stand_in = (
+        "import multiprocessing.process, random\ntry:\n    import numpy.random\nexcept ImportError:\n    pass\n"
+    )
+    values = "random.random(), bytes(multiprocessing.process.current_process().authkey)"
+    values += ", numpy.random.random() if 'numpy' in sys.modules else random.random()"
+    text = SCRIPT + "import multiprocessing.process, random, sys\nnumpy = sys.modules.get('numpy')\n"
+    host = WarmHost(tmp_path, stand_in)
+    task = Task(text + f"print(*map(repr, ({values})))")
+    runs = [host.run(task, host.write(task), warm=True) for _ in range(3)]
+    host.close()
+    assert [run.cold for run in runs[1:]] == ["", ""]
+    first, second = (run.output.split(b" ", 2) for run in runs[1:])
+    assert not set(first) & set(second)
 
 
 @pytest.mark.parametrize("file", ["logging.py", "tensorflow.py"])
@@ -80,6 +89,10 @@ def test_changed_packages_start_cold(host: WarmHost) -> None:
     ("stand_in", "obstacle"),
     [
         ("import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "a thread"),
+        (
+            "import _thread, sys, time; sys.modules['numpy'] = sys; _thread.start_new_thread(time.sleep, (9,))",
+            "a thread",
+        ),
         ("import socket; kept = socket.socket()", "a connection"),
         ("import os; pid = os.fork() or os._exit(0)", "a process"),
         ("print('x' * 2000000)", "too much"),
@@ -94,11 +107,12 @@ def test_an_import_that_cannot_be_forked_stays_cold(tmp_path: Path, stand_in: st
     assert runs[0].exit == Exit(code=0)
 
 
-def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path) -> None:
-    host = WarmHost(tmp_path, "raise ImportError('broken')")
+@pytest.mark.parametrize(("stand_in", "code"), [("raise ImportError('broken')", 1), ("raise SystemExit(3)", 3)])
+def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path, stand_in: str, code: int) -> None:
+    host = WarmHost(tmp_path, stand_in)
     source = host.write(Task(SCRIPT))
     runs = [host.run(Task(SCRIPT), source, warm=warm) for warm in (True, False)]
-    assert runs[0].exit == runs[1].exit == Exit(code=1)
+    assert runs[0].exit == runs[1].exit == Exit(code=code)
     assert runs[0].output == runs[1].output
     host.close()
 
