@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from fleet.providers import make_provider
 from fleet.state import Store
 from fleet.translation import wrap_provider
+from provision.deferred import dataclass
 from provision.options import ProviderOptions
 from provision.provider import Provider
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import UsageError
+from provision.deferred import dataclass
 from provision.options import COUNT, TEXT, TEXTS, Option, declarations
 from provision.registry import NAMES, UnknownProviderError, options_class
 

@@ -28,13 +28,13 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
+from provision.deferred import dataclass
 from provision.directories import make_directory
 from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from provision.deferred import dataclass
 
 
 @dataclass(frozen=True)

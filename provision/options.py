@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from provision.deferred import dataclass
 from provision.durations import format_duration, seconds
 
 O = TypeVar("O", bound="ProviderOptions")  # noqa: E741

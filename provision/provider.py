@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from provision.deferred import dataclass
 from provision.model import Command, Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess, UnknownHost
 from provision.names import validate_fleet_name
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from fleet.cli.runtime import failures_of, make_services
 from fleet.errors import UsageError
 from fleet.state import TrainCommand
 from fleet.steps import Step
+from provision.deferred import dataclass
 
 if TYPE_CHECKING:
     from fleet.reports.capsule import Manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.commands.fleets import down, up
@@ -15,6 +14,7 @@ from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Shell
+from provision.deferred import dataclass
 
 FLEET = "demo"
 EPOCHS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
 from fleet.console.colors import choose_color
@@ -14,6 +14,7 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress, TaskAwaited
 from fleet.waiting import find_awaited
+from provision.deferred import dataclass
 
 STOPPED = "stopped"
 _METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and reserve; memory comes after the first metric

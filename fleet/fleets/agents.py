@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetRecord
+from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError
 from fleet.events import Level, Note, Sink
@@ -19,6 +19,7 @@ from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
+from provision.deferred import dataclass
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.names import index_of
 from provision.planner import plan

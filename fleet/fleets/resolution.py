@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from fleet.errors import UsageError
@@ -12,6 +12,7 @@ from fleet.settings import Settings
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step
 from fleet.translation import translate_errors
+from provision.deferred import dataclass
 from provision.model import FleetSpec
 from provision.options import ProviderOptions, declarations
 from provision.planner import conflicts

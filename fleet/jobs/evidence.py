@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fleet.fleets.agents import call_each
 from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
+from provision.deferred import dataclass
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,

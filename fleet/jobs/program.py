@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translate_errors
+from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.lint.finding import Finding, Severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
@@ -20,6 +20,7 @@ from fleet.remote.results import Store, list_jobs
 from fleet.results.target import is_present
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from fleet.steps import Step
+from provision.deferred import dataclass
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank

@@ -17,8 +17,9 @@ import os
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 

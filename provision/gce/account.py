@@ -6,9 +6,10 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from provision.deferred import dataclass
 from provision.gce.diagnosis import Failure, diagnose, from_operation
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from provision.deferred import dataclass
 from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from provision.deferred import dataclass
 from provision.options import COUNT, DURATION, FLAG, TEXT, TEXTS, PreemptionNotice, ProviderOptions, option
 
 ENDPOINT_VARIABLE = "FLEET_GCE_ENDPOINT"

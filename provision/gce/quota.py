@@ -6,9 +6,9 @@ Source of the quotas and what they count: https://cloud.google.com/compute/resou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from provision.deferred import dataclass
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
 from provision.gce.options import GceOptions

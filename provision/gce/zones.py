@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from provision.deferred import dataclass
 from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_ai_zone, is_region, is_zone, region_of
 from provision.gce.diagnosis import Scope

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from provision.deferred import dataclass
 
 _TUNING = frozenset(
     {

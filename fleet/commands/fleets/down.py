@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fleet.errors import CancelledError, FleetError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
@@ -17,6 +17,7 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd
 from fleet.steps import Step
+from provision.deferred import dataclass
 from provision.model import FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted

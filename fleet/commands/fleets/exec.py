@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import CancelledError, FleetError
@@ -19,6 +18,7 @@ from fleet.remote.ssh.command import run_remote
 from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.services import Services
 from fleet.steps import Step
+from provision.deferred import dataclass
 from provision.model import Host
 from train.run_command import run_command
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fleet.errors import CancelledError, NotReadyError, UsageError
 from fleet.events import FleetOpened, Sink
 from fleet.fleets.access import Access
@@ -12,6 +10,7 @@ from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
+from provision.deferred import dataclass
 from provision.quantities import counted
 
 

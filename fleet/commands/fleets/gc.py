@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
@@ -15,6 +15,7 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Again, Step
+from provision.deferred import dataclass
 from provision.model import FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted

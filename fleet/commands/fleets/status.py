@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.errors import DamagedStateError, NotFoundError
 from fleet.services import Services
 from fleet.steps import Step
+from provision.deferred import dataclass
 
 if TYPE_CHECKING:
     from fleet.status import FleetStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
@@ -23,6 +23,7 @@ from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, replace_hosts
 from fleet.steps import Again, Shell, Step
+from provision.deferred import dataclass
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote, Resize
 from provision.names import index_of
 from provision.planner import plan, resize

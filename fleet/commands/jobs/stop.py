@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fleet.errors import NotFoundError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
@@ -14,6 +12,7 @@ from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.steps import Step
+from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import GRACE_S
 

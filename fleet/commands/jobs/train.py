@@ -7,7 +7,7 @@ import dataclasses
 import secrets
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from fleet.errors import CancelledError, FleetError
@@ -47,6 +47,7 @@ from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
+from provision.deferred import dataclass
 from train.agent.protocol import records
 from train.agent.protocol.cluster import tf_config
 from train.agent.protocol.wording import endpoint

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from provision.deferred import dataclass
 
 WINDOW_S = 0.3  # in which all tasks print the same line
 _WAITING_MAX = 500  # lines

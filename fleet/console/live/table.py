@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fleet.console.columns import (
     GAP,
@@ -35,6 +35,7 @@ from fleet.console.rows import (
     make_columns,
 )
 from fleet.events import Outcome, Phase
+from provision.deferred import dataclass
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns
@@ -71,7 +72,7 @@ def render_view(
     now: float,
     bars: Mapping[str, str] = {},
     notice: str = "",
-    glyphs: Glyphs = Glyphs(),
+    glyphs: Glyphs = Glyphs(),  # noqa: B008 - frozen
     memory: TableMemory | None = None,
 ) -> list[Line]:
     """Return the lines below the log: a rule, the header, a row per task, and the state of the job.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, JobStarted, Level, LogChunk, Note, Sink
@@ -26,6 +26,7 @@ from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, NextStep, Step
+from provision.deferred import dataclass
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timezone
 
 from fleet.events import LogChunk
+from provision.deferred import dataclass
 
 # Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.
 _MORE_LINES = 256

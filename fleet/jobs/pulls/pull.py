@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from fleet.results.target import PartialFile, Target, is_present
 from fleet.services import Services
 from fleet.state import FleetDirectory, OnThisComputer
 from fleet.steps import Step
+from provision.deferred import dataclass
 from train.agent.protocol.records import Area, FilePart
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import FleetError, UsageError
@@ -11,6 +10,7 @@ from fleet.events import Level, Note
 from fleet.folding import fold
 from fleet.jobs.environment import environment
 from fleet.state import TrainCommand
+from provision.deferred import dataclass
 from train.agent.files.containment import is_inner_path
 from train.agent.protocol.records import Prepared
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
 from provision.gce.options import GceOptions

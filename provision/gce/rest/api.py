@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
+from provision.deferred import dataclass
 from provision.gce.catalog.networks import network_of
 from provision.gce.diagnosis import (
     Failure,

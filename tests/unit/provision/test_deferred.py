@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import threading
 from dataclasses import FrozenInstanceError, field
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,26 @@ class Point:
 @dataclass(frozen=True)
 class Named(Point):
     name: str = "a"
+
+
+@dataclass
+class Counter:
+    """Changes."""
+
+    limit: int = field(kw_only=True)
+    names: list[str] = field(default_factory=list)
+    secret: str = field(default="s", repr=False)
+    total: int = field(default=0, init=False)
+    parts: dict[str, int] = field(default_factory=dict, init=False)
+    double: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.double = 2 * self.limit
+
+
+@dataclass(eq=False)
+class Task:
+    name: str
 
 
 def make() -> type[Point]:
@@ -62,6 +83,50 @@ def test_a_class_inherits_fields() -> None:
     assert Named(1) != Point(1)
     kind = type("Plain", (make(),), {})
     assert kind(1).y == 2
+
+
+def test_a_class_of_the_standard_library_inherits_from_it() -> None:
+    kind: Any = dataclasses.make_dataclass("Other", [("z", int, 3)], bases=(make(),), frozen=True)
+    assert repr(kind(1)) == "Other(x=1, y=2, z=3)"
+    with pytest.raises(FrozenInstanceError):
+        kind(1).z = 2
+
+
+def test_objects_of_a_class_that_is_not_frozen_change() -> None:
+    counter = Counter(["a"], limit=2)
+    counter.total += 1
+    assert repr(counter) == "Counter(limit=2, names=['a'], total=1, parts={}, double=4)"
+    assert counter != Counter(["a"], limit=2)
+    assert (Counter(limit=2), Counter(limit=2).names) == (Counter(limit=2), [])
+    assert vars(Counter)["__hash__"] is None
+    with pytest.raises(TypeError, match="limit"):
+        Counter()  # type: ignore[call-arg]
+
+
+def test_objects_without_comparison_are_equal_only_to_themselves() -> None:
+    task = Task("a")
+    assert task != Task("a")
+    assert {task: 1}[task] == 1
+
+
+def test_a_class_keeps_the_methods_that_it_defines() -> None:
+    @dataclass(frozen=True)
+    class Word:  # noqa: PLW1641 - the decorator adds __hash__
+        text: str
+
+        def __init__(self, *parts: str) -> None:
+            object.__setattr__(self, "text", "".join(parts))
+
+        def __repr__(self) -> str:
+            return self.text
+
+        def __eq__(self, other: object) -> bool:
+            return str(self) == str(other)
+
+    assert repr(Word("a", "b")) == "ab"
+    assert Word("a") == "a"
+    assert hash(Word("a")) == hash(Word("a"))
+    assert Word.__doc__ == "Word"
 
 
 def create(kind: type[Point], objects: list[Point], begin: threading.Barrier) -> None:
