@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fleet.errors import UsageError
-from fleet.remote.upload.hashes import HashCache
+from fleet.remote.upload.hashes import HashCache, Stamp
 from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.upload.relay import RelayTree
 from fleet.remote.upload.stream import Content, Stream
@@ -53,6 +53,7 @@ class Bundle:
     Attributes:
         entries: All paths, sorted.
         sources: The path on this computer for each hash of contents.
+        stamps: The stamp of that file for each hash of contents of a file that was not changed just before the scan.
         total_bytes: Size of all contents, each counted once.
         digest: Hash of all entries: two bundles have the same digest if and only if they have the same entries.
         notes: Sentences for the user: files that were left out, and directories that make the bundle large.
@@ -64,6 +65,7 @@ class Bundle:
     total_bytes: int
     digest: str
     notes: tuple[str, ...] = ()
+    stamps: dict[str, Stamp] = field(default_factory=dict)
     relays: RelayTree = field(default_factory=RelayTree, repr=False, compare=False)
     _streams: dict[tuple[int, tuple[str, ...]], Stream] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -91,7 +93,7 @@ class Bundle:
             KeyError: a hash is not in this bundle.
         """
         sizes = {entry.sha256: entry.size for entry in self.entries}
-        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in hashes]
+        contents = [Content(self.sources[sha], sha, sizes[sha], self.stamps.get(sha)) for sha in hashes]
         with self._lock:
             key = (offset, tuple(hashes))
             if key not in self._streams:
@@ -451,6 +453,7 @@ def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
     paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
+    stamps: dict[str, Stamp] = {}
     sizes: dict[str, int] = {}
     for path in sorted(paths):
         item = paths[path]
@@ -458,17 +461,19 @@ def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
             entries.append(Entry(path, item.kind, item.mode, target=item.target))
             continue
         try:
-            sha, size = hashes.sha256(str(item.source))
+            sha, size, stamp = hashes.hash(str(item.source))
         except FileNotFoundError:
             tree.skipped[path] = "it vanished"
             continue
         except OSError as error:
             raise _unreadable(item.source, error) from error
         entries.append(Entry(path, item.kind, item.mode, size, sha))
-        sources.setdefault(sha, item.source)
+        if sha not in sources:
+            sources[sha] = item.source
+            stamps.update({sha: stamp} if stamp is not None else {})
         sizes[sha] = size
     hashes.save()
-    return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree))
+    return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree), stamps)
 
 
 def _digest(entries: Sequence[Entry]) -> str:

@@ -4,20 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from provision.directories import make_directory
 from train.agent.files.contents import hash_file
 from train.agent.files.disk import write_atomic
 
 _KEPT = 50_000
+_FIELDS = 6  # of a cached hash: those of a stamp, and the hash
 SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
 
 
+class Stamp(NamedTuple):
+    """Metadata of a file, which differ after each change of its content that does not directly follow another one."""
+
+    size: int  # bytes
+    mtime_ns: int
+    ctime_ns: int  # no program can set it
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """Return the stamp of a file with this status."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+
+    def is_settled(self, now_ns: int) -> bool:
+        """Return whether a change after `now_ns` changes the stamp, whatever the resolution of the file system."""
+        return now_ns - max(self.mtime_ns, self.ctime_ns) > SETTLED_NS
+
+
+class HashedFile(NamedTuple):
+    """A file's content when it was read.
+
+    Attributes:
+        sha256: Hash of the content.
+        size: Size in bytes.
+        stamp: While the file has this stamp, it has this content; None: nothing can be concluded from its stamp.
+    """
+
+    sha256: str
+    size: int
+    stamp: Stamp | None
+
+
 class HashCache:
-    """Hashes by path, valid while size, times and inode of the file are the same.
+    """Hashes by path, valid while size, times, inode, and device of the file are the same.
 
     Args:
         path: JSON file that stores the hashes; a missing or broken file is an empty cache.
@@ -28,22 +63,23 @@ class HashCache:
         self._old = _load(path)
         self._used: dict[str, list[Any]] = {}
 
-    def sha256(self, path: str) -> tuple[str, int]:
-        """Return the hash and the size in bytes of a file, which is only read if it has changed.
+    def hash(self, path: str) -> HashedFile:
+        """Return the hash of a file, which is only read if it has changed.
 
         Raises:
             OSError: the file cannot be read.
         """
-        now = Path(path).stat()
-        stamp = [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino]
+        began_ns = time.time_ns()
+        stamp = Stamp.of(Path(path).stat())
         cached = self._old.get(path)
-        if cached is not None and cached[:4] == stamp:
+        if cached is not None and cached[:-1] == [*stamp]:
             self._used[path] = cached
-            return str(cached[4]), now.st_size
+            return HashedFile(str(cached[-1]), stamp.size, stamp)
         digest, size = hash_file(path)
-        if size == now.st_size and time.time_ns() - max(now.st_mtime_ns, now.st_ctime_ns) > SETTLED_NS:
-            self._used[path] = [*stamp, digest]
-        return digest, size
+        if size != stamp.size or not stamp.is_settled(began_ns):
+            return HashedFile(digest, size, None)
+        self._used[path] = [*stamp, digest]
+        return HashedFile(digest, size, stamp)
 
     def save(self) -> None:
         """Write the hashes that were used, and older ones up to the limit."""
@@ -67,4 +103,4 @@ def _load(path: Path) -> dict[str, list[Any]]:
         return {}
     if not isinstance(values, dict):
         return {}
-    return {key: item for key, item in values.items() if isinstance(item, list) and len(item) == 5}
+    return {key: item for key, item in values.items() if isinstance(item, list) and len(item) == _FIELDS}

@@ -1,0 +1,95 @@
+"""Test that a cached hash is never that of an earlier content, on a simulated disk with a coarse clock."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.remote.upload import hashes
+from fleet.remote.upload.hashes import HashCache
+
+FILE = "/data/file"
+
+
+class Disk:
+    """One file, on a file system whose clock has a resolution."""
+
+    def __init__(self, resolution_ns: int) -> None:
+        self.resolution_ns = resolution_ns
+        self.now_ns = 1_700_000_000_123_456_789
+        self.content, self.inode, self.mtime_ns, self.ctime_ns = b"aaaa", 1, 0, 0
+        self.write(b"aaaa")
+
+    @property
+    def clock_ns(self) -> int:
+        return self.now_ns // self.resolution_ns * self.resolution_ns
+
+    def write(self, content: bytes) -> None:
+        self.content, self.mtime_ns, self.ctime_ns = content, self.clock_ns, self.clock_ns
+
+    def restore_mtime(self, content: bytes) -> None:
+        """Write another content with the old modification time, as cp -p and tar do."""
+        mtime_ns = self.mtime_ns
+        self.write(content)
+        self.mtime_ns = mtime_ns
+
+    def replace(self, content: bytes) -> None:
+        """Rename another file, which was written before, to the name of this one, with the same modification time."""
+        self.restore_mtime(content)
+        self.inode = 3 - self.inode
+
+    def stat(self) -> os.stat_result:
+        size = len(self.content)
+        seconds = (0, self.mtime_ns // 10**9, self.ctime_ns // 10**9)
+        named = {"st_mtime_ns": self.mtime_ns, "st_ctime_ns": self.ctime_ns}
+        return os.stat_result((0o100644, self.inode, 1, 1, 0, 0, size, *seconds), named)
+
+    def hash_file(self, _path: str) -> tuple[str, int]:
+        return sha256(self.content).hexdigest(), len(self.content)
+
+
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["write", "restore_mtime", "replace"]), st.sampled_from([b"aaaa", b"bbbb", b"cccccc"])),
+    st.tuples(st.just("wait"), st.sampled_from([0, 1, 5 * 10**6, 999_999_999, 10**9, 3 * 10**9])),
+    st.tuples(st.just("scan"), st.none()),
+)
+
+
+@given(resolution_ns=st.sampled_from([1, 4 * 10**6, 10**9]), changes=st.lists(CHANGES, max_size=30))
+def test_a_changed_file_is_never_taken_for_unchanged(
+    resolution_ns: int, changes: list[tuple[str, bytes | int | None]]
+) -> None:
+    disk = Disk(resolution_ns)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        cache = Path(name) / "hashes.json"
+        patch.setattr(hashes, "Path", lambda _path: disk)
+        patch.setattr(hashes, "hash_file", disk.hash_file)
+        patch.setattr("time.time_ns", lambda: disk.now_ns)
+        for action, value in [*changes, ("scan", None)]:
+            if isinstance(value, bytes):
+                getattr(disk, action)(value)
+            elif isinstance(value, int):
+                disk.now_ns += value
+            else:
+                used = HashCache(cache)
+                hashed = used.hash(FILE)
+                used.save()
+                assert hashed[:2] == disk.hash_file(FILE)
+
+
+def test_an_old_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
+    cache = HashCache(tmp_path / "hashes.json")
+    first = cache.hash(str(file))
+    cache.save()
+    monkeypatch.setattr(hashes, "hash_file", lambda _path: pytest.fail("it was read again"))
+    assert HashCache(tmp_path / "hashes.json").hash(str(file)) == first
+    assert first.stamp is not None
