@@ -12,6 +12,7 @@ from fleet.events import FleetOpened
 from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.remote.client import AgentClient
+from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetRecord
 from provision.deferred import dataclass
@@ -76,11 +77,7 @@ def opened(
         whole_window: Let each host send as much as a single one before it is read: few of them send much, which is
             written to disk. Without it, the hosts share the memory for what they send.
     """
-    from fleet.remote.ssh.receiving import share_window
-    from fleet.remote.ssh.transport import open_agent
-
     clients: list[AgentClient] = []
-    window = None if whole_window else share_window(len(hosts))
 
     def connect(host: Host) -> AgentClient:
         client = open_agent(host, key, window=window)
@@ -88,7 +85,12 @@ def opened(
         return client
 
     try:
-        outcomes = fan_out(hosts, connect)
+        with dialing(hosts):
+            from fleet.remote.ssh.receiving import share_window
+            from fleet.remote.ssh.transport import open_agent
+
+            window = None if whole_window else share_window(len(hosts))
+            outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
         for client in clients:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.errors import CancelledError, FleetError
 from fleet.events import CommandResult, HostResult, Sink
@@ -13,14 +14,16 @@ from fleet.fleets.access import Access
 from fleet.fleets.gathering import Gathering
 from fleet.fleets.selection import ALL, select_hosts
 from fleet.folding import fold
+from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
-from fleet.remote.ssh.command import run_remote
-from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.services import Services
 from fleet.steps import Step
 from provision.deferred import dataclass
 from provision.model import Host
 from train.run_command import run_command
+
+if TYPE_CHECKING:
+    from fleet.remote.ssh.connection import HostConnection
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ def run(request: ExecRequest, services: Services, sink: Sink) -> int:
     hosts = select_hosts(request.fleet, record.hosts, request.worker)
     execution = _Execution(request.command, [host.name for host in hosts], directory.key, sink)
     try:
-        outcomes = execution.run(hosts, Access(record.spec, services, sink))
+        with dialing(hosts):
+            outcomes = execution.run(hosts, Access(record.spec, services, sink))
     except KeyboardInterrupt:
         raise CancelledError(
             f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
@@ -87,6 +91,8 @@ class _Execution:
 
     def run(self, hosts: Sequence[Host], access: Access) -> list[Outcome[int]]:
         """Run the command, again on hosts that a firewall rule blocked before it was changed."""
+        from fleet.remote.ssh import command as _command  # noqa: F401 - imported while the hosts accept connections
+
         outcomes = self._fan_out(hosts)
         unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
         if not unreached:
@@ -106,6 +112,9 @@ class _Execution:
     def _run_on(self, host: Host) -> int:
         if (error := self._started.get(host.name)) is not None:
             raise error  # the command may have run: it is never repeated
+        from fleet.remote.ssh.command import run_remote
+        from fleet.remote.ssh.connection import connect
+
         connection = connect(host, self._key)
         try:
             self._connections.append(connection)

@@ -6,10 +6,13 @@ paramiko's own transports and buffers are used.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from importlib.util import find_spec
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 PROVEN = ("5.1.",)
@@ -18,27 +21,43 @@ PROVEN = ("5.1.",)
 _CHECK_S = 1.0
 
 
-def _import_without_invoke() -> None:
-    """Import paramiko without its optional dependency, which takes as long to import as paramiko itself.
+def _find_version() -> str:
+    """Return the version of paramiko as the name of its directory of metadata has it; empty: unknown."""
+    spec = find_spec("paramiko")
+    if spec is None or not spec.origin:
+        return ""
+    names = os.listdir(os.path.dirname(os.path.dirname(spec.origin)))  # noqa: PTH120, PTH208 - pathlib reads more
+    versions = [name[9:-10] for name in names if name.startswith("paramiko-") and name.endswith(".dist-info")]
+    return versions[0] if len(versions) == 1 else ""
 
-    Paramiko uses it for ``Match exec`` in configurations of OpenSSH, which this program reads by itself. If a version
-    of paramiko requires it, the import fails, and is repeated with it.
+
+def _import_lean() -> None:
+    """Import paramiko without modules that it needs for little, and which take longer to import than paramiko itself.
+
+    Paramiko uses invoke for ``Match exec`` in configurations of OpenSSH, which this program reads by itself, and
+    importlib.metadata for its version. If a version of paramiko requires them, the import fails, and is repeated.
     """
-    if "invoke" in sys.modules or "paramiko" in sys.modules:
+    version = _find_version()
+    lean = {"invoke": None, "importlib.metadata": SimpleNamespace(version=lambda _: version)}
+    if "paramiko" in sys.modules or not version.startswith(PROVEN):
         return
-    sys.modules["invoke"] = None  # type: ignore[assignment] # the import of a module that is None fails
+    replaced = {name: module for name, module in lean.items() if name not in sys.modules}
+    sys.modules.update(replaced)  # type: ignore[arg-type] # the import of a module that is None fails
     try:
         import paramiko  # noqa: F401
     except ImportError:
         return
     finally:
-        del sys.modules["invoke"]
+        for name in replaced:
+            del sys.modules[name]
 
 
-_import_without_invoke()
+_import_lean()
 
 import paramiko  # noqa: E402
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
+
+from fleet.remote.dialing import take  # noqa: E402
 
 
 def is_proven() -> bool:
@@ -76,7 +95,12 @@ def make_client(
     """
     if is_proven():
         client = paramiko.SSHClient()
-        return client, lambda: client.connect(address, port, user, timeout=timeout_s, **options)
+
+        def connect() -> None:
+            sock = options["sock"] or take(address, port, timeout_s)
+            client.connect(address, port, user, timeout=timeout_s, **{**options, "sock": sock})
+
+        return client, connect
     from fabric import Config, Connection
 
     config = Config(lazy=True, ssh_config=paramiko.SSHConfig())  # lazy: without configuration files
