@@ -80,7 +80,8 @@ def object_path(store: str, digest: str) -> str:
     return os.path.join(store, digest[:2], digest)
 
 
-def _is_kept(store: str, digest: str, size: int) -> bool:
+def is_kept(store: str, digest: str, size: int) -> bool:
+    """Return True if the store has a content of this size, and no task wrote to it."""
     try:
         status = os.stat(object_path(store, digest))
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def missing(store: str, entries: Sequence[Entry]) -> NeedContents:
     for entry in entries:
         if entry.sha256 and entry.kind in (EntryKind.FILE, EntryKind.DATA) and entry.sha256 not in seen:
             seen.add(entry.sha256)
-            if not _is_kept(store, entry.sha256, entry.size):
+            if not is_kept(store, entry.sha256, entry.size):
                 sizes[entry.sha256] = entry.size
     return NeedContents(list(sizes), sum(sizes.values()))
 
@@ -233,10 +234,12 @@ class Receiver:
         os.replace(self._temporary(self._digest), path)
 
 
-def _create(store: str, entry: Entry, target: str) -> None:
+def _create(store: str, entry: Entry, target: str, take: Callable[[Entry, str], bool]) -> None:
     if entry.kind is EntryKind.LINK:
         os.symlink(entry.target, target)
     elif entry.kind is EntryKind.FILE:
+        if take(entry, target):
+            return
         copy_file(object_path(store, entry.sha256), target, entry.mode & 0o777)
     elif entry.kind is EntryKind.DATA:
         try:
@@ -247,8 +250,22 @@ def _create(store: str, entry: Entry, target: str) -> None:
             copy_file(object_path(store, entry.sha256), target, 0o444)
 
 
-def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
+def take_nothing(_entry: Entry, _target: str) -> bool:
+    """Return False: every file is copied."""
+    return False
+
+
+def materialise(
+    store: str, entries: Sequence[Entry], directory: str, take: Callable[[Entry, str], bool] = take_nothing
+) -> None:
     """Make `directory` contain exactly `entries`; earlier contents are removed.
+
+    Args:
+        store: Directory of the store.
+        entries: The paths.
+        directory: The directory.
+        take: Moves a file with the content of an entry to a path, or returns False if there is none; then it is
+            copied.
 
     Raises:
         OSError: the disk is full, or the store was removed under our feet.
@@ -266,7 +283,7 @@ def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
         if entry.kind is EntryKind.DIRECTORY:
             directories.append((target, entry.mode))
         else:
-            _create(store, entry, target)
+            _create(store, entry, target, take)
     for target, mode in reversed(directories):
         os.chmod(target, mode & 0o777 | 0o700)
 

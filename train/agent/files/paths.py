@@ -34,6 +34,7 @@ ROOT/                       one fleet's files on this host, readable only by the
         control             socket of the supervisor
         processes           IDs of running processes
         bundle.json         paths of the bundle, with the hashes of their contents
+        copies              inodes and times of the large files of the bundle before the task started
         objects             contents of the store that the bundle uses, one hash per line
 """
 
@@ -143,7 +144,13 @@ class TaskPaths(_Directory):
     processes = _Path("processes")  # IDs of running processes; missing once the supervisor has ended in order
     objects = _Path("objects")  # contents of the store that the bundle uses
     bundle = _Path("bundle.json")  # paths of the bundle
+    copies = _Path("copies")  # inodes and times of the large files of the bundle
     agent_log = _Path("agent.log")  # output of the supervisor itself
+
+    @property
+    def store(self) -> str:
+        """Return the directory of contents of the host."""
+        return HostPaths(os.path.normpath(os.path.join(self.directory, "..", "..", ".."))).store
 
     def attempt(self, attempt: int) -> str:
         """Directory of one attempt."""

@@ -22,6 +22,7 @@ from train.agent.protocol.records import (
     JobsPruned,
     ListFiles,
     ListJobs,
+    Prepared,
     PruneJobs,
     ReadFiles,
     Record,
@@ -45,6 +46,7 @@ os.mkfifo("pipe")
 print("done")
 """
 
+WAITS = "import time; time.sleep(600)"
 
 COPIED = Replication()
 
@@ -106,6 +108,32 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
     path = agent.root / "jobs/j/worker-0/src/new"
     path.write_text("another")
     assert stored(agent)[0].fingerprint != job.fingerprint
+
+
+def test_a_large_file_moves_to_the_next_job_and_is_no_result(connect: Connect) -> None:
+    agent, files = connect(), Bundle("print('done')", large=b"large" * 100_000)
+    finished(agent, "first", files)
+    (before,) = stored(agent)
+    first, second = (agent.root / f"jobs/{job}/worker-0/src/large" for job in ("first", "second"))
+    inode = first.stat().st_ino
+    finished(agent, "second", files)
+    assert second.stat().st_ino == inode
+    assert first.read_bytes() == second.read_bytes() == b"large" * 100_000
+    by_job = {job.job: job for job in stored(agent)}
+    assert by_job["first"].fingerprint == before.fingerprint
+    assert all(use.area is Area.LOGS for job in by_job.values() for use in job.areas)
+    assert by_job["first"].size < 400_000 < by_job["second"].size
+
+
+def test_a_queued_job_leaves_the_files_of_the_running_one(connect: Connect) -> None:
+    agent, other, files = connect(), connect(), Bundle(WAITS, large=b"large" * 100_000)
+    committed([agent], "first", files)
+    first, second = (agent.root / f"jobs/{job}/worker-0/src/large" for job in ("first", "second"))
+    inode = first.stat().st_ino
+    assert isinstance(other.prepare("second", files, after="first"), Prepared)
+    assert first.stat().st_ino == inode
+    assert second.stat().st_ino != inode
+    agent.stop("first")
 
 
 def test_parts_of_files_are_sent_and_nothing_outside(connect: Connect) -> None:

@@ -1,0 +1,164 @@
+"""Unchanged copies of large files move from the directory of an ended job to that of the next job.
+
+A job may change its copies of uploaded files. If it has not, the next job that needs the same content takes the copy,
+and the ended job gets a link to the content in the store instead. Thus nothing is copied, and no file disappears.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import stat
+
+from train.agent.files.contents import hash_file, is_kept, object_path
+from train.agent.files.disk import read_json, write_atomic
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+from train.agent.protocol.records import Entry, EntryKind
+
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Sequence, Tuple
+
+    from train.agent.files.paths import TaskPaths
+
+MOVED_BYTES = 1 << 16
+"""Size from which a copy is recorded; smaller files are copied faster than they are checked."""
+
+
+class _Copy(NamedTuple):
+    """A copy of a content as it was before its task started."""
+
+    path: str
+    size: int
+    inode: int
+    mtime_ns: int
+    ctime_ns: int
+    recorded_ns: int  # time of the record, by the clock of the file system
+
+    def has_stamp(self, status: os.stat_result) -> bool:
+        """Return True if a file with this status has not been written to, renamed, or linked."""
+        return (
+            stat.S_ISREG(status.st_mode)
+            and status.st_nlink == 1
+            and (status.st_size, status.st_ino) == (self.size, self.inode)
+            and (status.st_mtime_ns, status.st_ctime_ns) == (self.mtime_ns, self.ctime_ns)
+        )
+
+
+def record_copies(paths: TaskPaths, entries: Sequence[Entry]) -> None:
+    """Record the large files of a task that has not started yet.
+
+    Raises:
+        OSError: a file cannot be read, or the record cannot be written.
+    """
+    copies: List[List[object]] = []
+    for entry in entries:
+        if entry.kind is EntryKind.FILE and entry.size >= MOVED_BYTES:
+            status = os.lstat(os.path.join(paths.source, entry.path))
+            stamp = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+            copies.append([entry.sha256, entry.path, *stamp])
+    if copies:
+        write_atomic(paths.copies, json.dumps({"copies": copies}).encode("utf-8", "surrogateescape"))
+
+
+class EarlierCopies:
+    """The recorded copies of ended jobs.
+
+    Args:
+        store: Directory of the store.
+        tasks: Tasks of jobs that have ended and of which no process runs, newest first.
+        entries: The paths of the next job.
+    """
+
+    def __init__(self, store: str, tasks: Iterable[TaskPaths], entries: Sequence[Entry]) -> None:
+        self._store = store
+        self._by_hash: Dict[str, List[_Copy]] = {}
+        wanted = {entry.sha256 for entry in entries if entry.kind is EntryKind.FILE}
+        for task in tasks:
+            for digest, copy in _read_copies(task):
+                if digest in wanted and copy.has_stamp(_status(copy.path)):
+                    self._by_hash.setdefault(digest, []).append(copy)
+
+    def size_bytes(self, entries: Sequence[Entry]) -> int:
+        """Return the size of the files among `entries` for which there is a copy."""
+        left = {digest: len(copies) for digest, copies in self._by_hash.items()}
+        size = 0
+        for entry in entries:
+            if entry.kind is EntryKind.FILE and left.get(entry.sha256):
+                left[entry.sha256] -= 1
+                size += entry.size
+        return size
+
+    def take(self, entry: Entry, target: str) -> bool:
+        """Move an unchanged copy of a content to `target`; return False if there is none."""
+        copies = self._by_hash.get(entry.sha256, [])
+        while copies:
+            copy = copies.pop(0)
+            if is_kept(self._store, entry.sha256, entry.size) and _is_unchanged(copy, entry.sha256):
+                return self._exchange(copy.path, entry, target)
+        return False
+
+    def _exchange(self, path: str, entry: Entry, target: str) -> bool:
+        try:
+            os.rename(path, target)
+        except OSError:
+            return False
+        try:
+            os.link(object_path(self._store, entry.sha256), path)
+        except OSError:
+            os.rename(target, path)
+            return False
+        os.chmod(target, entry.mode & 0o777)
+        return True
+
+
+def _read_copies(task: TaskPaths) -> List[Tuple[str, _Copy]]:
+    try:
+        recorded_ns = os.stat(task.copies).st_mtime_ns
+        rows = (read_json(task.copies) or {}).get("copies") or []
+        return [
+            (str(digest), _Copy(os.path.join(task.source, path), size, inode, mtime_ns, ctime_ns, recorded_ns))
+            for digest, path, size, inode, mtime_ns, ctime_ns in rows
+        ]
+    except (OSError, TypeError, ValueError):
+        return []
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.lstat(path)
+    except OSError:
+        return os.stat_result((0,) * 10)
+
+
+def _is_unchanged(copy: _Copy, digest: str) -> bool:
+    """Return True if no process can write to a copy, and none has done it."""
+    try:
+        fd = os.open(copy.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        if _is_open_for_writing(fd) or not copy.has_stamp(os.fstat(fd)):
+            return False
+        # The task may have started, and changed the file, in the same tick of the clock of the file system.
+        return copy.ctime_ns < copy.recorded_ns or hash_file(copy.path)[0] == digest
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _is_open_for_writing(fd: int) -> bool:
+    """Return True if a process has this file open for writing, or the file system does not report it."""
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return True
+    previous = signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if another process opens it in this moment
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        signal.signal(signal.SIGIO, previous)
+    return False
