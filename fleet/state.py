@@ -22,7 +22,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import secrets
 import shlex
 import shutil
 import stat
@@ -603,6 +602,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 
 def _new_owner() -> str:
+    import secrets
+
     return "".join(secrets.choice(_OWNER_LETTERS) for _ in range(_OWNER_LENGTH))
 
 

@@ -8,7 +8,7 @@ from fleet.events import Exit, JobResult, Phase, Progress, TaskAwaited
 from provision.deferred import dataclass
 
 if TYPE_CHECKING:
-    from train.diagnosis import Verdict
+    from train.diagnosis.verdict import Verdict
 
 
 @dataclass(frozen=True)

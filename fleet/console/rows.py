@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from statistics import median
 
 from fleet.console.colors import choose_color
 from fleet.console.columns import Column, Line, Span
@@ -141,6 +140,8 @@ def _is_straggler(row: Row, others: list[Row]) -> bool:
     rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
     if not rates:
         return False
+    from statistics import median
+
     speed = median(rates)
     if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
         return True

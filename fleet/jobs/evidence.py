@@ -27,8 +27,7 @@ from train.agent.protocol.records import (
     build,
     to_dict,
 )
-from train.diagnosis import TaskEvidence, Verdict, diagnose
-from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, TaskEvidence, Verdict
 
 _TAILS = 8 << 20  # bytes of the ends of all logs of an attempt
 _LEAST_TAIL = 16 << 10  # of one log
@@ -164,6 +163,10 @@ class Evidence:
         )
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
+        if outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):  # nothing to diagnose, with modules that load slowly
+            return None
+        from train.diagnosis.cause import diagnose
+
         evidence = [self._evidence(slot, entry, attempt, end) for slot, entry in self._participants(attempt, end)]
         return diagnose(evidence, outcome, end.first_failed_task, Reason(end.reason, end.reason_kind))
 

@@ -28,7 +28,7 @@ from fleet.waiting import find_awaited
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
-from train.diagnosis import Verdict
+from train.diagnosis.verdict import Verdict
 
 _Answer = tuple[FleetStatus, DamagedStateError | None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -74,7 +73,7 @@ class StoredJobs:
     def started_at(self) -> float:
         """Return the time at which most hosts committed the job, in seconds since the epoch; 0: unknown."""
         times = [report.started_at for report in self.reports]
-        return statistics.median_low(times) if times else 0.0
+        return sorted(times)[(len(times) - 1) // 2] if times else 0.0
 
     @property
     def name(self) -> str | None:

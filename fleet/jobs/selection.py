@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,8 @@ _LISTED = 5  # IDs in an error
 def job_id(now: float) -> str:
     """Return a job name that sorts by time: ``20261121-094500-k3f9``."""
     letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    import secrets
+
     suffix = "".join(secrets.choice(letters) for _ in range(4))
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{suffix}"
 

@@ -21,7 +21,7 @@ from fleet import errors
 from fleet.console.jsonl import SCHEMA_VERSION, error_to_json, name_event
 from fleet.events import CommandOutput, Event, LogChunk
 from fleet.status import FleetStatus
-from train.diagnosis import Verdict
+from train.diagnosis.verdict import Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "schema" / "events.json"
 _NULL = {"type": "null"}

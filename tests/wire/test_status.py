@@ -18,7 +18,7 @@ from train.agent.files.journal import Journal, write_job, write_result
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
-from train.diagnosis import Kind
+from train.diagnosis.verdict import Kind
 
 pytestmark = pytest.mark.wire
 

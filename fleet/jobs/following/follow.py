@@ -46,7 +46,7 @@ from train.agent.protocol.records import (
     TaskState,
     Usage,
 )
-from train.diagnosis import Kind, Verdict
+from train.diagnosis.verdict import Kind, Verdict
 
 Reported = Record | ConnectionLost | ConnectionRestored | Note
 

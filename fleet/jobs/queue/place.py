@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 
@@ -39,7 +38,8 @@ def active_jobs(reports: Reports) -> list[str]:
 
     def position(job: str) -> tuple[bool, float, str]:
         is_queued = Counter(bool(report.queued_after) for report in active[job]).most_common(1)[0][0]
-        return is_queued, statistics.median_low(report.started_at for report in active[job]), job
+        times = sorted(report.started_at for report in active[job])
+        return is_queued, times[(len(times) - 1) // 2], job
 
     return sorted(active, key=position)
 

@@ -30,7 +30,7 @@ from fleet.events import (
 )
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
-from train.diagnosis import Kind, Verdict
+from train.diagnosis.verdict import Kind, Verdict
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
 STATUS = FleetStatus(

@@ -9,7 +9,7 @@ from fleet.console.status_table import print_status, render_status, watch_status
 from fleet.events import Exit, JobResult, Outcome, Phase, Progress
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from tests.screen import Screen
-from train.diagnosis import Kind, Verdict
+from train.diagnosis.verdict import Kind, Verdict
 
 NOW = 1_000_000.0
 HOSTS = (

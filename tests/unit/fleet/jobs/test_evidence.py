@@ -17,8 +17,7 @@ from train.agent.protocol.records import (
     ReasonKind,
     TaskState,
 )
-from train.diagnosis import Kind
-from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Kind
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TWO = MEMBERS[:2]

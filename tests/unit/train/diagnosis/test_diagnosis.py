@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
-from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
+from train.diagnosis.cause import diagnose
+from train.diagnosis.verdict import Kind, TaskEvidence, Verdict
 
 FAILED, KILLED, DONE = Exit(1), Exit(None, 9), Exit(0)
 ERRORS = "tensorflow.python.framework.errors_impl."

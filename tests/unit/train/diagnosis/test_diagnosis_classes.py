@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
-from train.diagnosis import Kind, TaskEvidence, Verdict, diagnose
+from train.diagnosis.cause import diagnose
+from train.diagnosis.verdict import Kind, TaskEvidence, Verdict
 
 FAILED, ABORTED = Exit(1), Exit(None, 6)
 E = "tensorflow.python.framework.errors_impl."

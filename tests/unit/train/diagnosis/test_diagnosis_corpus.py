@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
-from train.diagnosis import Kind, TaskEvidence, diagnose
+from train.diagnosis.cause import diagnose
+from train.diagnosis.verdict import Kind, TaskEvidence
 
 LOGS = Path(__file__).with_name("logs")
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from train.agent.protocol.records import Exit, Outcome
-from train.diagnosis import Kind, TaskEvidence, diagnose
+from train.diagnosis.cause import diagnose
+from train.diagnosis.verdict import Kind, TaskEvidence
 
 FAILED, DONE, KILLED, TERMED, ABORTED = Exit(1), Exit(0), Exit(None, 9), Exit(None, 15), Exit(None, 6)
 E = "tensorflow.python.framework.errors_impl."

@@ -31,7 +31,7 @@ from train.agent.protocol.records import (
     Phase,
     TaskState,
 )
-from train.diagnosis import Kind, Verdict
+from train.diagnosis.verdict import Kind, Verdict
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 SPARED = (*MEMBERS[:2], MEMBERS[2]._replace(task=""))  # the last slot is a spare

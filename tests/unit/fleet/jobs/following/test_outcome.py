@@ -8,7 +8,8 @@ from fleet.console.errors import format_error
 from fleet.errors import JobFailedError, NotReadyError
 from fleet.jobs.following.follow import Ended, outcome_or_raise
 from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
-from train.diagnosis import TaskEvidence, Verdict, diagnose
+from train.diagnosis.cause import diagnose
+from train.diagnosis.verdict import TaskEvidence, Verdict
 
 FAILED = JobResult("j-1", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 exited with code 3")
 
