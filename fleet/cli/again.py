@@ -19,7 +19,7 @@ from provision.deferred import dataclass
 if TYPE_CHECKING:
     from fleet.reports.capsule import Manifest
 
-_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after")
+_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after", "--verbose")
 
 
 REPEATED = "fleet.repeated"

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.process.train.agent.processes import DEADLINE_S, HeldProcess, hook_in
-from train.agent.host.processes import MARK
+from tests.program import wait_for
+from train.agent.files.disk import list_names
+from train.agent.host.processes import MARK, is_marked, list_processes
 from train.agent.host.warm_process import end_warm
 from train.agent.protocol.records import Exit
 from train.agent.warm.client import WarmTask, prepare_directory, read_process, start_warm
@@ -236,7 +238,15 @@ class WarmHost:
         with self.start(task, source, warm=warm) as (held, cold):
             held.task.release()
             held.until(lambda: held.closed, DEADLINE_S)
-            return Run(bytes(held.output), held.exits[0], cold)
+        wait_for("the warm process", lambda: not self.is_preparing())
+        return Run(bytes(held.output), held.exits[0], cold)
+
+    def is_preparing(self) -> bool:
+        """Return True if a warm process does not listen yet."""
+        names = list_names(self.root)
+        return not any(name + ".json" in names for name in names) and any(
+            is_marked(pid, self.root) for pid in list_processes()
+        )
 
     @contextlib.contextmanager
     def start(self, task: Task, source: Path, *, warm: bool) -> Iterator[tuple[HeldProcess, str]]:

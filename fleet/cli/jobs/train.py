@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from fleet.cli.program import TYPED, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
+
+if TYPE_CHECKING:
+    from fleet.events import Sink
 
 _DEFAULTS = Policy()
 
@@ -53,7 +56,11 @@ def train(
         str, option("--pull", "Copy the results to DIR when the job has ended.", "DIR", default="not copied")
     ] = "",
     warm: Annotated[
-        bool, option("--warm", "Start tasks without importing TensorFlow again; see docs/scripts.md.")
+        bool,
+        option("--warm/--cold", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md."),
+    ] = True,
+    verbose: Annotated[
+        bool, option("--verbose", "Report for each task if it was forked, and if not, why.", short="-v")
     ] = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
@@ -180,6 +187,7 @@ def train(
       fleet train --after --detach -- ./run.sh --fast
     """
     from fleet.commands.jobs import train as verb
+    from fleet.console.starts import StartSink
     from fleet.jobs.policy import replication
     from fleet.jobs.tasks import TaskTypes, success
 
@@ -207,4 +215,7 @@ def train(
             policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),
         )
 
-    run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink))
+    def run(sink: Sink) -> None:
+        verb.run(request(), make_services(sink), StartSink(sink) if verbose else sink)
+
+    run_command(fleet, output, run)

@@ -74,7 +74,7 @@ class TrainRequest(ProgramRequest):
     replication: records.Replication = field(default_factory=records.Replication)
     link_timeout_s: float = records.LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
-    warm: bool = False  # tasks may be forked from a process that has imported their first modules
+    warm: bool = True  # tasks may be forked from a process that has imported their first modules
 
 
 @dataclass(frozen=True)

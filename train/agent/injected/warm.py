@@ -33,6 +33,16 @@ _CONFIG_SIZE = 1024  # bytes; PyConfig has 400 to 500
 _STATE_SIZE = 1 << 16  # bytes from the beginning of PyInterpreterState; PyConfig is in them
 _GATE_OPEN = b"g"
 _NOT_RELEASED = 125
+_THREAD = "its import starts a thread"
+# Of control groups, by their controllers in /proc/PID/cgroup: directory, limit, use, and what of it can be dropped.
+_MEMORY_FILES = {
+    "": ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+_HARMLESS_FILES = ("/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
+_GPU_DEVICES = ("/dev/nv", "/dev/dri", "/dev/dxg", "/dev/kfd", "/dev/accel", "/dev/vfio")
+_UNPROVEN = ("libamdhip64", "libhsa-runtime64", "libze_loader", "libtpu")  # drivers of AMD, Intel, and Google
+_CUDA_ERROR_NOT_INITIALIZED = 3
 
 
 class _Names:
@@ -91,18 +101,29 @@ def _started(pid: int) -> int:
 
 
 def _is_memory_short() -> bool:
-    """Return True if little memory is available on the host, or in the control group."""
+    """Return True if little memory is available on the host, or in a control group of this process."""
     values = {line.split(":")[0]: line.split()[1] for line in _read("/proc/meminfo").splitlines() if ":" in line}
     if int(values.get("MemAvailable", "1")) < _FREE_FRACTION * int(values.get("MemTotal", "1")):
         return True
-    group = "/sys/fs/cgroup" + _read("/proc/self/cgroup").rpartition("0::")[2].strip()
-    limit, used = _read(group + "/memory.max").strip(), _read(group + "/memory.current").strip()
-    if not limit.isdigit() or not used.isdigit():
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        names = _MEMORY_FILES.get(controllers)
+        while names:
+            if _is_group_full(names[0] + path, *names[1:]):
+                return True
+            if not path.strip("/"):
+                break
+            path = path.rpartition("/")[0]
+    return False
+
+
+def _is_group_full(directory: str, limit: str, used: str, inactive: str) -> bool:
+    most, taken = _read(directory + "/" + limit).strip(), _read(directory + "/" + used).strip()
+    if not most.isdigit() or not taken.isdigit():
         return False
-    inactive = [
-        line.split()[1] for line in _read(group + "/memory.stat").splitlines() if line.startswith("inactive_file ")
-    ]
-    return int(limit) - int(used) + sum(map(int, inactive)) < _FREE_FRACTION * int(limit)
+    lines = _read(directory + "/memory.stat").splitlines()
+    free = sum(int(line.split()[1]) for line in lines if line.startswith(inactive + " "))
+    return int(most) - int(taken) + free < _FREE_FRACTION * int(most)
 
 
 def _fork() -> int:
@@ -212,6 +233,14 @@ def _execute(plan: _Plan) -> None:
         exec(compile("\n" * (int(line) - 1) + statement, plan.script, "exec"), space)  # noqa: S102
 
 
+def _is_of_statement(error: BaseException) -> bool:
+    """Return True if a statement failed by itself, such as for an unknown name: the script fails likewise."""
+    frames, trace = 0, error.__traceback__
+    while trace is not None:
+        frames, trace = frames + 1, trace.tb_next
+    return isinstance(error, ImportError) and frames == 3  # `_begin`, `_execute`, and the statement
+
+
 def _start_again(hook: str) -> "NoReturn":
     """Start the interpreter again without this: the script fails at its own import."""
     command = _given_command()
@@ -249,36 +278,59 @@ def _descriptors() -> "set[int]":
 
 
 def _obstacle(opened: "set[int]", source: str) -> str:
-    """Return why no process can be forked from this one; empty: it can."""
-    with open("/proc/self/maps") as file:
-        maps = file.read()
+    """Return why no process can be forked from this one; empty: it can, unless it has threads after the fork."""
+    mapped = [line.split(None, 5) for line in _read("/proc/self/maps").splitlines()]
     targets = [os.readlink("/proc/self/fd/%d" % fd) for fd in opened]
-    if "/dev/nvidia" in maps or any(target.startswith("/dev/nvidia") for target in targets):
+    if _uses_gpu({*targets, *(words[5] for words in mapped if words[5:])}):
         return "its import uses a GPU"
-    if any(target.startswith(("socket:", "pipe:")) for target in targets):
-        return "its import opens a connection"
-    if _is_threaded():
-        return "its import starts a thread"
-    if "jax" in sys.modules or "torch" in sys.modules:
-        return "its import includes JAX or PyTorch, which may not be forked"
-    if _has_children():
-        return "its import starts a process"
+    if any(words[1][1] == "w" and words[1][3] == "s" for words in mapped):
+        return "its import shares memory with other processes"
+    return _obstacle_of_files(targets) or _obstacle_of_modules(source) or _obstacle_of_processes()
+
+
+def _obstacle_of_files(targets: "list[str]") -> str:
+    for target in targets:
+        if target.startswith(("socket:", "pipe:")):
+            return "its import opens a connection"
+        if target not in _HARMLESS_FILES:
+            return "its import keeps %s open" % target
+    return ""
+
+
+def _obstacle_of_modules(source: str) -> str:
+    if "torch" in sys.modules:
+        return "its import includes PyTorch, with which this was not tried"
     origins = [getattr(getattr(module, "__spec__", None), "origin", None) for module in list(sys.modules.values())]
     read = [origin for origin in origins if isinstance(origin, str) and origin.startswith(source + os.sep)]
     return "its import reads " + read[0] if read else ""
 
 
-def _is_threaded() -> bool:
+def _obstacle_of_processes() -> str:
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() > 1:
+        return _THREAD
+    return "its import starts a process" if _has_children() else ""
+
+
+def _uses_gpu(files: "set[str]") -> bool:
+    """Return True unless all drivers of GPUs in this process are proven to be unused: their state survives no fork.
+
+    Before cuInit, which opens the devices, functions of NVIDIA's driver only return CUDA_ERROR_NOT_INITIALIZED.
+    Source: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__INITIALIZE.html
+
+    Args:
+        files: That are mapped, or open.
+    """
+    names = {path.rpartition("/")[2]: path for path in files}
+    if any(path.startswith(_GPU_DEVICES) for path in files) or any(name.startswith(_UNPROVEN) for name in names):
         return True
-    if len(os.listdir("/proc/self/task")) == 1:
-        return False
-    child = _fork()  # NumPy's OpenBLAS ends its threads before a fork, and starts them again when it needs them
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return len(os.listdir("/proc/self/task")) > 1
+    drivers = [path for name, path in names.items() if name.startswith("libcuda.so")]
+    ctypes: "Any" = sys.modules.get("ctypes")  # TensorFlow imports it
+    try:
+        codes = [ctypes.CDLL(path).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) for path in drivers]
+    except (AttributeError, OSError):
+        return True
+    return any(code != _CUDA_ERROR_NOT_INITIALIZED for code in codes)
 
 
 def _has_children() -> bool:
@@ -310,8 +362,10 @@ def _begin(plan: _Plan, hook: str) -> None:
         sys.meta_path.insert(0, finder)
         try:
             _execute(plan)
-        except (Exception, SystemExit):  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             recorder.finish()
+            if _is_of_statement(error):
+                return
             _start_again(hook)
         finally:
             if finder in sys.meta_path:
@@ -372,7 +426,7 @@ class _Tools:
         layout = self._pack("11QQII", *places, begin, between, between, end, 0, 0, 0xFFFFFFFF)  # struct prctl_mm_map
         if self._library.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, len(layout), 0):
             raise OSError(ctypes.get_errno(), "prctl")
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(text))  # the kernel reads it as long as the process lives
+        ctypes.PyDLL(None).Py_IncRef(ctypes.py_object(text))  # the kernel reads it as long as the process lives
 
 
 class _Script:
@@ -385,15 +439,16 @@ class _Script:
         AttributeError: this Python does not export its configuration.
     """
 
-    def __init__(self, ctypes: "Any", command: "list[str]") -> None:
+    def __init__(self, ctypes: "Any", command: "list[str]", directory: str) -> None:
         self._ctypes = ctypes
+        self._python = ctypes.PyDLL(None)  # ctypes.pythonapi would keep what is used here
         is_absolute = command[1] != "-m" and sys.version_info >= (3, 9)
-        self._path = os.path.join(os.getcwd(), command[1]) if is_absolute else ""
+        self._path = os.path.join(directory, command[1]) if is_absolute else ""
         if self._path:
-            get_state = ctypes.pythonapi.PyInterpreterState_Get
+            get_state = self._python.PyInterpreterState_Get
             get_state.restype = ctypes.c_void_p
             state = get_state()
-            get_config = getattr(ctypes.pythonapi, "_PyInterpreterState_GetConfig", None)
+            get_config = getattr(self._python, "_PyInterpreterState_GetConfig", None)
             if get_config is None:  # Python 3.13
                 self._field = self._find_field(state, _STATE_SIZE)
             else:
@@ -425,7 +480,7 @@ class _Script:
         path = os.path.join(os.getcwd(), command[1]) if self._path else ""
         if path == self._path:
             return
-        allocate = self._ctypes.pythonapi.PyMem_RawMalloc
+        allocate = self._python.PyMem_RawMalloc
         allocate.restype, allocate.argtypes = self._ctypes.c_void_p, [self._ctypes.c_size_t]
         data = _wide(path)
         address = allocate(len(data))
@@ -435,7 +490,7 @@ class _Script:
 
 def _wide(text: str) -> bytes:
     """Return a string of wchar_t in C."""
-    return (text + "\0").encode("utf-32-le" if sys.byteorder == "little" else "utf-32-be", "surrogatepass")
+    return b"".join(ord(character).to_bytes(4, sys.byteorder) for character in text + "\0")
 
 
 class _Request:
@@ -481,20 +536,32 @@ class _Warm:
         self._changes = changes
         self._kept = files
         self._command = [os.fsdecode(word) for word in _given_command()]
+        self._directory = os.getcwd()
         self._first = os.getpid()
         self._first_started = _started(self._first)
         self._tools: "_Tools"
 
     def begin(self) -> None:
-        """Fork the warm process and wait until it is ready; return in the first task, and in each later one."""
+        """Fork the warm process, and wait until it holds nothing of the job; return in all tasks."""
+        permission, permission_end = os.pipe()
         ready, ready_end = os.pipe()
         child = _fork()
         if child:
+            os.close(permission)
             os.close(ready_end)
+            # NumPy's OpenBLAS ends its threads before a fork, and starts them again when it needs them.
+            if len(os.listdir("/proc/self/task")) == 1:
+                os.write(permission_end, b"g")
+            else:
+                _write_obstacle(self._plan, _THREAD)
+            os.close(permission_end)
             _await_ready(ready, child)
             return
         try:
             os.close(ready)
+            os.close(permission_end)
+            if os.read(permission, 1) != b"g":
+                os._exit(0)
             os.setsid()
             if _fork():
                 os._exit(0)
@@ -511,19 +578,21 @@ class _Warm:
         """Answer requests; return in each task, with its request."""
         before = set(sys.modules)
         importers = set(sys.path_importer_cache)
-        self._tools = tools = _Tools()
+        self._tools = _Tools()
         try:
-            self._script = _Script(tools.ctypes, self._command)
             self._name(_WARM_NAME)
+            self._detach(ready)
+            os.write(ready, b"r")
+            os.close(ready)
+            self._script = _Script(self._tools.ctypes, self._command, self._directory)
         except (AttributeError, LookupError, OSError) as error:
             _write_obstacle(self._plan, "this kernel or Python does not allow it: %r" % (error,))
             os._exit(0)
-        self._detach(ready)
         self._name(_WARM_NAME)
+        self._names_of_directory = _find_paths(self._directory)
         self._files = self._stat_files()
         listener = self._listen()
-        os.write(ready, b"r")
-        os.close(ready)
+        tools = self._tools
         for name in set(sys.modules) - before:
             del sys.modules[name]
         for name in set(sys.path_importer_cache) - importers:
@@ -598,6 +667,8 @@ class _Warm:
     def _stat_files(self) -> "dict[str, tuple[int, int, int]]":
         """Return the state of everything that another import would read."""
         paths = {sys.prefix + "/pyvenv.cfg", *(path for path in sys.path if path)}
+        homes = (os.environ.get("KERAS_HOME", "/tmp/.keras"), os.path.expanduser("~/.keras"))  # noqa: S108
+        paths.update(home + "/keras.json" for home in homes)
         for module in list(sys.modules.values()):
             spec: "Any" = getattr(module, "__spec__", None)
             if getattr(spec, "has_location", False) and isinstance(spec.origin, str):
@@ -630,7 +701,7 @@ class _Warm:
         """Return why the task must not be forked; empty: it may."""
         if any(_stat(path) != state for path, state in self._files.items()):
             os.unlink(self._plan.directory + "/" + self._plan.key)
-            return "installed packages have changed"
+            return "installed packages or settings have changed"
         for name in os.listdir(request.first_path):
             root = os.fsdecode(name).partition(".")[0]
             if root in self._names:
@@ -713,6 +784,9 @@ class _Warm:
         self._set_arguments(command)
         self._script.set(command)
         _renew_state(self._plan.script)
+        here = os.getcwd()
+        for names, name, path in self._names_of_directory:
+            names[name] = here + path
         os.write(LINE, b"a")
         if os.read(LINE - 1, 1) != _GATE_OPEN:
             os._exit(_NOT_RELEASED)
@@ -787,9 +861,25 @@ def _receive(socket: "Any", connection: "Any", descriptors: "list[int]") -> "dic
     return sys.modules["marshal"].loads(b"".join(pieces))  # type: ignore[no-any-return]
 
 
+def _find_paths(directory: str) -> "list[tuple[dict[str, Any], str, str]]":
+    """Return the names in modules whose value is a directory, or a path in it, each with the rest of its path.
+
+    Such as multiprocessing.process.ORIGINAL_DIR.
+    """
+    result = []
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for name, value in list(names.items()):
+            if type(value) is str and (value + os.sep).startswith(directory + os.sep):
+                result.append((names, name, value[len(directory) :]))
+    return result
+
+
 def _renew_state(script: str) -> None:
     """Renew what a fork shares and a new process has of its own: random states, keys, and caches."""
     modules = sys.modules
+    if "logging" in modules:
+        vars(modules["logging"])["_startTime"] = time.time_ns() if sys.version_info >= (3, 13) else time.time()
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
     if "multiprocessing.process" in modules:

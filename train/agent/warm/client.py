@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import time
 
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
@@ -18,10 +19,11 @@ from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.warm.plan import Plan, Process
 
 if TYPE_CHECKING:
-    from typing import List, Mapping, Optional, Sequence, Union
+    from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 _ANSWER_S = 2.0  # the supervisor, which sends heartbeats too, waits for it
 _LONGEST = 1 << 12
+_INHERITED = ("Cap", "NoNewPrivs", "Seccomp", "Speculation", "Mems_allowed_list")  # lines of /proc/PID/status
 
 
 class WarmTask(NamedTuple):
@@ -46,8 +48,22 @@ def read_process(python: str) -> Process:
             read_text("/proc/self/cgroup"),
             (*os.getresuid(), *os.getresgid(), *sorted(os.getgroups())),
             (state.st_dev, state.st_ino, state.st_mtime_ns),
+            _read_status(),
+            _read_keys(),
         )
     return Process()
+
+
+def _read_status() -> Tuple[str, ...]:
+    lines = read_text("/proc/self/status").splitlines()
+    others = (read_text(f"/proc/self/{name}") for name in ("attr/current", "personality", "oom_score_adj"))
+    return (*(line for line in lines if line.startswith(_INHERITED)), *others, str(os.sched_getscheduler(0)))
+
+
+def _read_keys() -> Tuple[str, ...]:
+    """Return the serial numbers of all keys of this user that this process can find; see keyrings(7)."""
+    rows = (line.split() for line in read_text("/proc/keys").splitlines())
+    return tuple(row[0] for row in rows if len(row) > 7 and row[5] == str(os.getuid()) and row[7] != "keyring")
 
 
 def _namespace(name: str) -> str:
@@ -106,7 +122,8 @@ def _request(connection: socket.socket, data: bytes, end: float) -> Union[WarmTa
         for fd in (output, line, theirs[2]):
             os.set_blocking(fd, False)
         _limit(connection, end)
-        socket.send_fds(connection, [b"%d " % len(data)], theirs)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(theirs)}i", *theirs))
+        connection.sendmsg([b"%d " % len(data)], [rights])
         _limit(connection, end)
         connection.sendall(data)
         kind, _, rest = _receive_line(connection, end).partition(" ")

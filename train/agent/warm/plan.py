@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Tuple
 
 VARIABLE = "FLEET_WARM"
-_HEAVY = ("tensorflow", "tf_keras", "keras")
-_MODULES = (*_HEAVY, "numpy")
-# Common packages that change nothing that the import of one of these modules reads.
-_HARMLESS = ("absl", "h5py", "matplotlib", "pandas", "PIL", "requests", "scipy", "sklearn", "tqdm", "yaml")
+_HEAVY = ("tensorflow", "tf_keras", "keras", "jax")
+# Packages with libraries that may conflict with those of a framework: they are imported in the script's order.
+_MODULES = (*_HEAVY, "numpy", "h5py", "pandas", "scipy", "sklearn")
+# Common packages that neither change what the import of one of these modules does nor depend on it.
+_HARMLESS = ("absl", "matplotlib", "PIL", "requests", "tqdm", "yaml")
 _STANDARD = """
 __future__ abc argparse ast asyncio atexit base64 bisect collections concurrent contextlib copy csv ctypes
 dataclasses datetime decimal enum errno faulthandler fcntl fnmatch fractions functools gc getpass glob gzip
@@ -56,6 +57,8 @@ class Process(NamedTuple):
     group: str = ""  # control groups, as /proc/self/cgroup has them
     user: Tuple[int, ...] = ()  # of user and groups, effective and real
     interpreter: Tuple[int, ...] = ()  # state of its file
+    status: Tuple[str, ...] = ()  # capabilities and filters, as /proc/self/status has them, and others of its kind
+    keys: Tuple[str, ...] = ()  # of the session's keyrings, such as Kerberos tickets and AFS tokens
 
 
 class Plan(NamedTuple):
@@ -128,9 +131,8 @@ def _statements(node: ast.stmt) -> Optional[List[Tuple[str, str]]]:
         names = ", ".join(alias.name for alias in node.names)
         is_absolute = not node.level and node.module is not None and "*" not in names
         return _imports([(node.module or "", f"from {node.module} import {names}")]) if is_absolute else None
-    if _sets_variable(node):
-        return [("import os; " + ast.unparse(node), "")]
-    return [] if _is_plain(node) else None
+    variable = _read_variable(node)
+    return [(variable, "")] if variable else [] if _is_plain(node) else None
 
 
 def _is_plain(node: ast.stmt) -> bool:
@@ -140,11 +142,17 @@ def _is_plain(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _sets_variable(node: ast.stmt) -> bool:
-    """Return True if a variable of the environment is set to a constant."""
-    if isinstance(node, ast.Assign):
-        return isinstance(node.value, ast.Constant) and len(node.targets) == 1 and _is_variable(node.targets[0])
-    return isinstance(node, ast.Expr) and _is_default(node.value)
+def _read_variable(node: ast.stmt) -> str:
+    """Return the statement that sets a variable of the environment to a constant; empty for other statements."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
+        target = node.targets[0]
+        if _is_environment(target.value) and isinstance(node.value, ast.Constant):
+            name = _read_text(getattr(target.slice, "value", None) if sys.version_info < (3, 9) else target.slice)
+            return f"import os; os.environ[{name!r}] = {node.value.value!r}" if name is not None else ""
+    if isinstance(node, ast.Expr) and _is_default(node.value):
+        name, value = (_read_text(item) for item in node.value.args)  # type: ignore[attr-defined]
+        return f"import os; os.environ.setdefault({name!r}, {value!r})"
+    return ""
 
 
 def _imports(items: Sequence[Tuple[str, str]]) -> Optional[List[Tuple[str, str]]]:
@@ -167,12 +175,8 @@ def _is_environment(node: ast.expr) -> bool:
     )
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _is_variable(node: ast.expr) -> bool:
-    return isinstance(node, ast.Subscript) and _is_environment(node.value) and _is_text(node.slice)
+def _read_text(node: Optional[ast.AST]) -> Optional[str]:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _is_default(node: ast.expr) -> bool:
@@ -183,7 +187,7 @@ def _is_default(node: ast.expr) -> bool:
         and _is_environment(node.func.value)
         and len(node.args) == 2
         and not node.keywords
-        and all(_is_text(item) for item in node.args)
+        and all(_read_text(item) is not None for item in node.args)
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,20 +21,55 @@ from train.agent.host.processes import is_marked, list_processes
 from train.agent.host.warm_process import end_warm, warm_memory
 from train.agent.protocol.records import Exit
 
+LOG_TIME = re.compile(r"[0-9]+\.[0-9]+ +[0-9]+ (?=[a-z_]+\.cc:)")  # and thread
 SCRIPT = "import tensorflow as tf\n"
 WAIT = SCRIPT + "import subprocess, time\nsubprocess.Popen(['sleep', '1000'])\nprint('runs')\ntime.sleep(1000)\n"
-TENSORFLOW = """
-import tensorflow as tf
-import sys
+# Scripts of the pairs with TensorFlow; the last one prints the values of all names in all modules.
+TENSORFLOW = [
+    """
 strategy = tf.distribute.MirroredStrategy()
 with strategy.scope():
-    variable = tf.Variable(1.0)
+    variable = tf.Variable(2.0)
 @tf.function
 def step(value):
     return strategy.reduce("sum", strategy.run(lambda: variable * value), axis=None)
-print(float(step(tf.constant(float(sys.argv[1])))))
-sys.exit(int(sys.argv[1]))
-"""
+print(float(step(tf.constant(1.5))), len(tf.config.list_physical_devices()))
+sys.exit(7)
+""",
+    """
+tf.keras.utils.set_random_seed(5)
+model = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+print(model.fit(tf.random.normal([64, 3]), tf.ones([64, 1]), epochs=2, verbose=0, batch_size=32).history)
+print(repr(model.predict(tf.ones([2, 3]), verbose=0)))
+""",
+    """
+import atexit, multiprocessing
+def square(value):
+    return value * value, int(tf.constant(value)) if multiprocessing.get_start_method() == "fork" else 0
+if __name__ == "__main__":
+    atexit.register(print, "at exit")
+    with multiprocessing.Pool(1) as pool:
+        print(pool.map(square, range(4)))
+""",
+    """
+@tf.function
+def fail(value):
+    with tf.control_dependencies([tf.debugging.assert_less(value, 1)]):
+        return value + 1
+try:
+    fail(tf.constant(3))
+except tf.errors.InvalidArgumentError as error:
+    print(type(error), error.message.splitlines()[0])
+    raise ValueError("a traceback") from None
+""",
+    """
+kinds = (str, bytes, bool, type(None))
+for name, module in sorted(sys.modules.items()):
+    values = sorted((key, value) for key, value in vars(module).items() if type(value) in kinds)
+    print(name, [pair for pair in values if pair[0] != "__file__" or name != "__main__"])
+""",
+]
 
 
 @pytest.fixture
@@ -81,8 +119,16 @@ def test_a_module_of_the_script_with_the_name_of_an_imported_one_starts_cold(hos
 def test_changed_packages_start_cold(host: WarmHost) -> None:
     (host.site / "tensorflow" / "__init__.py").write_text("print('new')")
     runs = [host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True) for _ in range(2)]
-    assert [run.cold for run in runs] == ["installed packages have changed", ""]
+    assert [run.cold for run in runs] == ["installed packages or settings have changed", ""]
     assert [run.output for run in runs] == [b"new\n", b"new\n"]
+
+
+def test_changed_settings_of_keras_start_cold(host: WarmHost) -> None:
+    directory = host.directory / ".keras"
+    directory.mkdir()
+    (directory / "keras.json").write_text("{}")
+    run = host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True)
+    assert run.cold == "installed packages or settings have changed"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +141,8 @@ def test_changed_packages_start_cold(host: WarmHost) -> None:
         ),
         ("import socket; kept = socket.socket()", "a connection"),
         ("import os; pid = os.fork() or os._exit(0)", "a process"),
+        ("kept = open(__file__)", "/tensorflow/__init__.py open"),
+        ("import mmap; kept = mmap.mmap(-1, 4096)", "shares memory"),
         ("print('x' * 2000000)", "too much"),
     ],
 )
@@ -107,11 +155,54 @@ def test_an_import_that_cannot_be_forked_stays_cold(tmp_path: Path, stand_in: st
     assert runs[0].exit == Exit(code=0)
 
 
-@pytest.mark.parametrize(("stand_in", "code"), [("raise ImportError('broken')", 1), ("raise SystemExit(3)", 3)])
-def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path, stand_in: str, code: int) -> None:
+DRIVER = """
+import ctypes
+driver = ctypes.CDLL({path!r})
+"""
+
+
+@pytest.mark.parametrize("code", [3, 0])  # CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS
+def test_an_import_that_initializes_a_gpu_stays_cold(tmp_path: Path, code: int) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "driver.c", tmp_path / "libcuda.so.1"
+    source.write_text(f"int cuDeviceGetCount(int *count) {{ return {code}; }}\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    host = WarmHost(tmp_path, DRIVER.format(path=str(library)))
+    runs = [host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True) for _ in range(2)]
+    host.close()
+    assert runs[1].cold == ("its import uses a GPU" if code == 0 else "")
+
+
+def test_paths_and_times_are_those_of_the_task(tmp_path: Path) -> None:
+    stand_in = "import logging, multiprocessing.process, os\nhere = os.getcwd()\ninside = here + '/a'\n"
     host = WarmHost(tmp_path, stand_in)
-    source = host.write(Task(SCRIPT))
-    runs = [host.run(Task(SCRIPT), source, warm=warm) for warm in (True, False)]
+    names = "tf.here == multiprocessing.process.ORIGINAL_DIR == os.getcwd(), tf.inside == tf.here + '/a'"
+    task = Task(
+        f"import tensorflow as tf\nimport logging, multiprocessing.process, os\nprint({names}, logging._startTime)"
+    )
+    runs = [host.run(task, host.write(task), warm=True) for _ in range(2)]
+    host.close()
+    assert runs[1].cold == ""
+    words = [run.output.split() for run in runs]
+    assert words[0][:2] == words[1][:2] == [b"True", b"True"]
+    assert float(words[0][2]) < float(words[1][2])
+
+
+@pytest.mark.parametrize(
+    ("script", "stand_in", "code"),
+    [
+        (SCRIPT, "raise ImportError('broken')", 1),
+        (SCRIPT, "raise SystemExit(3)", 3),
+        ("from tensorflow import missing", "print('importing')", 1),
+        ("import tensorflow.missing", "print('importing')", 1),
+    ],
+)
+def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path, script: str, stand_in: str, code: int) -> None:
+    host = WarmHost(tmp_path, stand_in)
+    source = host.write(Task(script))
+    runs = [host.run(Task(script), source, warm=warm) for warm in (True, False)]
     assert runs[0].exit == runs[1].exit == Exit(code=code)
     assert runs[0].output == runs[1].output
     host.close()
@@ -167,12 +258,13 @@ def test_stacks_of_a_fork_are_read(host: WarmHost) -> None:
 def test_pairs_with_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow", reason="pip install tensorflow")
     host = WarmHost(tmp_path, "")
-    task = Task(TENSORFLOW, ("0",), (("TF_CPP_MIN_LOG_LEVEL", "3"),))
-    first = host.run(task, host.write(task), warm=True)
-    assert first.exit == Exit(code=0), first.output
-    for number in range(1, 6):
-        other = Task(TENSORFLOW, (str(number),), task.env)
-        run = host.run(other, host.write(other), warm=True)
-        assert (run.cold, run.exit) == ("", Exit(code=number))
-        assert f"{number}.0\n".encode() in run.output
+    for text in TENSORFLOW:
+        env = (("TF_CPP_MIN_LOG_LEVEL", "3"), ("PYTHONHASHSEED", "0"))
+        task = Task("import tensorflow as tf\nimport sys\n" + text, (), env)
+        source = host.write(task)
+        runs = [host.run(task, source, warm=warm) for warm in (False, True)]
+        assert runs[1].cold == ("" if text is not TENSORFLOW[0] else "no process has imported this yet")
+        assert runs[1].exit == runs[0].exit
+        outputs = [LOG_TIME.sub("", run.output.decode()).splitlines() for run in runs]
+        assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
     host.close()

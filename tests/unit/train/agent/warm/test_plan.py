@@ -50,6 +50,11 @@ def test_the_statements_are_imports_of_frameworks_and_constant_variables() -> No
     assert modules == ["numpy", "tensorflow"]
 
 
+def test_packages_with_libraries_are_imported_in_the_order_of_the_script() -> None:
+    statements, _ = first_statements(ast.parse("import sklearn.svm\nimport yaml, jax\nimport pandas as pd\n"))
+    assert statements == [(1, "import sklearn.svm"), (2, "import jax"), (3, "import pandas")]
+
+
 @pytest.mark.parametrize(
     "first",
     [
@@ -79,7 +84,7 @@ def test_variables_that_no_import_follows_are_left_to_the_script() -> None:
 @pytest.mark.parametrize(
     ("script", "obstacle"),
     [
-        ("import numpy", "the script does not begin with the import of tensorflow, tf_keras, or keras"),
+        ("import numpy", "the script does not begin with the import of tensorflow, tf_keras, keras, or jax"),
         ("def (", "the script cannot be parsed"),
         ("import a\0", "the script cannot be parsed"),
         (None, "the script is not a file of Python"),
@@ -122,6 +127,8 @@ def test_attempts_and_jobs_share_a_warm_process() -> None:
         plan(program=PROGRAM._replace(statements=((1, "import keras"),))),
         plan(process=Process(nice=5)),
         plan(process=Process(limits=((1, 1),))),
+        plan(process=Process(status=("NoNewPrivs:\t1",))),
+        plan(process=Process(keys=("1a2b3c4d",))),
         plan(process=Process(group="0::/system.slice/slurm/job_1")),
     ],
 )
