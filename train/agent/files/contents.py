@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import re
@@ -17,20 +18,19 @@ from train.agent.files.disk import (
     remove_file,
     remove_tree,
     write_all,
+    write_new,
 )
+from train.agent.files.packs import PACKED_BYTES, STAMP_NS, PackReader, PackWriter, find_packed, prune_packs
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Sequence, Set, Tuple
+    from typing import Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
-STAMP_NS = 315_532_800 * 10**9
-"""The time of change of every object: one that a task wrote to has another."""
-
-_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
+_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT)  # the last: it is in a pack
 
 
 def _invalid_bundle(reason: str) -> RefusedError:
@@ -81,7 +81,7 @@ def object_path(store: str, digest: str) -> str:
 
 
 def is_kept(store: str, digest: str, size: int) -> bool:
-    """Return True if the store has a content of this size, and no task wrote to it."""
+    """Return True if the store has a file with a content of this size, and no task wrote to it."""
     try:
         status = os.stat(object_path(store, digest))
     except FileNotFoundError:
@@ -93,12 +93,21 @@ def missing(store: str, entries: Sequence[Entry]) -> NeedContents:
     """Return the contents that `entries` need and the store lacks, each once, in order."""
     sizes: Dict[str, int] = {}
     seen: Set[str] = set()
+    packed = find_packed(store)
     for entry in entries:
         if entry.sha256 and entry.kind in (EntryKind.FILE, EntryKind.DATA) and entry.sha256 not in seen:
             seen.add(entry.sha256)
-            if not is_kept(store, entry.sha256, entry.size):
+            is_packed = entry.sha256 in packed and packed[entry.sha256].size == entry.size
+            if not is_packed and not is_kept(store, entry.sha256, entry.size):
                 sizes[entry.sha256] = entry.size
     return NeedContents(list(sizes), sum(sizes.values()))
+
+
+def to_pack(entries: Sequence[Entry]) -> Set[str]:
+    """Return the hashes of the contents that are stored in packs: small ones that no working directory links to."""
+    linked = {entry.sha256 for entry in entries if entry.kind is EntryKind.DATA}
+    small = {entry.sha256 for entry in entries if entry.kind is EntryKind.FILE and entry.size < PACKED_BYTES}
+    return small - linked
 
 
 def hash_file(path: str) -> Tuple[str, int]:
@@ -123,6 +132,8 @@ class Receiver:
     Args:
         store: Directory of the store.
         expected: Hash and size of each, in the order in which they come.
+        packed: Hashes of those that are stored in a pack.
+        path_of: Returns the path of one of the others, given its hash.
 
     Attributes:
         contents: Hash and size of each.
@@ -131,13 +142,21 @@ class Receiver:
         on_received: Called when `received` or `is_broken` has changed.
     """
 
-    def __init__(self, store: str, expected: Sequence[Tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        store: str,
+        expected: Sequence[Tuple[str, int]],
+        packed: Collection[str] = (),
+        path_of: Optional[Callable[[str], str]] = None,
+    ) -> None:
         self._store = store
         self.contents = list(expected)
         self.received = 0
         self.is_broken = False
         self.on_received: Callable[[], None] = lambda: None
         self._expected = list(reversed(expected))
+        self._packed = packed
+        self._path_of = path_of or functools.partial(object_path, store)
         self._fd = -1
         self._digest = ""
         self._size = 0
@@ -145,6 +164,8 @@ class Receiver:
         self._hash = hashlib.sha256()
         self._directories: Set[str] = set()
         make_directory(store)
+        is_packing = any(digest in packed for digest, _ in expected)
+        self._pack: Optional[PackWriter] = PackWriter(store) if is_packing else None
         self._next()
 
     def feed(self, data: bytes) -> None:
@@ -177,28 +198,37 @@ class Receiver:
         offset = self._size - self._left
         return NeedContents([digest for digest, _ in rest], sum(size for _, size in rest) - offset, offset=offset)
 
-    def open_content(self, digest: str) -> int:
-        """Return a descriptor of a content that is complete or has begun to arrive."""
+    def open_content(self, digest: str) -> Tuple[int, int]:
+        """Return a descriptor of a content that is complete or has begun to arrive, and its offset."""
+        if self._pack is not None and digest in self._packed:
+            return self._pack.open(), self._pack.offset_of(digest)
         with contextlib.suppress(FileNotFoundError):
-            return os.open(self._temporary(digest), os.O_RDONLY | os.O_CLOEXEC)
-        return os.open(object_path(self._store, digest), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self._temporary(digest), os.O_RDONLY | os.O_CLOEXEC), 0
+        return os.open(self._path_of(digest), os.O_RDONLY | os.O_CLOEXEC), 0
 
     def finish(self) -> None:
         """Check that all contents have come.
 
         Raises:
             RefusedError: one of them is not complete.
+            OSError: they cannot be written.
         """
         if self._fd >= 0:
             raise RefusedError(Refusal.BUNDLE, "the contents ended before all of them had come")
+        if self._pack is not None:
+            self._pack.close()
 
     def close(self) -> None:
-        """Remove a partly written file."""
+        """Remove a partly written file; keep complete contents."""
         if self._fd >= 0:
-            os.close(self._fd)
+            if not self._is_packing():
+                os.close(self._fd)
+                remove_file(self._temporary(self._digest))
             self._fd = -1
-            remove_file(self._temporary(self._digest))
             self._break()
+        if self._pack is not None:
+            with contextlib.suppress(OSError):  # then its contents are sent again
+                self._pack.close()
 
     def _break(self) -> None:
         self.is_broken = True
@@ -207,47 +237,98 @@ class Receiver:
     def _temporary(self, digest: str) -> str:
         return os.path.join(self._store, f"{digest}.{os.getpid()}.new")
 
+    def _is_packing(self) -> bool:
+        return self._pack is not None and self._fd == self._pack.fd
+
     def _next(self) -> None:
         while self._expected and self._fd < 0:
             self._digest, self._size = self._expected.pop()
             self._left = self._size
             self._hash = hashlib.sha256()
-            self._fd = os.open(
-                self._temporary(self._digest), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
+            if self._pack is not None and self._digest in self._packed:
+                self._fd = self._pack.fd
+            else:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._fd = os.open(self._temporary(self._digest), flags, 0o600)
             if self._left == 0:
                 self._complete()
 
     def _complete(self) -> None:
         if self._hash.hexdigest() != self._digest:
             self._left, self._hash = self._size, hashlib.sha256()
-            os.lseek(self._fd, 0, os.SEEK_SET)
+            os.lseek(self._fd, self._pack.end if self._pack is not None and self._is_packing() else 0, os.SEEK_SET)
             self._break()
             raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {self._digest[:12]}… they came under")
+        if self._pack is not None and self._is_packing():
+            self._pack.add(self._digest, self._size)
+        else:
+            self._place()
+        self._fd = -1
+
+    def _place(self) -> None:
+        """Give the complete file its name."""
         finish_file(self._fd, 0o444, STAMP_NS)
         os.close(self._fd)
-        self._fd = -1
-        path = object_path(self._store, self._digest)
-        if path[: -len(self._digest)] not in self._directories:
-            make_directory(os.path.dirname(path))
-            self._directories.add(path[: -len(self._digest)])
+        path = self._path_of(self._digest)
+        directory = os.path.dirname(path)
+        if directory not in self._directories:
+            make_directory(directory)
+            self._directories.add(directory)
         os.replace(self._temporary(self._digest), path)
 
 
-def _create(store: str, entry: Entry, target: str, take: Callable[[Entry, str], bool]) -> None:
-    if entry.kind is EntryKind.LINK:
-        os.symlink(entry.target, target)
-    elif entry.kind is EntryKind.FILE:
-        if take(entry, target):
-            return
-        copy_file(object_path(store, entry.sha256), target, entry.mode & 0o777)
-    elif entry.kind is EntryKind.DATA:
+class _Source:
+    """The contents of a store, and the files that a job takes from earlier ones."""
+
+    def __init__(self, store: str, take: Callable[[Entry, str], bool], packs: PackReader) -> None:
+        self._store = store
+        self._take = take
+        self._packs = packs
+        self._packed = find_packed(store)
+
+    def create(self, entry: Entry, target: str) -> None:
+        """Create a file or link."""
+        if entry.kind is EntryKind.LINK:
+            os.symlink(entry.target, target)
+        elif entry.kind is EntryKind.DATA:
+            self._link(entry, target)
+        elif not self._take(entry, target):
+            self._copy(entry, target, entry.mode & 0o777)
+
+    def _link(self, entry: Entry, target: str) -> None:
         try:
-            os.link(object_path(store, entry.sha256), target)
+            os.link(object_path(self._store, entry.sha256), target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            copy_file(object_path(store, entry.sha256), target, 0o444)
+            self._copy(entry, target, 0o444)
+
+    def _copy(self, entry: Entry, target: str, mode: int) -> None:
+        place = self._packed.get(entry.sha256)
+        if place is None:
+            copy_file(object_path(self._store, entry.sha256), target, mode)
+        else:
+            write_new(target, self._packs.read(place), mode)
+
+
+def read_contents(store: str, hashes: Sequence[str], piece_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes of contents of the store, in that order, in pieces of at most `piece_bytes`.
+
+    Raises:
+        RefusedError: the store does not have one of them; nothing was returned before.
+        OSError: one cannot be read.
+    """
+    packed = find_packed(store)
+    if not all(digest in packed or os.path.isfile(object_path(store, digest)) for digest in hashes):
+        raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
+    with PackReader() as packs:
+        for digest in hashes:
+            if digest in packed:
+                yield packs.read(packed[digest])
+                continue
+            with open(object_path(store, digest), "rb", buffering=0) as file:
+                while data := file.read(piece_bytes):
+                    yield data
 
 
 def take_nothing(_entry: Entry, _target: str) -> bool:
@@ -274,16 +355,18 @@ def materialise(
     make_directory(directory)
     made = {directory}
     directories: List[Tuple[str, int]] = []
-    for entry in entries:
-        target = os.path.join(directory, *entry.path.split("/"))
-        parent = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
-        if parent not in made:
-            make_directory(parent)
-            made.add(parent)
-        if entry.kind is EntryKind.DIRECTORY:
-            directories.append((target, entry.mode))
-        else:
-            _create(store, entry, target, take)
+    with PackReader() as packs:
+        source = _Source(store, take, packs)
+        for entry in entries:
+            target = os.path.join(directory, entry.path)
+            parent = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
+            if parent not in made:
+                make_directory(parent)
+                made.add(parent)
+            if entry.kind is EntryKind.DIRECTORY:
+                directories.append((target, entry.mode))
+            else:
+                source.create(entry, target)
     for target, mode in reversed(directories):
         os.chmod(target, mode & 0o777 | 0o700)
 
@@ -304,14 +387,14 @@ def prune_objects(store: str, keep: Set[str]) -> int:
     Returns:
         The bytes that this frees: a content that a job's directory links to takes the same room as before.
     """
-    freed = 0
+    freed = prune_packs(store, keep)
     for parent in list_names(store):
         directory = os.path.join(store, parent)
         if parent.endswith(".new"):
             remove_file(directory)
             continue
         for digest in list_names(directory):
-            if digest not in keep:
+            if digest not in keep and _SHA256.fullmatch(digest):
                 path = os.path.join(directory, digest)
                 with contextlib.suppress(OSError):
                     status = os.stat(path)

@@ -14,6 +14,7 @@ import stat
 
 from train.agent.files.contents import hash_file, is_kept, object_path
 from train.agent.files.disk import read_json, write_atomic
+from train.agent.files.packs import PACKED_BYTES
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Entry, EntryKind
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Sequence, Tuple
 
     from train.agent.files.paths import TaskPaths
-
-MOVED_BYTES = 1 << 16
-"""Size from which a copy is recorded; smaller files are copied faster than they are checked."""
 
 
 class _Copy(NamedTuple):
@@ -54,7 +52,7 @@ def record_copies(paths: TaskPaths, entries: Sequence[Entry]) -> None:
     """
     copies: List[List[object]] = []
     for entry in entries:
-        if entry.kind is EntryKind.FILE and entry.size >= MOVED_BYTES:
+        if entry.kind is EntryKind.FILE and entry.size >= PACKED_BYTES:
             status = os.lstat(os.path.join(paths.source, entry.path))
             stamp = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
             copies.append([entry.sha256, entry.path, *stamp])

@@ -3,6 +3,7 @@
 ROOT/                       one fleet's files on this host, readable only by their owner
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules; in $FLEET_AGENTS/ if that is set
     store/ab/abcdef…        contents by SHA-256, read only
+    store/packs/            files with many small contents each, see train.agent.files.packs
     active                  locked by the supervisor of the running job; names it
     queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs

@@ -130,12 +130,12 @@ class RelayServer:
 
     def _send_file(self, connection: socket.socket, digest: str, start: int, size: int) -> None:
         assert self._receiver is not None  # noqa: S101
-        fd = self._receiver.open_content(digest)
+        fd, offset = self._receiver.open_content(digest)
         try:
             sent = 0
             while sent < size:
                 available = min(size, self._await(start + sent) - start)
-                sent += os.sendfile(connection.fileno(), fd, sent, min(available - sent, _PIECE))
+                sent += os.sendfile(connection.fileno(), fd, offset + sent, min(available - sent, _PIECE))
         finally:
             os.close(fd)
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
-from train.agent.files.contents import object_path
+from train.agent.files.contents import read_contents
 from train.agent.files.disk import read_json
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths
 from train.agent.host import control
 from train.agent.host.jobs import find_task
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, Commit, Entry, FetchContents, GetJoinInfo, JoinInfo, Refusal, build
-
-if TYPE_CHECKING:
-    from typing import Iterator, Sequence
 
 _ANSWER_DEADLINE_S = 5.0
 
@@ -51,17 +45,7 @@ def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> 
     Raises:
         RefusedError: the store does not have one of the contents.
     """
-    files = [object_path(host.store, digest) for digest in request.objects]
-    if not all(os.path.isfile(path) for path in files):
-        raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
-    for block in join_blocks(_read(files)):
+    for block in join_blocks(read_contents(host.store, request.objects, BLOCK_BYTES)):
         data, size = pack_block(block)
         channel.send(Chunk(len(data), size), data)
     return Chunk(0)
-
-
-def _read(files: Sequence[str]) -> Iterator[bytes]:
-    for path in files:
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(BLOCK_BYTES):
-                yield data

@@ -309,7 +309,8 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     channel.send(need)
     if need.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
-        receiver = contents.Receiver(host.store, [(digest, sizes[digest]) for digest in need.objects])
+        expected = [(digest, sizes[digest]) for digest in need.objects]
+        receiver = contents.Receiver(host.store, expected, contents.to_pack(entries))
         receive_contents(channel, receiver, reservation.relay)
     if not is_kept:
         _lay_out_source(reservation, copies)

@@ -7,9 +7,10 @@ import os
 import stat
 
 from train.agent.checkpoints.snapshot import replication_problem
-from train.agent.files.contents import STAMP_NS, object_path
+from train.agent.files.contents import object_path
 from train.agent.files.disk import read_json
 from train.agent.files.journal import attempts, read_job
+from train.agent.files.packs import STAMP_NS
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEntry, build

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from tests.program import PYTHON
 from train.agent.files.blocks import join_blocks, pack_block
+from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.records import (
     Chunk,
     Commit,
@@ -195,6 +196,13 @@ class Bundle:
         digest = sha256(data).hexdigest()
         self.contents[digest] = data
         self.entries.append(Entry(path, kind, mode, len(data), digest))
+
+
+def stored_contents(store: Path) -> dict[str, bytes]:
+    """Return the contents in the store of a host by the hashes under which it has them."""
+    contents = {path.name: path.read_bytes() for path in store.glob("[0-9a-f][0-9a-f]/*")}
+    with PackReader() as packs:
+        return contents | {digest: packs.read(place) for digest, place in find_packed(str(store)).items()}
 
 
 class Story:

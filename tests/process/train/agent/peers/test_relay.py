@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Agent, Bundle
+from tests.process.train.agent.hosts import Agent, Bundle, stored_contents
 from train.agent.files.contents import Receiver, object_path
+from train.agent.files.packs import PACKED_BYTES
 from train.agent.host.ports import listen_for_links
 from train.agent.peers.relay import RelayServer, fetch
 from train.agent.protocol.errors import RefusedError
@@ -34,16 +35,13 @@ def some_contents(numbers: random.Random, count: int) -> tuple[Contents, bytes]:
     return [(sha256(part).hexdigest(), len(part)) for part in parts], b"".join(parts)
 
 
-def stored(store: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-
-
 class Host:
     """A receiver of contents that passes them on."""
 
     def __init__(self, store: Path, contents: Contents, secret: str = SECRET) -> None:
         self.store = store
-        self.receiver = Receiver(str(store), contents)
+        packed = {digest for digest, size in contents if size < PACKED_BYTES}
+        self.receiver = Receiver(str(store), contents, packed)
         self.server = RelayServer(listen_for_links("127.0.0.1"))
         self.server.start(secret, self.receiver)
 
@@ -65,8 +63,8 @@ def test_contents_pass_through_a_chain_of_hosts_unchanged(tmp_path: Path, seed: 
     for host in hosts:
         host.receiver.finish()
         host.close()
-    assert stored(tmp_path / "0") == stored(tmp_path / "1") == stored(tmp_path / "2")
-    assert {sha256(content).hexdigest() for content in stored(tmp_path / "2").values()} == {*dict(contents)}
+    assert stored_contents(tmp_path / "0") == stored_contents(tmp_path / "1") == stored_contents(tmp_path / "2")
+    assert {sha256(content).hexdigest() for content in stored_contents(tmp_path / "2").values()} == {*dict(contents)}
 
 
 def test_a_host_with_another_secret_or_other_contents_gets_nothing(tmp_path: Path) -> None:
@@ -90,7 +88,7 @@ def test_damaged_contents_are_not_stored_and_not_passed_on(tmp_path: Path) -> No
     with pytest.raises(RefusedError):
         first.receiver.feed(damaged[50_000:])
     assert not second.fetch_from(first)
-    assert not stored(tmp_path / "b").keys() & dict(contents).keys()
+    assert not stored_contents(tmp_path / "b").keys() & dict(contents).keys()
     second.receiver.feed(content[second.receiver.need().offset :])
     second.receiver.finish()
     for host in (first, second):
@@ -115,7 +113,7 @@ def test_a_host_names_the_rest_when_its_source_ends(tmp_path: Path) -> None:
     second.receiver.finish()
     for host in (first, second):
         host.close()
-    assert {sha256(content).hexdigest() for content in stored(tmp_path / "b").values()} == {*dict(contents)}
+    assert {sha256(content).hexdigest() for content in stored_contents(tmp_path / "b").values()} == {*dict(contents)}
 
 
 # --- the conversation with the client ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Bundle, commits, committed, eventually, follow
+from tests.process.train.agent.hosts import Bundle, commits, committed, eventually, follow, stored_contents
 from tests.program import PYTHON
 from train.agent.host.facts import keras_backend
 from train.agent.protocol.records import (
@@ -304,7 +304,7 @@ def test_pushed_contents_that_only_older_jobs_name_are_removed(connect: Connect)
         bundle.add("data", b"common", EntryKind.DATA)
         committed([agent], f"j{n}", bundle)
         follow(agent, Follow(f"j{n}", "worker-0"))
-    kept = {path.read_bytes() for path in (agent.root / "store").rglob("*") if path.is_file()}
+    kept = {*stored_contents(agent.root / "store").values()}
     assert kept == {b"common", *(f"print({n})".encode() for n in range(1, 7))}
     assert (agent.root / "jobs/j0/worker-0/src/data").read_bytes() == b"common"
 

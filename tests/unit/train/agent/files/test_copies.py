@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.files.contents import Receiver, materialise, missing, object_path
-from train.agent.files.copies import MOVED_BYTES, EarlierCopies, record_copies
+from train.agent.files.copies import EarlierCopies, record_copies
+from train.agent.files.packs import PACKED_BYTES
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import Entry, EntryKind
 
-CONTENT = b"large" * MOVED_BYTES
+CONTENT = b"large" * PACKED_BYTES
 DIGEST = sha256(CONTENT).hexdigest()
 ENTRY = Entry("data/large.bin", EntryKind.FILE, 0o640, len(CONTENT), DIGEST)
 

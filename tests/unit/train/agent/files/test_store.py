@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from tests.process.train.agent.hosts import Bundle
+from tests.process.train.agent.hosts import Bundle, stored_contents
 from train.agent.files.contents import (
     Receiver,
     bytes_needed,
@@ -15,6 +16,8 @@ from train.agent.files.contents import (
     missing,
     object_path,
     prune_objects,
+    read_contents,
+    to_pack,
 )
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal
@@ -68,10 +71,11 @@ def test_ordinary_entries_are_taken() -> None:
     )
 
 
-def receive(store: Path, bundle: Bundle, data: bytes) -> None:
+def receive(store: Path, bundle: Bundle, data: bytes, *, packs: bool = True) -> None:
     want = missing(str(store), bundle.entries)
     sizes = {entry.sha256: entry.size for entry in bundle.entries}
-    receiver = Receiver(str(store), [(digest, sizes[digest]) for digest in want.objects])
+    expected = [(digest, sizes[digest]) for digest in want.objects]
+    receiver = Receiver(str(store), expected, to_pack(bundle.entries) if packs else ())
     try:
         for start in range(0, len(data), 3):
             receiver.feed(data[start : start + 3])
@@ -120,14 +124,14 @@ def test_contents_arrive_once_and_make_the_directory(tmp_path: Path, bundle: Bun
 
 def test_an_object_that_was_written_to_is_wanted_again(tmp_path: Path, bundle: Bundle) -> None:
     store = tmp_path / "store"
-    receive(store, bundle, stream(bundle, store))
+    receive(store, bundle, stream(bundle, store), packs=False)
     digest = sha256(b"print(1)").hexdigest()
     path = Path(object_path(str(store), digest))
     assert path.stat().st_mode & 0o777 == 0o444
     path.chmod(0o644)
     path.write_bytes(b"print(2)")
     assert missing(str(store), bundle.entries).objects == [digest]
-    receive(store, bundle, b"print(1)")
+    receive(store, bundle, b"print(1)", packs=False)
     assert path.read_bytes() == b"print(1)"
 
 
@@ -149,9 +153,8 @@ def test_a_damaged_stream_is_refused_and_leaves_nothing_half_done(
     with pytest.raises(RefusedError) as caught:
         receive(store, bundle, damage(stream(bundle, store)))
     assert caught.value.record.kind is Refusal.BUNDLE
-    for path in store.rglob("*"):
-        if path.is_file():
-            assert sha256(path.read_bytes()).hexdigest() == path.name
+    assert all(sha256(content).hexdigest() == digest for digest, content in stored_contents(store).items())
+    assert not list(store.glob("*.new"))
 
 
 def test_only_contents_that_are_named_stay(tmp_path: Path, bundle: Bundle) -> None:
@@ -160,7 +163,8 @@ def test_only_contents_that_are_named_stay(tmp_path: Path, bundle: Bundle) -> No
     (store / "broken.123.new").touch()
     keep = bundle.entries[0].sha256
     prune_objects(str(store), {keep})
-    assert [path.name for path in store.rglob("*") if path.is_file()] == [keep]
+    assert [*stored_contents(store)] == [keep]
+    assert len([path for path in store.rglob("*") if path.is_file()]) == 1
 
 
 def test_a_job_changes_neither_the_store_nor_the_files_of_another_job(tmp_path: Path) -> None:
@@ -183,5 +187,83 @@ def test_a_job_changes_neither_the_store_nor_the_files_of_another_job(tmp_path: 
         expected[path] = expected[path][:at].ljust(at, b"\0") + written + expected[path][at + 5 :]
         assert missing(str(store), bundle.entries).objects == []
     assert all(path.read_bytes() == content for path, content in expected.items())
-    for digest, content in bundle.contents.items():
-        assert Path(object_path(str(store), digest)).read_bytes() == content
+    assert stored_contents(store) == bundle.contents
+
+
+# --- packs ------------------------------------------------------------------------------------------------------
+
+
+def small(count: int, salt: str = "") -> Bundle:
+    bundle = Bundle()
+    for number in range(count):
+        bundle.add(f"d{number % 7}/f{number}", f"{salt}{number}".encode() * number)
+    return bundle
+
+
+def test_small_contents_are_one_file_of_the_store(tmp_path: Path) -> None:
+    store, bundle = tmp_path / "store", small(300)
+    receive(store, bundle, stream(bundle, store))
+    assert len([path for path in store.rglob("*") if path.is_file()]) == 1
+    assert stored_contents(store) == bundle.contents
+    materialise(str(store), bundle.entries, str(tmp_path / "src"))
+    for entry in bundle.entries:
+        assert (tmp_path / "src" / entry.path).read_bytes() == bundle.contents[entry.sha256]
+    hashes = [entry.sha256 for entry in bundle.entries[::3]]
+    assert b"".join(read_contents(str(store), hashes, 4096)) == b"".join(bundle.contents[sha] for sha in hashes)
+
+
+def test_contents_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
+    store, bundle = tmp_path / "store", small(30)
+    data = stream(bundle, store)
+    with pytest.raises(RefusedError):
+        receive(store, bundle, data[: len(data) // 2])
+    kept = stored_contents(store)
+    assert 10 < len(kept) < 30
+    assert all(bundle.contents[digest] == content for digest, content in kept.items())
+    receive(store, bundle, stream(bundle, store))
+    assert stored_contents(store) == bundle.contents
+
+
+def test_a_packed_content_may_become_data(tmp_path: Path) -> None:
+    store, bundle = tmp_path / "store", small(3)
+    receive(store, bundle, stream(bundle, store))
+    data = [entry._replace(kind=EntryKind.DATA) for entry in bundle.entries]
+    assert missing(str(store), data).objects == []
+    materialise(str(store), data, str(tmp_path / "src"))
+    path = tmp_path / "src" / data[2].path
+    assert path.read_bytes() == bundle.contents[data[2].sha256]
+    assert path.stat().st_mode & 0o777 == 0o444
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda pack: pack.write_bytes(b""),
+        lambda pack: pack.write_bytes(b"\xff" * 8),
+        lambda pack: pack.write_bytes(pack.read_bytes()[:-1]),
+        lambda pack: pack.write_bytes(b"{}" + b"\0" * 7 + b"\2"),
+        lambda pack: pack.touch(),
+        lambda pack: pack.unlink(),
+    ],
+)
+def test_contents_of_a_damaged_pack_are_wanted_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    store, bundle = tmp_path / "store", small(5)
+    receive(store, bundle, stream(bundle, store))
+    (pack,) = (store / "packs").iterdir()
+    pack.chmod(0o644)
+    damage(pack)
+    assert len(missing(str(store), bundle.entries).objects) == 5
+    receive(store, bundle, stream(bundle, store))
+    assert stored_contents(store) == bundle.contents
+
+
+def test_a_pack_that_is_mostly_unused_is_written_again(tmp_path: Path) -> None:
+    store, bundle = tmp_path / "store", small(100)
+    receive(store, bundle, stream(bundle, store))
+    keep = {entry.sha256 for entry in bundle.entries[20:]}
+    assert prune_objects(str(store), keep) == 0
+    assert stored_contents(store) == bundle.contents
+    keep = {entry.sha256 for entry in bundle.entries[5:10]}
+    total = sum(map(len, bundle.contents.values()))
+    assert prune_objects(str(store), keep) == total - sum(len(bundle.contents[digest]) for digest in keep)
+    assert stored_contents(store) == {digest: bundle.contents[digest] for digest in keep}
