@@ -1,7 +1,7 @@
 """A faster import, transports, and receive buffers, which depend on what paramiko does not document.
 
 They are used only with the versions that they were tested with. With others, fabric makes the clients, and
-paramiko's own transports and buffers are used.
+paramiko's own transports, each with its thread, and its buffers are used.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
+from socket import socket
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 PROVEN = ("5.1.",)
 """Versions of paramiko that this module was tested with."""
-
-_CHECK_S = 1.0
 
 
 def _find_version() -> str:
@@ -58,6 +57,8 @@ import paramiko  # noqa: E402
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
 
 from fleet.remote.dialing import take  # noqa: E402
+from fleet.remote.ssh.driven import DrivenTransport  # noqa: E402
+from fleet.remote.ssh.loop import LOOP  # noqa: E402
 
 
 def is_proven() -> bool:
@@ -65,18 +66,11 @@ def is_proven() -> bool:
     return paramiko.__version__.startswith(PROVEN)
 
 
-class _Transport(paramiko.Transport):
-    """A transport that checks once per second whether it was closed, not ten times.
-
-    Here the socket is always shut down first, which wakes it at once.
-    """
-
-    _active_check_timeout = _CHECK_S
-
-
 def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
     """Return a transport over a socket; `options` are arguments of paramiko.Transport."""
-    return (_Transport if is_proven() else paramiko.Transport)(sock, **options)
+    if is_proven() and isinstance(sock, socket):
+        return DrivenTransport(sock, LOOP, **options)
+    return paramiko.Transport(sock, **options)
 
 
 def make_client(

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from fleet.remote.ssh.loop import LOOP
+
 
 class Watchdog:
     """Severs a connection if a block of code makes no progress before its deadline.
 
-    Paramiko writes to a socket without a deadline: when the buffers to a host that hangs are full, only
-    shutting the socket down ends the write.
+    Paramiko sends to a host without a deadline: when the buffers to a host that hangs are full, only shutting the
+    socket down ends the wait.
 
     Args:
         sever: Ends the connection; called at most once, from another thread.
@@ -21,9 +23,9 @@ class Watchdog:
     def __init__(self, sever: Callable[[], None], deadline_s: float) -> None:
         self._sever = sever
         self._deadline_s = deadline_s
-        self._progressed_at = 0.0
-        self._left = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._progressed_at = time.monotonic()
+        self._lock = threading.Lock()
+        self._has_left = False
         self.fired = False
 
     def progressed(self) -> None:
@@ -32,19 +34,21 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         self.progressed()
-        self._thread.start()
+        self._timer = LOOP.call_at(self._progressed_at + self._deadline_s, self._check)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._left.set()
-        self._thread.join()
+        with self._lock:
+            self._has_left = True
+        self._timer.cancel()
 
-    def _watch(self) -> None:
-        while True:
-            left_s = self._progressed_at + self._deadline_s - time.monotonic()
-            if left_s <= 0:
-                self.fired = True
-                self._sever()
+    def _check(self) -> None:
+        with self._lock:
+            if self._has_left:
                 return
-            if self._left.wait(left_s):
+            ends_at = self._progressed_at + self._deadline_s
+            if time.monotonic() < ends_at:
+                self._timer = LOOP.call_at(ends_at, self._check)
                 return
+            self.fired = True
+            self._sever()

@@ -1,0 +1,278 @@
+"""Transports of paramiko that one thread drives for all connections; depends on what paramiko does not document.
+
+A stock transport has a thread of its own, which waits for each packet twice, and which the thread of the caller
+wakes and awaits several times during the login. Here, the thread of a loop receives the packets of all connections,
+and paramiko's own code handles them: the key exchange, the login, and the channels. The internals are used only with
+the versions of paramiko for which `fleet.remote.ssh.internals.is_proven` returns True.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from socket import socket
+from typing import Any
+
+import paramiko
+from paramiko.auth_handler import AuthHandler
+from paramiko.common import (
+    MSG_CHANNEL_DATA,
+    MSG_DEBUG,
+    MSG_DISCONNECT,
+    MSG_IGNORE,
+    MSG_KEXINIT,
+    MSG_UNIMPLEMENTED,
+    cMSG_UNIMPLEMENTED,
+)
+from paramiko.ssh_exception import MessageOrderError
+
+from fleet.remote.ssh.loop import READ, WRITE, Loop, Timer
+from fleet.remote.ssh.packets import Packets
+
+_KEX_MESSAGES = range(30, 42)
+_FIRST_HELD = 50  # during a key exchange, only messages with lower numbers may be sent (RFC 4253, section 7.1)
+_HELD_MAX = 10_000
+_DATA = struct.Struct(">II")
+
+# The type stubs of paramiko do not describe its internals.
+_Transport: Any = paramiko.Transport
+_AuthHandler: Any = AuthHandler
+
+
+class _PipelinedAuth(_AuthHandler):  # type: ignore[misc]
+    """Sends the request for the service and that for the login together: one round trip less."""
+
+    transport: DrivenTransport
+
+    def _request_auth(self) -> None:
+        super()._request_auth()
+        accepted = paramiko.Message()
+        accepted.add_string("ssh-userauth")
+        accepted.rewind()
+        super()._parse_service_accept(accepted)
+
+    def _parse_service_accept(self, _message: paramiko.Message) -> None:
+        """Do nothing: the request for the login was sent already."""
+
+
+class DrivenTransport(_Transport):  # type: ignore[misc]
+    """A transport without a thread of its own.
+
+    Args:
+        sock: A connected socket.
+        loop: Calls it when the socket is ready.
+        options: Further arguments of paramiko.Transport.
+    """
+
+    active: bool
+    packetizer: Packets
+    _expected_packet: tuple[int, ...]
+
+    def __init__(self, sock: socket, loop: Loop, **options: Any) -> None:
+        super().__init__(sock, packetizer_class=Packets, **options)
+        sock.setblocking(False)
+        self._loop = loop
+        self._held: list[paramiko.Message] = []  # until the keys are exchanged
+        self._is_over = threading.Lock()  # never released
+        self._scheduling = threading.Lock()
+        self._keepalive: Timer | None = None
+        self.packetizer.await_events = lambda events: loop.await_events(sock, events)
+        self.packetizer.on_rekey = lambda: loop.call_soon(self._renew_keys)
+
+    # --- calls of other threads -------------------------------------------------------------------------------------
+
+    def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
+        """Exchange the keys: send the version and the first message without waiting for those of the host.
+
+        Raises:
+            SSHException: the exchange failed.
+        """
+        self.active = True
+        self.completion_event = done = event or threading.Event()
+        with self.packetizer.corked():
+            self.packetizer.write_all(f"{self.local_version}\r\n".encode())
+            self._send_kex_init()
+            self._expect_packet(MSG_KEXINIT)
+        self._loop.register(self.sock, self._on_ready)
+        if event is None:
+            done.wait(timeout)
+            if not self.active:
+                raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
+
+    def auth_publickey(self, username: str, key: paramiko.PKey, event: threading.Event | None = None) -> list[str]:
+        """Log in with a key, without waiting until the host accepts the request for this service.
+
+        Raises:
+            AuthenticationException: the host rejects the key.
+            SSHException: the connection broke.
+        """
+        if not self.active or not self.initial_kex_done:
+            raise paramiko.SSHException("No existing session")
+        done = event or threading.Event()
+        self.auth_handler = handler = _PipelinedAuth(self)
+        with self.packetizer.corked():
+            handler.auth_publickey(username, key, done)
+        return [] if event is not None else list(handler.wait_for_response(done))
+
+    def set_keepalive(self, interval: float) -> None:
+        """Send a message to the host whenever nothing else was sent for `interval` seconds; 0: do not."""
+        with self._scheduling:
+            if self._keepalive is not None:
+                self._keepalive.cancel()
+                self._keepalive = None
+            if interval and self.active:
+                at = max(self.packetizer.written_at + interval, time.monotonic() + interval / 10)
+                self._keepalive = self._loop.call_at(at, lambda: self._keep_alive(interval))
+
+    def close(self) -> None:
+        """Close the connection; calls that wait for it raise an error."""
+        self._end(None)
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        """Send a message after the exchange of keys; other threads wait until the socket has taken it."""
+        if self._loop.is_current():
+            self._send_message(data)
+            return
+        super()._send_user_message(data)
+        self.packetizer.wait_until_sent()
+
+    def _send_message(self, data: paramiko.Message) -> None:
+        if self._must_hold(data):
+            self._held.append(data)
+            if len(self._held) > _HELD_MAX:
+                raise paramiko.SSHException("the host sends requests instead of new keys")
+        else:
+            self.packetizer.send_message(data)
+
+    def _must_hold(self, data: paramiko.Message) -> bool:
+        """Return whether an answer of the loop must not be sent before the keys are exchanged."""
+        is_renewed = self.initial_kex_done and not self.clear_to_send.is_set()
+        return is_renewed and data.asbytes()[0] >= _FIRST_HELD and self._loop.is_current()
+
+    # --- calls of the loop ------------------------------------------------------------------------------------------
+
+    def _on_ready(self, events: int) -> None:
+        try:
+            if events & WRITE:
+                self.packetizer.flush()
+            if events & READ:
+                self._receive()
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - raised by paramiko while it reads damaged messages
+            self._end(paramiko.SSHException(f"the host sent an invalid message: {error!r}"))
+
+    def _receive(self) -> None:
+        if not self.remote_version:
+            if not self._receive_version():
+                return
+        elif not self.packetizer.receive():
+            return
+        with self.packetizer.corked():
+            while self.active and (message := self.packetizer.next_payload()) is not None:
+                self._dispatch(*message)
+        self._renew_keys()
+
+    def _receive_version(self) -> bool:
+        """Return whether the host has sent its version."""
+        try:
+            self.packetizer.receive()
+        except (EOFError, OSError) as error:
+            raise paramiko.SSHException(f"Error reading SSH protocol banner{error}") from error
+        if not self.packetizer.has_version():
+            return False
+        self._check_banner()
+        return True
+
+    def _dispatch(self, number: int, payload: bytes) -> None:
+        """Handle a message, as paramiko.Transport.run does."""
+        kind = payload[0]
+        if kind == MSG_CHANNEL_DATA and not self._expected_packet:
+            self._take(payload)
+            return
+        message = paramiko.Message(payload[1:])
+        message.seqno = number
+        if kind == MSG_DISCONNECT:
+            self._end(None)
+        elif kind in (MSG_IGNORE, MSG_DEBUG):
+            self._enforce_strict_kex(kind)
+        elif self._expected_packet and kind not in self._expected_packet:
+            error = MessageOrderError if self.agreed_on_strict_kex else paramiko.SSHException
+            raise error(f"Expecting packet from {self._expected_packet!r}, got {kind}")
+        elif self._expected_packet and kind in _KEX_MESSAGES:
+            self._expected_packet = ()
+            self.kex_engine.parse_next(kind, message)
+        else:
+            self._expected_packet = ()
+            self._handle(kind, message)
+
+    def _handle(self, kind: int, message: paramiko.Message) -> None:
+        if kind in self._handler_table:
+            self._handler_table[kind](message)
+        elif kind in self._channel_handler_table:
+            channel = self._channel(message.get_int())
+            if channel is not None:
+                self._channel_handler_table[kind](channel, message)
+        elif self.auth_handler is not None and kind in (handlers := self.auth_handler._handler_table):
+            handlers[kind](message)
+        elif kind != MSG_UNIMPLEMENTED:
+            answer = paramiko.Message()
+            answer.add_byte(cMSG_UNIMPLEMENTED)
+            answer.add_int(message.seqno)
+            self._send_message(answer)
+
+    def _take(self, payload: bytes) -> None:
+        """Handle data of a channel; paramiko would copy it three times."""
+        number, size = _DATA.unpack_from(payload, 1)
+        channel = self._channel(number)
+        if channel is not None:
+            channel.in_buffer.feed(payload[9 : 9 + size])
+
+    def _channel(self, number: int) -> paramiko.Channel | None:
+        """Return a channel; None if it was closed.
+
+        Raises:
+            EOFError: it never existed.
+        """
+        channel: paramiko.Channel | None = self._channels.get(number)
+        if channel is None and number not in self.channels_seen:
+            raise EOFError
+        return channel
+
+    def _parse_newkeys(self, message: paramiko.Message) -> None:
+        super()._parse_newkeys(message)
+        held, self._held = self._held, []
+        for each in held:
+            self._send_message(each)
+
+    def _renew_keys(self) -> None:
+        """Exchange the keys again if they were used for much data."""
+        if self.active and self.packetizer.need_rekey() and not self.in_kex:
+            self._send_kex_init()
+
+    def _keep_alive(self, interval: float) -> None:
+        packets = self.packetizer
+        if time.monotonic() >= packets.written_at + interval and not packets.unsent and not self.in_kex:
+            with contextlib.suppress(EOFError, paramiko.SSHException):  # the loop reports it
+                self.global_request("keepalive@lag.net", wait=False)
+        self.set_keepalive(interval)
+
+    def _end(self, error: Exception | None) -> None:
+        """Close the connection once, and wake all threads that wait for it."""
+        if not self._is_over.acquire(blocking=False):
+            return
+        self._loop.unregister(self.sock)
+        if error is not None:
+            self.saved_exception = error
+        self.active = False
+        self.set_keepalive(0)
+        self.packetizer.close()
+        for channel in list(self._channels.values()):
+            channel._unlink()
+        for event in [self.completion_event, *list(self.channel_events.values())]:
+            if event is not None:
+                event.set()
+        if self.auth_handler is not None:
+            self.auth_handler.abort()

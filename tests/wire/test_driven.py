@@ -1,0 +1,352 @@
+"""Tests of connections that one thread drives, against real servers and damaged connections."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paramiko
+import psutil
+import pytest
+
+from fleet.errors import FleetError, UnreachableError
+from fleet.remote.fanout import fan_out
+from fleet.remote.ssh import connection as connection_module
+from fleet.remote.ssh import internals
+from fleet.remote.ssh.connection import HostConnection, connect
+from fleet.remote.ssh.driven import DrivenTransport
+from fleet.remote.ssh.packets import Packets
+from provision.model import Host
+from tests.wire.hosts import Hosts, Wire
+
+pytestmark = pytest.mark.wire
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fail if a test leaves a thread or a socket."""
+
+    def state() -> tuple[set[threading.Thread], int]:
+        return set(threading.enumerate()), len(psutil.Process().net_connections())
+
+    threads, sockets = state()
+    yield
+    deadline = time.monotonic() + 5
+    while (state()[0] - threads or state()[1] > sockets) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not state()[0] - threads
+    assert state()[1] <= sockets
+
+
+@contextlib.contextmanager
+def relay(host: Host, change: Callable[[int, bytes], bytes | None]) -> Iterator[Host]:
+    """Yield a host that is reached through a relay.
+
+    `change` gets the number of bytes that came from the host before, and the next ones; it returns what is passed on,
+    and None to break the connection.
+    """
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        threads: list[threading.Thread] = []
+
+        def forward(
+            source: socket.socket, target: socket.socket, change: Callable[[int, bytes], bytes | None]
+        ) -> None:
+            passed = 0
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    changed = change(passed, data)
+                    passed += len(data)
+                    if changed is None:
+                        break
+                    target.sendall(changed)
+            for each in (source, target):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    near = stack.enter_context(listener.accept()[0])
+                    far = stack.enter_context(socket.create_connection((host.address, host.port)))
+                    for task in ((near, far, lambda _, data: data), (far, near, change)):
+                        threads.append(threading.Thread(target=forward, args=task))
+                        threads[-1].start()
+
+        threads.append(threading.Thread(target=accept))
+        threads[-1].start()
+        try:
+            yield dataclasses.replace(host, address="127.0.0.1", port=listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for thread in list(threads):
+                thread.join(10)
+
+
+def run(connection: HostConnection, command: str, data: bytes = b"") -> bytes:
+    """Return the output of a command with this input."""
+    session = connection.open_session(10)
+    session.exec_command(command)
+    sender = threading.Thread(target=send, args=(session, data))
+    sender.start()
+    output = b"".join(iter(lambda: session.recv(1 << 16), b""))
+    sender.join()
+    return output
+
+
+def send(session: paramiko.Channel, data: bytes) -> None:
+    """Send all data to a command, or as much as the connection takes before it breaks."""
+    with contextlib.suppress(OSError, EOFError):
+        for start in range(0, len(data), 1 << 18):
+            session.sendall(data[start : start + (1 << 18)])
+        session.shutdown_write()
+
+
+@contextlib.contextmanager
+def connected(host: Host, hosts: Hosts) -> Iterator[HostConnection]:
+    """Connect to a host."""
+    connection = connect(host, hosts.key)
+    try:
+        assert isinstance(connection.transport, DrivenTransport)
+        yield connection
+    finally:
+        connection.close()
+
+
+def test_one_thread_serves_all_connections(hosts: Hosts) -> None:
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            for host in hosts.hosts:
+                stack.enter_context(connected(host, hosts))
+        assert threading.active_count() == before + 1
+
+
+def test_a_connection_that_breaks_during_the_login_is_an_error_of_the_host(hosts: Hosts) -> None:
+    total = 0
+
+    def count(passed: int, data: bytes) -> bytes:
+        nonlocal total
+        total = passed + len(data)
+        return data
+
+    with relay(hosts.hosts[0], count) as host:
+        connect(host, hosts.key).close()
+    for limit in [*range(0, total, 211), total - 1]:
+
+        def cut(passed: int, data: bytes, limit: int = limit) -> bytes | None:
+            return data[: limit - passed] if passed < limit else None
+
+        with relay(hosts.hosts[0], cut) as host, contextlib.suppress(UnreachableError):
+            connect(host, hosts.key, connect_timeout_s=1).close()  # what follows the login is not needed for it
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_damaged_bytes_end_the_connection_with_an_error(hosts: Hosts, seed: int) -> None:
+    chance = random.Random(seed)
+    at = chance.randrange(3000)
+    noise = chance.randbytes(chance.choice([1, 20]))
+
+    def damage(passed: int, data: bytes) -> bytes:
+        start = at - passed
+        return data[:start] + noise + data[start + len(noise) :] if 0 <= start < len(data) else data
+
+    with relay(hosts.hosts[0], damage) as host, contextlib.suppress(FleetError):
+        connection = connect(host, hosts.key, connect_timeout_s=2)
+        try:
+            session = connection.open_session(2)
+            session.settimeout(2)
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+                session.exec_command("echo right")
+                assert session.recv(100) in (b"right\n", b"")
+        finally:
+            connection.close()
+
+
+def random_server(seed: int) -> Callable[[socket.socket], None]:
+    """Return a server that sends random bytes, after a version or without one."""
+    chance = random.Random(seed)
+    version = chance.choice([b"", b"SSH-2.0-x\r\n", b"SSH-1.0-x\r\n", b"hello\r\nSSH-2.0-x\r\n"])
+    size = chance.choice([0, 10, 5000])
+
+    def serve(near: socket.socket) -> None:
+        with contextlib.suppress(OSError), near:
+            near.sendall(version + chance.randbytes(size))
+
+    return serve
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_server_that_sends_random_bytes_is_an_error_of_the_host(hosts: Hosts, seed: int) -> None:
+    serve = random_server(seed)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=lambda: serve(server.accept()[0]))
+        thread.start()
+        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
+        with pytest.raises(UnreachableError, match="worker-0"):
+            connect(host, hosts.key, connect_timeout_s=2)
+        thread.join()
+
+
+@pytest.mark.parametrize("cipher", ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr"])
+@pytest.mark.parametrize("mac", ["hmac-sha2-256", "hmac-sha2-512-etm@openssh.com", "hmac-sha1"])
+def test_all_ciphers_and_macs_carry_data_while_the_keys_change(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, cipher: str, mac: str
+) -> None:
+    monkeypatch.setattr(connection_module, "_CIPHERS", (cipher,))
+    monkeypatch.setattr(DrivenTransport, "_preferred_macs", (mac,))
+    monkeypatch.setattr(Packets, "REKEY_BYTES", 1 << 20)
+    data = os.urandom(5 << 20)
+    with connected(hosts.hosts[0], hosts) as connection:
+        transport: Any = connection.transport
+        assert transport.local_cipher == cipher
+        first = transport.H
+        assert run(connection, "cat", data) == data
+        assert transport.H != transport.session_id == first, "the keys have changed"
+
+
+def test_large_data_in_both_directions_arrives_while_other_connections_work(hosts: Hosts) -> None:
+    data = random.Random(1).randbytes(1 << 20) * 60
+    digest = hashlib.sha256(data).digest()
+
+    def copy(host: Host) -> bytes:
+        with connected(host, hosts) as connection:
+            return hashlib.sha256(run(connection, "cat", data)).digest()
+
+    assert [outcome.value for outcome in fan_out(hosts.hosts, copy)] == [digest] * 3
+
+
+@contextlib.contextmanager
+def blocked(connection: HostConnection, hosts: Hosts) -> Iterator[Any]:
+    """Stop the first host, send to it until its socket takes nothing more, and yield the transport; sever it then."""
+    transport: Any = connection.transport
+    session = connection.open_session(10)
+    session.exec_command("cat > /dev/null")
+    transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with hosts.hung(0):
+        sender = threading.Thread(target=send, args=(session, b"x" * (64 << 20)))
+        sender.start()
+        while not transport.packetizer.unsent:
+            time.sleep(0.01)
+        yield transport
+        assert sender.is_alive()
+        connection.sever()
+        sender.join(10)
+        assert not sender.is_alive()
+
+
+def test_a_stopped_host_delays_only_those_who_wait_for_it(hosts: Hosts) -> None:
+    with (
+        connected(hosts.hosts[0], hosts) as stopped,
+        connected(hosts.hosts[1], hosts) as other,
+        blocked(stopped, hosts),
+    ):
+        assert run(other, "cat", b"x" * 100_000) == b"x" * 100_000
+
+
+def test_a_loop_that_waits_for_a_stopped_host_is_not_busy(hosts: Hosts) -> None:
+    calls: list[int] = []
+    with connected(hosts.hosts[0], hosts) as stopped, blocked(stopped, hosts) as transport:
+        flush = transport.packetizer.flush
+
+        def observe() -> None:
+            calls.append(1)
+            flush()
+
+        transport.packetizer.flush = observe
+        time.sleep(0.3)
+        assert len(calls) < 10
+
+
+def test_an_idle_connection_sends_keepalives(hosts: Hosts) -> None:
+    with connected(hosts.hosts[0], hosts) as connection:
+        transport: Any = connection.transport
+        sent = threading.Event()
+        send_message = transport.packetizer.send_message
+
+        def observe(message: paramiko.Message) -> None:
+            send_message(message)
+            if b"keepalive@lag.net" in message.asbytes():
+                sent.set()
+
+        transport.packetizer.send_message = observe
+        transport.set_keepalive(0.05)
+        assert sent.wait(10)
+        assert run(connection, "echo x") == b"x\n"
+
+
+def test_a_session_whose_host_is_killed_ends(hosts: Hosts) -> None:
+    with connected(hosts.hosts[2], hosts) as connection:
+        session = connection.open_session(10)
+        session.exec_command("echo first; sleep 100")
+        assert session.recv(100) == b"first\n"
+        hosts.kill_sessions(2)
+        assert session.recv(100) == b""
+        assert not connection.transport.is_active()
+        with pytest.raises(UnreachableError):
+            connection.open_session(10)
+
+
+def test_connections_that_end_at_random_times_leave_nothing(hosts: Hosts) -> None:
+    chance = random.Random(7)
+    work = [
+        (host, chance.choice(["close", "sever", "kill", "finish"]), chance.random() / 20) for host in hosts.hosts * 6
+    ]
+
+    def work_on(number: int) -> None:
+        host, how, delay_s = work[number]
+        with contextlib.suppress(FleetError, paramiko.SSHException, EOFError, OSError):
+            connection = connect(host, hosts.key)
+            timer = threading.Timer(delay_s, {"close": connection.close, "sever": connection.sever}.get(how, int))
+            timer.start()
+            try:
+                pids = "kill -9 $PPID; " if how == "kill" else ""
+                output = run(connection, f"{pids}cat", b"y" * 300_000)
+                if how == "finish":
+                    assert output == b"y" * 300_000
+            finally:
+                timer.join()
+                connection.close()
+
+    numbered = [dataclasses.replace(host, name=str(number)) for number, (host, *_) in enumerate(work)]
+    outcomes = fan_out(numbered, lambda host: work_on(int(host.name)))
+    assert [outcome.error for outcome in outcomes] == [None] * len(work)
+
+
+def test_a_broken_wire_ends_waiting_calls(hosts: Hosts, wire: Wire) -> None:
+    with connected(wire.host, hosts) as connection:
+        session = connection.open_session(10)
+        session.exec_command("sleep 100")
+        timer = threading.Timer(0.05, wire.cut)
+        timer.start()
+        assert session.recv(1) == b""
+        timer.join()
+
+
+def test_other_transports_do_not_use_the_loop(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "PROVEN", ())
+    connection = connect(hosts.hosts[0], hosts.key)
+    try:
+        assert type(connection.transport) is paramiko.Transport
+        assert run(connection, "cat", b"z" * 1_000_000) == b"z" * 1_000_000
+    finally:
+        connection.close()
+
+
+def test_a_program_that_is_stopped_and_continued_keeps_its_connections(hosts: Hosts) -> None:
+    with connected(hosts.hosts[1], hosts) as connection:
+        [session, *_] = hosts.sessions(1)
+        session.send_signal(signal.SIGSTOP)
+        waiting = threading.Timer(0.2, lambda: session.send_signal(signal.SIGCONT))
+        waiting.start()
+        assert run(connection, "echo x") == b"x\n"
+        waiting.join()
