@@ -215,7 +215,7 @@ class Attempt:
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
-            self._port_watch = PortWatch(self._loop, self.port, lambda: set(self._read_processes()))
+            self._port_watch = PortWatch(self._loop, self.port)
         self._record_phase(Phase.WAITING)
 
     def _start_warm(self, env: Dict[str, str], hook: Optional[Hook]) -> bool:

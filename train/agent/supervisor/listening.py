@@ -18,7 +18,7 @@ from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.supervisor.inspection import sockets_of
 
 if TYPE_CHECKING:
-    from typing import Callable, Collection, Dict, Optional, Set
+    from typing import Collection, Dict, FrozenSet, Optional, Set
 
 PERIOD_S = 1.0
 _OFTEN_S = 60.0  # for which the port is checked each second; later only together with the libraries
@@ -50,17 +50,20 @@ def loads_another(maps: str) -> bool:
 class PortWatch:
     """Watch the port of a task until the task listens on it.
 
+    The tables of all connections of a host are long: they are read if the task has new sockets.
+
     Args:
         loop: Event loop that serves it.
         port: Of the task in TF_CONFIG.
-        pids: Returns the processes of the task.
     """
 
-    def __init__(self, loop: Loop, port: int, pids: Callable[[], Set[int]]) -> None:
+    def __init__(self, loop: Loop, port: int) -> None:
         self._loop = loop
         self._port = port
-        self._pids = pids
         self._net = ""
+        self._pids: FrozenSet[int] = frozenset()
+        self._sockets: Set[str] = set()
+        self._has_compared_again = True  # a new socket may listen only after it was seen
         self._opened = False
         self._tensorflow = False
         self._another = False
@@ -79,36 +82,39 @@ class PortWatch:
             pid: The task's process, which is in the same network namespace as the rest of the task.
         """
         self._net = f"/proc/{pid}/net"
+        self._pids = frozenset([pid])
         self._seldom_at = time.monotonic() + _OFTEN_S
         self._check_port()
 
     def examine(self, pids: Collection[int]) -> None:
-        """Check which libraries the processes have loaded. This takes longer than checking the port."""
+        """Check the sockets of all processes of the task, and which libraries they have loaded."""
         if not self._net or self._opened:
             return
-        if sockets_of(pids):  # the tables of all connections of a host are long
-            self._check_sockets(self._listeners(), pids)
+        self._pids = frozenset(pids)
+        self._sockets = set(sockets_of(pids))
+        self._compare()
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
     def _check_port(self) -> None:
-        if any(f":{self._port:04X} " in read_text(os.path.join(self._net, name)) for name in _TABLES):
-            listeners = self._listeners()
-            if self._port in listeners.values():
-                self._check_sockets(listeners, self._pids())
+        sockets = set(sockets_of(self._pids))
+        if sockets - self._sockets or not self._has_compared_again:
+            self._has_compared_again = sockets <= self._sockets
+            self._sockets = sockets
+            self._compare()
         if not self._opened and time.monotonic() < self._seldom_at:
             self._loop.after(TIMER, PERIOD_S, self._check_port)
 
-    def _listeners(self) -> Dict[str, int]:
+    def _compare(self) -> None:
+        """Compare the sockets of the task with all that listen on this host."""
+        if not self._sockets:
+            return
         listeners: Dict[str, int] = {}
         for name in _TABLES:
             listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
-        return listeners
-
-    def _check_sockets(self, listeners: Dict[str, int], pids: Collection[int]) -> None:
-        task_ports = {listeners[inode] for inode in sockets_of(pids) if inode in listeners}
+        task_ports = {listeners[inode] for inode in self._sockets if inode in listeners}
         if self._port in task_ports:
             self._opened = True
             self._loop.cancel(TIMER)

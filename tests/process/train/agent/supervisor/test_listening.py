@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from train.agent.host.loop import Loop
-from train.agent.supervisor.listening import PortWatch, listening_ports, loads_another, loads_tensorflow
+from train.agent.supervisor import listening
+from train.agent.supervisor.listening import TIMER, PortWatch, listening_ports, loads_another, loads_tensorflow
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -61,7 +62,7 @@ def _listener() -> socket.socket:
 
 
 def _watch(port: int) -> PortWatch:
-    watch = PortWatch(Loop(), port, lambda: {os.getpid()})
+    watch = PortWatch(Loop(), port)
     watch.begin(os.getpid())
     watch.examine({os.getpid()})
     return watch
@@ -87,7 +88,45 @@ def test_a_listener_on_the_port_counts_and_one_on_another_port_leaves_it_unknown
 
 def test_the_listener_of_another_process_does_not_count(tmp_path: Path) -> None:
     with _loaded(tmp_path / "libtensorflow_cc.so.2"), _listener() as listener:
-        watch = PortWatch(Loop(), listener.getsockname()[1], set)
-        watch.begin(os.getpid())
+        watch = PortWatch(Loop(), listener.getsockname()[1])
+        watch.begin(os.getppid())
         watch.examine(set())
         assert watch.listened is None
+
+
+def test_the_port_is_checked_again_after_a_socket_was_seen_that_did_not_listen_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "PERIOD_S", 0.0)
+    loop = Loop()
+    with socket.socket() as task_socket:
+        task_socket.bind(("127.0.0.1", 0))
+        watch = PortWatch(loop, task_socket.getsockname()[1])
+        watch.begin(os.getpid())
+        assert watch.listened is None
+        task_socket.listen()
+        loop.turn()
+        assert watch.listened is True
+    assert not loop.waits_for(TIMER)
+
+
+def test_the_tables_of_the_host_are_read_only_after_new_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    reads: list[str] = []
+
+    def read(path: str) -> str:
+        reads.append(path)
+        return ""
+
+    monkeypatch.setattr(listening, "PERIOD_S", 0.0)
+    monkeypatch.setattr(listening, "read_text", read)
+    watch = PortWatch(loop, 1)
+    watch.begin(os.getpid())
+    for _ in range(5):
+        loop.turn()
+    before = len(reads)
+    loop.turn()
+    assert len(reads) == before
+    with socket.socket():
+        loop.turn()
+        assert len(reads) > before
