@@ -33,6 +33,10 @@ class Journal:
     Args:
         paths: Paths of the task.
         attempt: Number of the attempt.
+
+    Attributes:
+        log_size: Bytes of the log.
+        records_size: Bytes of the records.
     """
 
     def __init__(self, paths: TaskPaths, attempt: int) -> None:
@@ -42,21 +46,25 @@ class Journal:
         self._records = _append(paths.records(attempt))
         self._telemetry = TelemetryWriter(paths.telemetry(attempt))
         self.log_size = os.fstat(self._log).st_size
+        self.records_size = os.fstat(self._records).st_size
         self._spare = paths.spare(attempt)
         write_atomic(self._spare, bytes(SPARE))
 
-    def write_log(self, data: bytes, at: float) -> None:
+    def write_log(self, data: bytes, at: float) -> int:
         """Append to the log what was read at the time `at`, in seconds since the epoch.
+
+        Returns the time that it has in the file of times, in microseconds.
 
         Raises:
             OSError: the disk is full.
         """
-        self._times.add(self.log_size, at)  # first: who sees the output sees its time
+        at_us = self._times.add(self.log_size, at)  # first: who sees the output sees its time
         view = memoryview(data)
         while view:
             written = os.write(self._log, view)
             self.log_size += written
             view = view[written:]
+        return at_us
 
     def write_record(self, record: Record) -> None:
         """Append a record.
@@ -64,8 +72,9 @@ class Journal:
         Raises:
             OSError: the disk is full.
         """
-        line = encode(record)
-        write_all(self._records, line[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n")
+        line = encode(record)[:-2] + b"," + LOG_AT + str(self.log_size).encode() + b"}\n"
+        write_all(self._records, line)
+        self.records_size += len(line)
 
     def write_sample(self, task: str, at: float, usage: Optional[Usage], progress: Optional[Progress]) -> None:
         """Append to the telemetry; on a full disk, the sample is lost."""

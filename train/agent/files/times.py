@@ -43,12 +43,15 @@ class TimesWriter:
         os.ftruncate(self._fd, self._count * ENTRY.size)  # an entry may be cut off
         self._latest_us = -1
 
-    def add(self, offset: int, at: float) -> None:
-        """Record that the output from `offset` on was read at the time `at`."""
+    def add(self, offset: int, at: float) -> int:
+        """Record that the output from `offset` on was read at the time `at`; return the time that it has in the file.
+
+        The returned time is in microseconds since the epoch; 0: unknown.
+        """
         at_us = int(at * 1e6)
         resolution_us = RESOLUTIONS_US[min(self._count // PART, len(RESOLUTIONS_US) - 1)]
         if self._fd < 0 or (self._latest_us >= 0 and 0 <= at_us - self._latest_us < resolution_us):
-            return
+            return max(0, self._latest_us)
         try:
             written = os.write(self._fd, ENTRY.pack(offset, at_us))
         except OSError:
@@ -58,6 +61,7 @@ class TimesWriter:
             self._count += 1
         else:
             self.close()
+        return max(0, self._latest_us)
 
     def close(self) -> None:
         """Close the file."""

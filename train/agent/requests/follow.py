@@ -32,6 +32,7 @@ _SETTLED_NS = 2_000_000_000  # after which a directory that changes again has an
 _MOST_UPDATES = 64  # handled before new output is sent
 _BLOCK = 1 << 16
 _PROGRESS = b'{"record":"progress"'
+_PASSED_ON = (_PROGRESS, b'{"record":"usage"')
 
 
 def tail_offset(path: str, lines: int) -> int:
@@ -126,6 +127,15 @@ class _Stream:
             self._channel.send(self.beat())
         return self.log_offset > before
 
+    def pass_on(self, output: control.Output) -> bool:
+        """Send output that the supervisor sent; return False if something else in the files comes before it."""
+        place = output.attempt, output.offset, output.records_size
+        if not self._logs or self._brief or place != (self.attempt, self.log_offset, self.record_offset):
+            return False
+        self._channel.send_raw(output.line)
+        self.log_offset += output.size
+        return True
+
     def beat(self) -> Beat:
         """Return a heartbeat with the current offsets."""
         return Beat(self._now(), self.record_offset, self.log_offset, self.attempt)
@@ -198,6 +208,7 @@ class Follower:
         self._sent_at = 0.0  # the newest output
         self._unchanged_ns = 0  # time of change of the task's directory if neither a result nor an attempt was added
         self._is_subscribing = False  # a sign of life that has not come yet
+        self._is_current = False  # all that was written was passed on
         self._received_at = time.monotonic()
         self._stop: Optional[Stop] = None
         self._killed = False
@@ -273,9 +284,8 @@ class Follower:
     def _subscribe(self) -> None:
         """Subscribe again, which the supervisor always answers; one request at a time, so sending never blocks."""
         if self._supervisor is not None and not self._is_subscribing:
-            self._is_subscribing = control.send_record(
-                self._supervisor, Follow(self._request.job, self._request.slot)
-            )
+            request = Follow(self._request.job, self._request.slot, with_output=self._interval_s <= 0)
+            self._is_subscribing = control.send_record(self._supervisor, request)
 
     def _send_stored(self) -> Optional[JobResult]:
         result = read_result(self._paths)
@@ -290,6 +300,9 @@ class Follower:
     def _follow_to_result(self) -> JobResult:
         is_complete = False
         while True:
+            if self._is_current:
+                self._wait()
+                continue
             began = self._now()
             # Looked for before the last bytes are: what comes after the result is written is nothing.
             alive = self._supervisor is not None
@@ -332,6 +345,7 @@ class Follower:
 
         Output that follows earlier output within the interval that the client requested waits for its end.
         """
+        self._is_current = False
         if self._supervisor is None:
             return
         pause_s = self._sent_at + self._interval_s - time.monotonic()
@@ -360,21 +374,33 @@ class Follower:
             request = self._channel.buffered()
 
     def _handle_updates(self) -> None:
-        """Handle all updates that have arrived."""
-        for _ in range(_MOST_UPDATES):
-            if self._supervisor is None:
+        """Handle all updates that have arrived.
+
+        If the only one is the next output, it is passed on, and the files need not be read.
+        """
+        for count in range(_MOST_UPDATES):
+            packet = control.receive_packet(self._supervisor) if self._supervisor is not None else None
+            if packet is None:
                 return
-            record = control.receive(self._supervisor, 0)
             self._received_at, self._is_subscribing = time.monotonic(), False
-            if record is None:
+            if not packet:
                 self._connect_supervisor()
                 return
-            if isinstance(record, records.Stopped):
-                self._killed = record.killed
-            elif isinstance(record, (records.Progress, records.Usage)):
-                self._channel.send(record)
-            if not _ready([self._supervisor], 0):
-                return
+            is_passed_on = self._handle_update(packet)
+            self._is_current = is_passed_on and count == 0
+
+    def _handle_update(self, packet: bytes) -> bool:
+        """Handle an update; return whether it was output that was passed on."""
+        if packet.startswith(_PASSED_ON):
+            self._channel.send_raw(packet)
+            return False
+        output = control.decode_output(packet)
+        if output is not None:
+            return self._stream is not None and self._stream.pass_on(output)
+        record = control.decode_packet(packet)
+        if isinstance(record, records.Stopped):
+            self._killed = record.killed
+        return False
 
 
 def _ready(sources: Sequence[Union[Channel, socket.socket]], timeout_s: float) -> List[int]:

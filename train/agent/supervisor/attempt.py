@@ -39,14 +39,14 @@ from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
+from train.agent.supervisor.unannounced import Unannounced
 from train.agent.warm.client import WarmTask, prepare_directory, read_process, start_warm
 from train.agent.warm.plan import VARIABLE, Plan, make_plan, read_program
 
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence, Union
 
-_PROGRESS_S = 0.2
-_ANNOUNCE_S = 0.01  # between two notifications of followers about output
+_PROGRESS_S = 0.5  # between two readings of the progress in the output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
 _STARTING = "starting Python"
@@ -169,7 +169,8 @@ class Attempt:
         self._cold: Optional[str] = None
         self._stopping = False
         self._output_at = self._active_at = time.monotonic()
-        self._announced_at = 0.0
+        self._unannounced = Unannounced()
+        self._parsed_at = self._published_at = 0.0
 
     @property
     def _name(self) -> str:
@@ -347,33 +348,39 @@ class Attempt:
     # --- events of the task ---------------------------------------------------------------------------------------
 
     def _output(self, data: bytes) -> None:
-        if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
+        if self._failure or not self._store("log", lambda: self._write_log(data)):
             return
-        self._output_at = time.monotonic()
-        self._announce(self._output_at)
+        self._output_at = now = time.monotonic()
+        self._announce(now)
         self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
-            self._loop.after("parse", 0.0, self._parse)
+            self._loop.after("parse", max(0.0, self._parsed_at + _PROGRESS_S - now), self._parse)
+
+    def _write_log(self, data: bytes) -> None:
+        offset = self.journal.log_size
+        at_us = self.journal.write_log(data, self._start.now())
+        self._unannounced.add(data, offset, at_us)
 
     def _announce(self, now: float) -> None:
-        """Notify followers of new output: at once, or together with what comes soon after the output before."""
-        wait_s = self._announced_at + _ANNOUNCE_S - now
-        if wait_s <= 0:
+        due = self._unannounced.due(now)
+        if due <= now:
             self._wake_followers()
         elif not self._loop.waits_for("wake"):
-            self._loop.after("wake", wait_s, self._wake_followers)
+            self._loop.after("wake", due - now, self._wake_followers)
 
     def _wake_followers(self) -> None:
-        self._announced_at = time.monotonic()
-        self._control.wake()
+        self._loop.cancel("wake")
+        size, now = self.journal.records_size, time.monotonic()
+        self._control.announce(self._unannounced.take(self._commit.slot, self._task, self.number, size, now))
 
     def _parse(self) -> None:
         """Parse some of the output; heartbeats, messages, and the log itself come first."""
         before, began = self._parser.latest, time.monotonic()
+        self._parsed_at = began
         for progress in self._unparsed.parse():
             self._keep(progress)
         if self._parser.latest is not before and not self._loop.waits_for("progress"):
-            self._loop.after("progress", _PROGRESS_S, self._publish_progress)
+            self._loop.after("progress", max(0.0, self._published_at + _PROGRESS_S - began), self._publish_progress)
         if self._unparsed.size:
             self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
 
@@ -398,6 +405,7 @@ class Attempt:
         return progress._replace(activity=activity, **(observed.steps._asdict() if observed.steps else {}))
 
     def _publish_progress(self) -> None:
+        self._published_at = time.monotonic()
         progress = self._progress()
         if progress is not None:
             self._control.publish(progress)
