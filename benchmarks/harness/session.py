@@ -20,6 +20,7 @@ T = TypeVar("T")
 Case = Callable[[], Sample]
 SIZES = ("quick", "default", "full")
 _BUDGET_S = {"quick": 30.0, "default": 300.0, "full": 1800.0}
+_FEWEST_ROUNDS = 3
 FAILURES = (CommandError, OSError, RuntimeError, TimeoutError, ValueError)
 
 
@@ -135,7 +136,7 @@ class Session:
         """Run every case in every round, in a shuffled order; print and keep the result.
 
         A case that fails twice, or whose program is missing, is left out of the next rounds. When the time of the
-        group has passed, no further round begins.
+        group has passed, no further round begins after the third one.
 
         Args:
             title: The work that all cases do.
@@ -150,7 +151,7 @@ class Session:
         problems: dict[str, str] = {}
         left = list(cases)
         for number in range(0 if self.is_quick else -warmups, runs):
-            if number > 0 and time.monotonic() > self._deadline:
+            if number >= _FEWEST_ROUNDS and time.monotonic() > self._deadline:
                 problems["all"] = f"{runs - number} of {runs} rounds, because the time of the group has passed"
                 break
             self._random.shuffle(left)

@@ -259,7 +259,8 @@ class AgentClient:
         if not need.objects:
             return
         sent = 0
-        for piece in bundle.compress(need.objects, need.offset).pieces():
+        is_local = self.host.address.startswith("127.")
+        for piece in bundle.compress(need.objects, need.offset, is_local=is_local).pieces():
             self._send_chunk(piece.data, piece.size, f"receiving {subject} ({_of(sent, need.size)} sent)")
             sent = piece.raw_end
             on_progress(sent, need.size, len(need.objects))

@@ -82,12 +82,13 @@ class Bundle:
             while self._streams:
                 self._streams.popitem()[1].close()
 
-    def compress(self, hashes: Sequence[str], offset: int = 0) -> Stream:
+    def compress(self, hashes: Sequence[str], offset: int = 0, *, is_local: bool = False) -> Stream:
         """Return the contents with these hashes, in that order, in blocks, shared by equal requests.
 
         Args:
             hashes: Hashes of the contents.
             offset: Number of bytes that are left out at the beginning.
+            is_local: Whether the hosts are on this computer.
 
         Raises:
             KeyError: a hash is not in this bundle.
@@ -97,7 +98,7 @@ class Bundle:
         with self._lock:
             key = (offset, tuple(hashes))
             if key not in self._streams:
-                self._streams[key] = Stream(contents, offset)
+                self._streams[key] = Stream(contents, offset, is_local=is_local)
             return self._streams[key]
 
 

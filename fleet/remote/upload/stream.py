@@ -70,10 +70,12 @@ class Stream:
     Args:
         contents: The contents, in that order.
         offset: Number of bytes at the beginning that are left out.
+        is_local: Whether the hosts are on this computer, so that no network is slower than the compression.
     """
 
-    def __init__(self, contents: Sequence[Content], offset: int = 0) -> None:
+    def __init__(self, contents: Sequence[Content], offset: int = 0, *, is_local: bool = False) -> None:
         self._offset = offset
+        self._is_local = is_local
         self._contents = contents
         self._marks: list[_Mark] = []
         self._grown = threading.Condition()
@@ -146,7 +148,7 @@ class Stream:
         with ThreadPoolExecutor(threads, "compress-block") as pool:  # zlib does not hold the interpreter's lock
             waiting: deque[tuple[int, Future[tuple[bytes, int]]]] = deque()
             for number, block in enumerate(join_blocks(_skip(_read(self._contents), self._offset))):
-                is_slow = number >= _COMPRESSED_FIRST and self.is_awaited
+                is_slow = number >= _COMPRESSED_FIRST and (self._is_local or self.is_awaited)
                 waiting.append((len(block), _as_it_is(block) if is_slow else pool.submit(pack_block, block)))
                 if len(waiting) > 2 * threads:
                     self._append(*waiting.popleft())

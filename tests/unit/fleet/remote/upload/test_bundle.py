@@ -470,6 +470,16 @@ def test_blocks_are_sent_as_they_are_while_a_host_waits_for_them(root: Path, mon
     assert [piece.size for piece in pieces] == [BLOCK_BYTES, 0, 0]
 
 
+def test_large_contents_for_hosts_on_this_computer_are_not_compressed(root: Path) -> None:
+    content = b"text" * (5 << 20)
+    put(root / "a", content)
+    with scanned(root) as bundle:
+        pieces = list(bundle.compress([bundle.entries[0].sha256], is_local=True).pieces())
+    assert unpacked(pieces) == content
+    assert {piece.size for piece in pieces[:16]} == {BLOCK_BYTES}
+    assert {piece.size for piece in pieces[16:]} == {0}
+
+
 def test_closing_ends_the_compression(root: Path) -> None:
     put(root / "a", os.urandom(50_000_000))
     bundle = scanned(root)
