@@ -12,7 +12,7 @@ import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import paramiko
 
@@ -20,12 +20,14 @@ from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import is_cut, translated
-from fleet.remote.ssh.internals import make_client, make_transport, tune
+from fleet.remote.ssh.internals import make_client, make_transport, open_socket, tune
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.receiving import WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
+
+T = TypeVar("T")
 
 KEEPALIVE_S = 5
 DEAD_AFTER_MS = 20_000
@@ -38,6 +40,10 @@ _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, wh
 
 # Without a handler, Python prints paramiko's own reports of broken connections on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class NoSocketError(Exception):
+    """A host does not connect to one of its sockets."""
 
 
 class HostConnection:
@@ -77,16 +83,41 @@ class HostConnection:
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
         """
-        doing = "opening a session"
+        session: paramiko.Channel = self._open(
+            lambda: self.transport.open_session(window_size=window), deadline_s, "opening a session"
+        )
+        tune(session)
+        return session
+
+    def open_socket(self, path: str, deadline_s: float, window: int | None = None) -> paramiko.Channel:
+        """Open a connection to a Unix socket of the host.
+
+        Args:
+            path: Absolute path of the socket.
+            deadline_s: Longest time, in seconds.
+            window: As for `open_session`.
+
+        Raises:
+            NoSocketError: nothing listens at the socket, or the SSH server does not forward to sockets.
+            UnreachableError: the host did not answer within `deadline_s` seconds.
+        """
+
+        def open_channel() -> paramiko.Channel:
+            try:
+                return open_socket(self.transport, path, window)
+            except paramiko.ChannelException as error:
+                raise NoSocketError from error
+
+        return self._open(open_channel, deadline_s, "connecting to the agent")
+
+    def _open(self, open_channel: Callable[[], T], deadline_s: float, doing: str) -> T:
         with Watchdog(self.sever, deadline_s) as watchdog, translated(self.host, doing):
             try:
-                session: paramiko.Channel = self.transport.open_session(window_size=window)
+                return open_channel()
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error
                 raise
-        tune(session)
-        return session
 
     def sever(self) -> None:
         """Shut the socket down, from any thread; blocked calls on the connection raise an error."""

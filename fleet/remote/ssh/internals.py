@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
 from socket import socket
+from threading import Event
 from time import monotonic
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 PROVEN = ("5.1.",)
 """Versions of paramiko that this module was tested with."""
@@ -55,6 +56,7 @@ _import_lean()
 
 import paramiko  # noqa: E402
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
+from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, cMSG_CHANNEL_OPEN  # noqa: E402
 
 from fleet.remote.dialing import take  # noqa: E402
 from fleet.remote.ssh.driven import DrivenTransport  # noqa: E402
@@ -114,6 +116,51 @@ def tune(session: paramiko.Channel) -> None:
         session.in_buffer = ChunkBuffer(session.in_window_size)
         session.in_stderr_buffer = ChunkBuffer(session.in_window_size)
         session.in_window_threshold = session.in_window_size // 4
+
+
+def open_socket(transport: paramiko.Transport, path: str, window: int | None) -> paramiko.Channel:
+    """Open a connection to a Unix socket of the host.
+
+    paramiko.Transport.open_channel cannot send the fields of this kind of channel, and is repeated here with them.
+
+    Args:
+        transport: An authenticated transport.
+        path: Absolute path of the socket.
+        window: Bytes that the host may send before they are read; None: the default of the transport.
+
+    Raises:
+        ChannelException: the host does not connect to the socket; or it cannot be requested with this version of
+            paramiko, with the code of a connection that is prohibited.
+        SSHException: the connection broke.
+
+    Source: https://github.com/openssh/openssh-portable/blob/master/PROTOCOL, section 2.4.
+    """
+    if not is_proven():
+        raise paramiko.ChannelException(OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, "not with this version of paramiko")
+    private: Any = transport
+    message = paramiko.Message()
+    with transport.lock:
+        window_size, packet_size = private._sanitize_window_size(window), private._sanitize_packet_size(None)
+        number = private._next_channel()
+        message.add_byte(cMSG_CHANNEL_OPEN)
+        message.add_string("direct-streamlocal@openssh.com")
+        for field in (number, window_size, packet_size):
+            message.add_int(field)
+        message.add_string(path)
+        message.add_string("")  # reserved, like the next field
+        message.add_int(0)
+        channel: Any = paramiko.Channel(number)
+        private._channels.put(number, channel)
+        private.channel_events[number] = opened = Event()
+        private.channels_seen[number] = True
+        channel._set_transport(transport)
+        channel._set_window(window_size, packet_size)
+    tune(channel)  # the host may send at once
+    private._send_user_message(message)
+    opened.wait()  # also ends with the connection
+    if private._channels.get(number) is channel and transport.is_active():
+        return cast(paramiko.Channel, channel)
+    raise transport.get_exception() or paramiko.SSHException("the connection was closed")
 
 
 class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]

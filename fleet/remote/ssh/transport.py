@@ -12,13 +12,14 @@ import paramiko
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.client import ANSWER_S, AgentClient
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.ssh.connection import HostConnection, connect
+from fleet.remote.ssh.connection import HostConnection, NoSocketError, connect
 from fleet.remote.ssh.errors import translate
+from fleet.remote.ssh.resident import IDLE_S, ResidentAgent
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 from provision.model import Host
 from train import pack
-from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
+from train.agent.protocol.records import Hello, KeepRunning, MalformedRecordError, Record, decode, encode
 
 _PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
 _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
@@ -60,25 +61,57 @@ def open_agent(
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
     try:
-        transport = SSHTransport(connection, connection.open_session(deadline_s, window), python)
-        transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
-        hello = transport.greet(archive.data, deadline_s)
+        resident = ResidentAgent(host, key_path)
+        client = _reach_resident(connection, resident, archive.digest, deadline_s, window)
+        if client is None:
+            transport = SSHTransport(connection, connection.open_session(deadline_s, window), python)
+            transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
+            hello = transport.greet(archive.data, deadline_s)
+            if resident.learn(hello.socket, is_running=hello.resident):
+                transport.send(KeepRunning(IDLE_S), doing="the agent was being started", deadline_s=deadline_s)
+            client = AgentClient(transport, host, hello)
     except BaseException:
         connection.close()
         raise
-    return AgentClient(transport, host, hello)
+    return client
+
+
+def _reach_resident(
+    connection: HostConnection, resident: ResidentAgent, digest: str, deadline_s: float, window: int | None
+) -> AgentClient | None:
+    """Return a client of the agent that stays on the host, or None if none of this version does."""
+    if not resident.socket:
+        return None
+    try:
+        channel = connection.open_socket(resident.socket, deadline_s, window)
+        transport = SSHTransport(connection, channel, "", is_resident=True)
+        hello = transport.greet(b"", deadline_s)
+    except (NoSocketError, FleetError) as error:
+        resident.forget()
+        if isinstance(error, UnreachableError):
+            raise
+        return None
+    if hello.agent != digest:
+        channel.close()
+        resident.forget()
+        return None
+    resident.keep()
+    return AgentClient(transport, connection.host, hello)
 
 
 class SSHTransport:
-    """Carry records over a session of an SSH connection; `open_agent` creates one.
+    """Carry records over a channel of an SSH connection; `open_agent` creates one.
 
     Attributes:
         connection: The SSH connection, owned by this object.
         received: Number of bytes of all records and payloads that were received.
     """
 
-    def __init__(self, connection: HostConnection, session: paramiko.Channel, python: str) -> None:
+    def __init__(
+        self, connection: HostConnection, session: paramiko.Channel, python: str, *, is_resident: bool = False
+    ) -> None:
         self.connection = connection
+        self._is_resident = is_resident  # connected to its socket, which has no exit code
         self._session = session
         self._python = python
         self._greeted = False
@@ -256,7 +289,8 @@ class SSHTransport:
 
     def _ended(self, doing: str) -> FleetError:
         """Return the error for the end of the data: the agent ended, or the connection broke."""
-        self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
+        if not self._is_resident:
+            self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
         self._keep_stderr()
         status = self._session.exit_status
         transport = self._session.get_transport()

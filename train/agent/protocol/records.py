@@ -7,6 +7,7 @@ their default, so that a client can follow a job which an older agent supervises
 One exec of the agent on a host is one conversation:
 
     agent   → Hello
+    client  → KeepRunning                                (no answer)
     client  → Prepare            agent → NeedContents    (which contents are not yet on the host)
     client  → Chunk* Chunk(0)                            (these contents in that order, in blocks of 512 KiB at most
                                                           (files/blocks.py); nothing if it is empty)
@@ -375,6 +376,12 @@ class Follow(NamedTuple):
     with_output: bool = False  # of a follower to the supervisor: send short output together with its notification
 
 
+class KeepRunning(NamedTuple):
+    """Stay on the host after this conversation, as its resident agent; there is no answer."""
+
+    idle_s: float  # longest time without a connection
+
+
 class ReadClock(NamedTuple):
     """Request the time of the host."""
 
@@ -518,6 +525,8 @@ class Hello(NamedTuple):
     python: str  # version that runs it
     pid: int
     address: str = ""  # of the host, as other hosts reach it most likely
+    socket: str = ""  # path for connections to a resident agent; empty: the host cannot have one
+    resident: bool = False  # the host has one of this version
 
 
 class NeedContents(NamedTuple):
@@ -914,8 +923,8 @@ class End(NamedTuple):
 
 
 _RECORDS = (
-    Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap, PipWheel,
-    SmokeTest, MeasureNetwork, MeasureSteps,
+    KeepRunning, Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
+    PipWheel, SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
