@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 
+from train.agent.gang.patience import Patience
 from train.agent.gang.scheduling import BEAT_FRACTION
 from train.agent.host.loop import Loop
 from train.agent.host.streams import GREETING_DEADLINE_S, MessageStream, StreamListener, start_connection
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _RETRY_S = (0.05, 1.0)
 _BEAT: Message = {"beat": 1}
 _PROBE_PREFIX = "probe "
+_FEW = 8  # agents that receive their heartbeats at the same moment
+_MOST_PARTS = 8
 
 
 def _describe_break(error: Exception) -> str:
@@ -71,6 +74,14 @@ class PeerConnections:
         self._outgoing: Optional[MessageStream] = None
         self._pause_s = _RETRY_S[0]
         self._probes: Dict[str, MessageStream] = {}
+        self._beat_s = BEAT_FRACTION * link_timeout_s
+        # Heartbeats to many agents are spread over time, so that agents of one computer do not all wake at once.
+        count = max(1, min(_MOST_PARTS, len(others) // _FEW))
+        self._parts = [list(others)[number::count] for number in range(count)]
+        self._part = 0
+        # So early that even what is noticed at the next beat is noticed in time.
+        self._patience = Patience(link_timeout_s - self._beat_s, self._beat_s / count)
+        self._beaten_at = time.monotonic()
         self._send_heartbeats()
 
     @property
@@ -139,6 +150,7 @@ class PeerConnections:
     def _pass(self, slot: str, message: Message) -> None:
         if message != _BEAT:
             self._on_message(slot, message)
+            self._keep_beating()
 
     def _await_reconnection(self, slot: str, error: Exception, received_at: float) -> None:
         """Wait for the rest of the link timeout before the slot counts as lost."""
@@ -225,20 +237,39 @@ class PeerConnections:
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
     def _send_heartbeats(self) -> None:
-        # So early that even what is noticed at the next beat is noticed in time.
-        oldest = time.monotonic() - (1.0 - BEAT_FRACTION) * self._link_timeout_s
-        for slot, stream in list(self._incoming.items()):
-            if stream.received_at < oldest:
+        """Send the heartbeats of one part of the agents, and report those of them that are lost."""
+        now = time.monotonic()
+        self._patience.tick(now)
+        limit, slots = self._patience.limit(now), self._parts[self._part]
+        self._part = (self._part + 1) % len(self._parts)
+        self._beaten_at = now
+        for slot in slots:
+            stream = self._incoming.get(slot)
+            if stream is None:
+                continue
+            if stream.received_at < limit:
                 stream.close()
                 self._incoming.pop(slot, None)
                 self._report_silent(slot)
             else:
                 stream.send(_BEAT)
+        if self._leader in slots:
+            self._beat_to_leader(limit)
+        self._loop.after("links", self._beat_s / len(self._parts), self._send_heartbeats)
+
+    def _beat_to_leader(self, limit: float) -> None:
         outgoing = self._outgoing
         if outgoing is not None and outgoing.is_open and outgoing.is_authenticated:
-            if outgoing.received_at < oldest:
+            if outgoing.received_at < limit:
                 self.dial(self._leader)
                 self._report_silent(self._leader)
             else:
                 outgoing.send(_BEAT)
-        self._loop.after("links", BEAT_FRACTION * self._link_timeout_s, self._send_heartbeats)
+
+    def _keep_beating(self) -> None:
+        """Send heartbeats that are late because many messages arrived at once: they are served first."""
+        now = time.monotonic()
+        if now >= self._beaten_at + 2 * self._beat_s:
+            self._beaten_at = now
+            for stream in list(self._incoming.values()):
+                stream.send(_BEAT)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from train.agent.gang.patience import LATE_S
 from train.agent.host.loop import Loop
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol.records import Member
@@ -273,3 +274,12 @@ def test_one_who_knows_the_secret_and_is_not_of_the_job_is_dropped(net: Net) -> 
 
         net.until(hung_up)
     assert net.events == []
+
+
+def test_an_observer_that_did_not_run_does_not_blame_the_others(net: Net) -> None:
+    net.agent("worker-0")
+    net.agent("worker-1").dial("worker-0")
+    net.until(lambda: net.count("up", "worker-1", "worker-0") == 1 and net.count("up", "worker-0", "worker-1") == 1)
+    time.sleep(TIMEOUT_S / 2 + LATE_S)  # neither runs, as on an overloaded computer
+    net.pass_time(TIMEOUT_S / 2)
+    assert net.downs() == []
