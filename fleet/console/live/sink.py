@@ -24,7 +24,7 @@ from fleet.steps import Step
 from provision.quantities import counted
 
 _REFRESH_S = 0.1
-_LOG_REFRESH_S = 0.2  # if only the log has changed
+_SLOW_REFRESH_S = 0.2  # if only the log or the figures of tasks have changed
 _AT_ONCE = 0.0  # in place of a time
 _CLOCK_S = 1.0  # between two redraws when nothing happens
 _LINES_PER_S = 5000  # of the log; more cannot be read
@@ -54,7 +54,9 @@ _PRINTED = (
 
 
 class LiveSink:
-    """Draw on a terminal, at most ten times a second, in a separate thread; five times if only the log moves.
+    """Draw on a terminal in a separate thread, at most ten times a second.
+
+    If only the log or the figures of tasks have changed, it draws five times a second.
 
     emit only records an event, so that neither an event nor a KeyboardInterrupt in the emitting thread can
     interrupt the drawing. close leaves the last table on the screen and restores the cursor. If the terminal
@@ -64,7 +66,7 @@ class LiveSink:
         interval_s: Time between two updates of the log, in seconds; output need not arrive more often.
     """
 
-    interval_s = 0.1
+    interval_s = _SLOW_REFRESH_S
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class LiveSink:
         self._messages: list[tuple[float, str]] = []  # time, message
         self._reporter = Reporter()
         self._dirty = False  # the table or a message has changed
-        self._has_log = False  # output waits
+        self._has_news = False  # output waits, or figures in the table have changed
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
         # Used only by the drawing thread:
@@ -127,11 +129,12 @@ class LiveSink:
         with self._lock:
             if isinstance(event, events.LogChunk):
                 self._backlog.add(event)
-                self._has_log = True
+                self._has_news = True
             else:
                 self._view = apply(self._view, event, now)
                 self._add_message(event)
-                self._dirty = True
+                is_figure = isinstance(event, (events.Progress, events.Usage))
+                self._has_news, self._dirty = self._has_news or is_figure, self._dirty or not is_figure
         if self._failure is not None:
             self._gone = True
             raise self._failure
@@ -192,8 +195,8 @@ class LiveSink:
 
     def _is_due(self) -> bool:
         waited_s = time.monotonic() - self._drawn_at
-        has_lines = self._has_log or self._flood or (self._repeats is not None and self._repeats.is_waiting)
-        limit_s = _LOG_REFRESH_S if has_lines else _CLOCK_S
+        has_news = self._has_news or self._flood or (self._repeats is not None and self._repeats.is_waiting)
+        limit_s = _SLOW_REFRESH_S if has_news else _CLOCK_S
         return self._dirty or waited_s >= limit_s or self._terminal.is_resized
 
     def _draw(self, *, last: bool = False) -> None:
@@ -203,7 +206,7 @@ class LiveSink:
             end = self._backlog.finish() if last else Batch()
             bars = {} if last else self._backlog.bars()
             hidden = self._backlog.hidden
-            self._dirty, self._has_log = bool(self._messages), False
+            self._dirty, self._has_news = bool(self._messages), False
         text = before + self._log_text(view, batch, end, last=last)
         text += self._held_text(view) + due if last or due else ""
         size = self._terminal.read_size()

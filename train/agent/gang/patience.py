@@ -1,4 +1,4 @@
-"""How long a silent agent is awaited by an observer that may itself have been kept from running; pure."""
+"""The patience with silent agents of an observer that may itself have been kept from running; pure."""
 
 from __future__ import annotations
 
