@@ -219,18 +219,42 @@ class AgentClient:
             return self._checked(record, Prepared)
         if bundle is None and record.objects:
             raise self.unexpected(record)
-        if bundle is not None:
-            relay = bundle.relays.join(record.objects, request.address, record.port)
-            if relay is not None:
-                self.transport.send(relay, doing=doing)
-            if relay is not None and relay.address:
-                return self._relayed(record, bundle, on_progress)
-            self.send_contents(record, bundle, on_progress)
-        return self._answer(Prepared, PREPARE_S, doing)
+        following = self.provide(record, bundle, request.address, on_progress) if bundle is not None else None
+        return self._checked(following, Prepared) if following else self._answer(Prepared, PREPARE_S, doing)
 
-    def _relayed(self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None]) -> Prepared:
+    def provide(
+        self,
+        need: NeedContents,
+        bundle: Bundle,
+        address: str,
+        on_progress: Callable[[int, int, int], None],
+        subject: str = "the script",
+    ) -> Record | None:
+        """Send the contents that a host lacks, or wait while another host sends them.
+
+        Args:
+            need: The contents.
+            bundle: Their source.
+            address: Address at which other hosts reach this one.
+            on_progress: As in `prepare`.
+            subject: A name for the contents.
+
+        Returns:
+            The record that followed them; None: it is not received yet.
+        """
+        relay = bundle.relays.join(need.objects, address, need.port)
+        if relay is not None:
+            self.transport.send(relay, doing=f"receiving {subject}")
+        if relay is not None and relay.address:
+            return self._relayed(need, bundle, on_progress, subject)
+        self.send_contents(need, bundle, on_progress, subject)
+        return None
+
+    def _relayed(
+        self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None], subject: str
+    ) -> Record | None:
         """Wait while another host sends the contents; send what it did not."""
-        doing = "receiving the script from another host"
+        doing = f"receiving {subject} from another host"
         on_progress(0, need.size, len(need.objects))
         end = time.monotonic() + RELAY_S
         while time.monotonic() < end:
@@ -240,11 +264,11 @@ class AgentClient:
             elif isinstance(record, NeedContents):
                 if not {*need.objects}.issuperset(record.objects) or not 0 <= record.offset <= need.size:
                     raise self.unexpected(record)
-                self.send_contents(record, bundle, on_progress)
-                return self._answer(Prepared, PREPARE_S, "preparing the task")
+                self.send_contents(record, bundle, on_progress, subject)
+                return None
             else:
                 on_progress(need.size, need.size, len(need.objects))
-                return self._checked(record, Prepared)
+                return record
         raise no_answer(self.host, RELAY_S, doing)
 
     def send_contents(
@@ -252,9 +276,9 @@ class AgentClient:
         need: NeedContents,
         bundle: Bundle,
         on_progress: Callable[[int, int, int], None],
-        subject: str = "the script",
+        subject: str,
     ) -> None:
-        """Send the contents that a host lacks; the arguments are those of `prepare`, and a name for them."""
+        """Send the contents that a host lacks; the arguments are those of `provide`."""
         on_progress(0, need.size, len(need.objects))
         if not need.objects:
             return

@@ -9,7 +9,7 @@ from typing import TypeVar
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import no_answer
 from fleet.remote.upload.bundle import Bundle
-from train.agent.protocol.records import Beat, FilesStored, NeedContents, PushFiles
+from train.agent.protocol.records import Beat, FilesStored, NeedContents, PushFiles, Record
 
 R = TypeVar("R")
 
@@ -36,21 +36,23 @@ def push_files(
         UsageError: a file has changed since the bundle was scanned.
     """
     doing = "comparing the files"
-    agent.transport.send(PushFiles(directory, bundle.entries), doing=doing)
+    agent.transport.send(PushFiles(directory, bundle.entries, agent.host.private_address), doing=doing)
     need = _answer(agent, NeedContents, doing)
     if not bundle.sources.keys() >= set(need.objects):
         raise agent.unexpected(need)
-    agent.send_contents(need, bundle, on_progress, "the files")
-    stored = _answer(agent, FilesStored, "storing the files")
+    following = agent.provide(need, bundle, agent.host.private_address, on_progress, "the files")
+    stored = _answer(agent, FilesStored, "storing the files", following)
     if len(stored.directory) > _LONGEST_PATH or not 0 <= stored.written <= len(bundle.entries):
         raise agent.unexpected(stored)
     return stored
 
 
-def _answer(agent: AgentClient, kind: type[R], doing: str) -> R:
+def _answer(agent: AgentClient, kind: type[R], doing: str, first: Record | None = None) -> R:
+    """Return the next record that is not Beat; `first` was received already."""
     began = time.monotonic()
     while True:
-        record, _ = agent.transport.receive(_SILENCE_S, doing, long=kind is NeedContents)
+        record = first or agent.transport.receive(_SILENCE_S, doing, long=kind is NeedContents)[0]
+        first = None
         if isinstance(record, kind):
             return record
         if not isinstance(record, Beat):

@@ -140,6 +140,7 @@ class Receiver:
         received: Number of bytes that were received.
         is_broken: One of the contents was not what was announced.
         on_received: Called when `received` or `is_broken` has changed.
+        moved: Paths of contents that are not in the store any more, by their hashes.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class Receiver:
         self.received = 0
         self.is_broken = False
         self.on_received: Callable[[], None] = lambda: None
+        self.moved: Dict[str, str] = {}
         self._expected = list(reversed(expected))
         self._packed = packed
         self._path_of = path_of or functools.partial(object_path, store)
@@ -202,9 +204,10 @@ class Receiver:
         """Return a descriptor of a content that is complete or has begun to arrive, and its offset."""
         if self._pack is not None and digest in self._packed:
             return self._pack.open(), self._pack.offset_of(digest)
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(self._temporary(digest), os.O_RDONLY | os.O_CLOEXEC), 0
-        return os.open(self._path_of(digest), os.O_RDONLY | os.O_CLOEXEC), 0
+        for path in (self._temporary(digest), self._path_of(digest)):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
+        return os.open(self.moved.get(digest, ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), 0
 
     def finish(self) -> None:
         """Check that all contents have come.

@@ -132,6 +132,15 @@ class Channel:
             else:
                 self._fill(deadline_s)
 
+    def await_request(self, deadline_s: float) -> None:
+        """Wait until the next request begins, or the input ends.
+
+        Raises:
+            ClientGoneError: nothing came for `deadline_s` seconds.
+        """
+        if not self._buffer.size:
+            self._wait(self._reads, select.POLLIN, deadline_s, "to send something")
+
     def pass_over(self, size: int) -> None:
         """Let `receive` skip the `size` raw bytes that follow a line."""
         self._owed = size

@@ -513,6 +513,7 @@ class PushFiles(NamedTuple):
 
     directory: str  # relative to the login directory, or absolute
     entries: List[Entry]
+    address: str = ""  # at which other hosts reach this one; empty: it does not pass contents on
 
 
 # --- answers ----------------------------------------------------------------------------------------------------

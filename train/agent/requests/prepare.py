@@ -53,7 +53,9 @@ CACHED_JOBS = 5
 """Pushed contents of this many newest jobs stay in the store, so that a repeat sends nothing again."""
 
 STREAM_DEADLINE_S = 300.0  # without a byte
-_RELAYED_BYTES = 8 << 20  # contents of at least this size may come from another host
+RELAYED_BYTES = 8 << 20
+"""Contents of at least this size may come from another host."""
+
 _REPORT_S = 0.5
 _ENDING_S = 20.0  # a chief whose peers do not hang up waits for their link timeout
 _PREPARING_S = 3.0
@@ -301,7 +303,7 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
         reservation.removes_directory = True
     disk.make_directory(paths.directory)
     disk.write_atomic(paths.objects, "\n".join(sorted(contents.objects_of(entries))).encode())
-    if need.size >= _RELAYED_BYTES:
+    if need.size >= RELAYED_BYTES:
         from train.agent.peers.relay import RelayServer
 
         reservation.relay = RelayServer(listen_for_links(reservation.request.address))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import tempfile
@@ -14,24 +15,28 @@ from collections import Counter
 
 from train.agent.files import contents, disk
 from train.agent.files.paths import HostPaths
+from train.agent.host.ports import listen_for_links
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
-from train.agent.requests.prepare import receive_contents
+from train.agent.requests.prepare import RELAYED_BYTES, receive_contents
 from train.agent.requests.results import hash_start
 from train.agent.requests.stored_jobs import Heartbeat
 
 if TYPE_CHECKING:
-    from typing import Callable, List, NoReturn, Sequence, Set
+    from typing import Callable, NoReturn, Optional, Sequence, Set
+
+    from train.agent.peers.relay import RelayServer
 
 _TEMPORARY = ".fleet-push-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_IDLE_S = 3600.0  # for the next request, while other hosts receive the contents
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def push_files(channel: Channel, _host: HostPaths, request: PushFiles) -> FilesStored:
-    """Answer PushFiles, including NeedContents.
+def push_files(channel: Channel, _host: HostPaths, request: PushFiles) -> None:
+    """Answer PushFiles; until the client's next request, pass the contents on to other hosts.
 
     Raises:
         RefusedError: the files cannot be written; those that were replaced before are complete.
@@ -39,36 +44,56 @@ def push_files(channel: Channel, _host: HostPaths, request: PushFiles) -> FilesS
     """
     contents.check_entries(request.entries)
     directory = os.path.abspath(os.path.join(os.path.expanduser("~"), request.directory))
-    try:
-        disk.make_directory(directory)
-        return _push(channel, directory, request.entries)
-    except OSError as error:
-        if error.errno in _FULL:
+    with contextlib.ExitStack() as stack:
+        try:
+            disk.make_directory(directory)
+            channel.send(_push(channel, directory, request, stack))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise RefusedError(
+                    Refusal.DISK, f"no space left for {directory}", "free some space on the host"
+                ) from error
+            reason = error.strerror or str(error)
             raise RefusedError(
-                Refusal.DISK, f"no space left for {directory}", "free some space on the host"
+                Refusal.REQUEST, f"cannot write to {directory}: {reason}", "name another directory with --to"
             ) from error
-        reason = error.strerror or str(error)
-        raise RefusedError(
-            Refusal.REQUEST, f"cannot write to {directory}: {reason}", "name another directory with --to"
-        ) from error
+        channel.await_request(_IDLE_S)
 
 
-def _push(channel: Channel, directory: str, entries: Sequence[Entry]) -> FilesStored:
+def _push(channel: Channel, directory: str, request: PushFiles, stack: contextlib.ExitStack) -> FilesStored:
     heartbeat = Heartbeat(channel)
-    check_parents(directory, entries)
-    changed = [entry for entry in entries if not is_current(directory, entry, heartbeat)]
+    check_parents(directory, request.entries)
+    changed = [entry for entry in request.entries if not is_current(directory, entry, heartbeat)]
     files = [entry for entry in changed if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
     _check_space(directory, sum(entry.size for entry in files))
     sizes = {entry.sha256: entry.size for entry in files}
     temporary = tempfile.mkdtemp(prefix=_TEMPORARY, dir=directory)
     try:
-        channel.send(NeedContents(list(sizes), sum(sizes.values())))
+        need = NeedContents(list(sizes), sum(sizes.values()))
+        relay = _relay(request.address, need.size, stack)
+        channel.send(need._replace(port=relay.port) if relay else need)
+        path_of = functools.partial(os.path.join, temporary)
+        receiver = contents.Receiver(temporary, list(sizes.items()), path_of=path_of)
         if sizes:
-            receive_contents(channel, contents.Receiver(temporary, list(sizes.items())))
-        _place_all(temporary, directory, changed, heartbeat)
+            receive_contents(channel, receiver, relay)
+        _Placement(temporary, directory, receiver).place_all(changed, heartbeat)
     finally:
         disk.remove_tree(temporary)
     return FilesStored(directory, len(files))
+
+
+def _relay(address: str, size: int, stack: contextlib.ExitStack) -> Optional[RelayServer]:
+    """Return what passes contents of this size on; None: they are not worth it, or no host could connect."""
+    if not address or size < RELAYED_BYTES:
+        return None
+    from train.agent.peers.relay import RelayServer
+
+    try:
+        relay = RelayServer(listen_for_links(address))
+    except RefusedError:
+        return None
+    stack.callback(relay.close)
+    return relay
 
 
 def check_parents(directory: str, entries: Sequence[Entry]) -> None:
@@ -132,35 +157,56 @@ def _check_space(directory: str, needed: int) -> None:
         )
 
 
-def _place_all(temporary: str, directory: str, entries: List[Entry], tick: Callable[[], None]) -> None:
-    uses = Counter(entry.sha256 for entry in entries)
-    for entry in entries:
-        tick()
-        if entry.kind is EntryKind.DIRECTORY:
-            os.close(_open_directory(directory, entry.path))
-            continue
-        uses[entry.sha256] -= 1
-        above, _, name = entry.path.rpartition("/")
-        parent = _open_directory(directory, above)
+class _Placement:
+    """Give complete files their names.
+
+    Args:
+        temporary: Directory of the received contents, by hash.
+        directory: Directory of the user.
+        receiver: Learns where the contents are.
+    """
+
+    def __init__(self, temporary: str, directory: str, receiver: contents.Receiver) -> None:
+        self._temporary = temporary
+        self._directory = directory
+        self._receiver = receiver
+
+    def place_all(self, entries: Sequence[Entry], tick: Callable[[], None]) -> None:
+        """Create or replace files and links, and create directories; the entries are sorted by path."""
+        uses = Counter(entry.sha256 for entry in entries)
+        above, parent = "", _open_directory(self._directory, "")
         try:
-            os.rename(_complete(temporary, entry, is_last=not uses[entry.sha256]), name, dst_dir_fd=parent)
+            for entry in entries:
+                tick()
+                path, _, name = entry.path.rpartition("/")
+                if entry.kind is EntryKind.DIRECTORY:
+                    path = entry.path
+                if path != above:
+                    os.close(parent)
+                    parent = -1
+                    parent = _open_directory(self._directory, path)
+                    above = path
+                if entry.kind is not EntryKind.DIRECTORY:
+                    uses[entry.sha256] -= 1
+                    os.rename(self._complete(entry, is_last=not uses[entry.sha256]), name, dst_dir_fd=parent)
         finally:
-            os.close(parent)
+            if parent >= 0:
+                os.close(parent)
 
-
-def _complete(temporary: str, entry: Entry, *, is_last: bool) -> str:
-    """Return the path of the complete file or link, which then gets its name."""
-    path = os.path.join(temporary, "next")
-    if entry.kind is EntryKind.LINK:
-        os.symlink(entry.target, path)
-        return path
-    received = contents.object_path(temporary, entry.sha256)
-    if not is_last:
-        disk.copy_file(received, path, entry.mode & 0o777)
-        return path
-    os.utime(received)
-    os.chmod(received, entry.mode & 0o777)
-    return received
+    def _complete(self, entry: Entry, *, is_last: bool) -> str:
+        """Return the path of the complete file or link, which then gets its name."""
+        path = os.path.join(self._temporary, "next")
+        if entry.kind is EntryKind.LINK:
+            os.symlink(entry.target, path)
+            return path
+        received = os.path.join(self._temporary, entry.sha256)
+        if not is_last:
+            disk.copy_file(received, path, entry.mode & 0o777)
+            return path
+        self._receiver.moved[entry.sha256] = os.path.join(self._directory, entry.path)
+        os.utime(received)
+        os.chmod(received, entry.mode & 0o777)
+        return received
 
 
 def _open_directory(directory: str, path: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle
 from train.agent.protocol.records import (
     Chunk,
+    ContentsReceived,
     Entry,
     EntryKind,
     FilesStored,
@@ -19,7 +21,10 @@ from train.agent.protocol.records import (
     Record,
     Refusal,
     Refused,
+    Relay,
 )
+
+SECRET = "ab" * 32
 
 
 def push(agent: Agent, directory: Path, files: Bundle) -> tuple[int, Record]:
@@ -103,3 +108,58 @@ def test_files_that_do_not_fit_are_refused_before_the_first_byte(connect: Connec
     assert isinstance(answer, Refused)
     assert (answer.kind, answer.reason[:13]) == (Refusal.DISK, "no space left")
     assert not list(tmp_path.glob(".fleet-push-*"))
+
+
+# --- hosts that pass contents on to each other -------------------------------------------------------------------
+
+
+def large() -> Bundle:
+    pushed = Bundle(large=os.urandom(10 << 20))
+    pushed.add("data/small", b"small")
+    pushed.add("data/again", b"small")
+    return pushed
+
+
+def asked(agent: Agent, directory: Path, pushed: Bundle) -> NeedContents:
+    agent.send(PushFiles(str(directory), sorted(pushed.entries), "127.0.0.1"))
+    need = agent.expect(NeedContents)
+    assert need.port
+    return need
+
+
+def answer(agent: Agent) -> Record:
+    while isinstance(record := agent.receive()[0], ContentsReceived):
+        pass
+    return record
+
+
+def test_a_host_passes_files_on_that_have_their_names_already(connect: Connect, tmp_path: Path) -> None:
+    agents, pushed = [connect(0), connect(1)], large()
+    needs = [asked(agent, tmp_path / str(number), pushed) for number, agent in enumerate(agents)]
+    agents[0].send(Relay(SECRET))
+    agents[0].send_contents(pushed.contents[digest] for digest in needs[0].objects)
+    assert answer(agents[0]) == FilesStored(str(tmp_path / "0"), 3)
+    agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
+    assert answer(agents[1]) == FilesStored(str(tmp_path / "1"), 3)
+    for entry in pushed.entries:
+        assert (tmp_path / "1" / entry.path).read_bytes() == pushed.contents[entry.sha256]
+    assert {path.name for path in (tmp_path / "1").iterdir()} == {"data", "large"}
+
+
+def test_a_file_that_was_changed_in_the_meantime_comes_from_the_client(connect: Connect, tmp_path: Path) -> None:
+    agents, pushed = [connect(0), connect(1)], large()
+    needs = [asked(agent, tmp_path / str(number), pushed) for number, agent in enumerate(agents)]
+    agents[0].send(Relay(SECRET))
+    agents[0].send_contents(pushed.contents[digest] for digest in needs[0].objects)
+    assert isinstance(answer(agents[0]), FilesStored)
+    changed = tmp_path / "0" / "large"
+    changed.write_bytes(changed.read_bytes()[::-1])
+    agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
+    rest = answer(agents[1])
+    assert isinstance(rest, NeedContents)
+    data = b"".join(pushed.contents[digest] for digest in rest.objects)
+    agents[1].send_contents([data[rest.offset :]])
+    assert answer(agents[1]) == FilesStored(str(tmp_path / "1"), 3)
+    assert all(
+        (tmp_path / "1" / entry.path).read_bytes() == pushed.contents[entry.sha256] for entry in pushed.entries
+    )
