@@ -1,4 +1,4 @@
-"""Training scripts that record when they begin and step. A smoke test uses stand-ins without TensorFlow."""
+"""Training scripts that record when they step. A smoke test uses stand-ins without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from pathlib import Path
 DEADLINE_S = 180.0
 _HEAD = """
 import os, sys, time
-now = time.time()
 rank, attempt = os.environ.get("FLEET_RANK") or os.environ["RANK"], os.environ.get("FLEET_ATTEMPT", "1")
 directory = sys.argv[1]
 
 def mark(name):
     path = os.path.join(directory, f"{name}-{attempt}-{rank}")
     with open(path + ".tmp", "w") as file:
-        file.write(f"{now if name == 'begun' else time.time()} {os.getpid()}")
+        file.write(f"{time.time()} {os.getpid()}")
     os.replace(path + ".tmp", path)
-
-mark("begun")
 """
+_IMPORT = "import tensorflow as tf"
 _STEP = """
-import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 @tf.function
@@ -51,7 +48,8 @@ while True:
 
 def script(*, is_standin: bool, forever: bool = False) -> str:
     """Return a script that makes a step, or makes steps until its second attempt."""
-    return _HEAD + (_STANDIN if is_standin else _STEP) + (_UNTIL_KILLED if forever else _ONCE)
+    begin = _HEAD + _STANDIN if is_standin else _IMPORT + _HEAD + _STEP
+    return begin + (_UNTIL_KILLED if forever else _ONCE)
 
 
 def read_marks(directory: Path, name: str, workers: int, attempt: int = 1) -> list[tuple[float, int]]:

@@ -498,13 +498,20 @@ class FaultFleet:
 
 
 @contextlib.contextmanager
-def fault_fleet(directory: Path, count: int, *, pythons: Mapping[int, str] | None = None) -> Iterator[FaultFleet]:
+def fault_fleet(
+    directory: Path,
+    count: int,
+    *,
+    pythons: Mapping[int, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[FaultFleet]:
     """Yield a fleet of `count` hosts below `directory`; delete it at the end.
 
     Args:
         directory: Directory of all files of the fleet.
         count: Number of hosts.
         pythons: Interpreter of agents and scripts by host number, for hosts that do not use the one of the tests.
+        variables: Further environment of everything that SSH starts.
     """
     sshd.make_separation_directory()
     state, work = directory / "state", directory / "work"
@@ -518,6 +525,8 @@ def fault_fleet(directory: Path, count: int, *, pythons: Mapping[int, str] | Non
         ]
         for number, python in (pythons or {}).items():
             hosts[number].python = python
+        for host in hosts:
+            host.variables.update(variables or {})
         fleet = FaultFleet(hosts, places[-1], state, work)
         try:
             reached = tuple(host.prepare() for host in hosts)

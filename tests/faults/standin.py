@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+IMPORT = "import tensorflow\n"
+"""A first line for the script: its later attempts are forked from warm processes; see `make_import`."""
+
 # Counts steps in lockstep with its peers, each of which sends to the next. A peer that dies ends all of them; a peer
 # that is stopped or cut off stops all of them. The first by rank saves every fifth step; all begin at the saved step.
 #
@@ -98,3 +103,10 @@ for step in range(start + 1, last + 1):
         save(step)
 say("end", last)
 """
+
+
+def make_import(directory: Path) -> str:
+    """Write an empty stand-in for the module of `IMPORT`; return the PYTHONPATH to find it."""
+    directory.mkdir()
+    (directory / "tensorflow.py").touch()
+    return str(directory)

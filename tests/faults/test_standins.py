@@ -19,7 +19,7 @@ import pytest
 
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.namespaces import obstacle
-from tests.faults.standin import SCRIPT
+from tests.faults.standin import IMPORT, SCRIPT, make_import
 from tests.program import PYTHON, wait_for
 
 SIDE_BY_SIDE = 4
@@ -326,10 +326,11 @@ CASES: dict[str, Case] = {
 }
 
 
-def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
+def play(case: Case, fleet: FaultFleet, *, gate: bool, warm: bool) -> None:
     if gate:
         fleet.cut(1, 2)
-    job = fleet.train(SCRIPT, *LINK, *case.policy, arguments=[str(case.steps), *case.words])
+    script, options = (IMPORT + SCRIPT, NONE) if warm else (SCRIPT, ("--cold",))
+    job = fleet.train(script, *LINK, *case.policy, *options, arguments=[str(case.steps), *case.words])
     if case.at:
         job.wait_for_log(0, f"say saved {case.at}")
     case.fault(job)
@@ -343,6 +344,9 @@ def play(case: Case, fleet: FaultFleet, *, gate: bool) -> None:
     job.no_byte_is_lost(report, cut=case.cut)
     if not gate:
         continues_at_checkpoint(job, report, case)
+    starts = [event["cold"] for event in report.of("task_state") if event["phase"] == "running"]
+    assert all((cold is None) != warm for cold in starts), starts
+    assert "" in starts or not warm or not case.ended or gate, starts
 
 
 def continues_at_checkpoint(job: Play, report: ClientReport, case: Case) -> None:
@@ -377,31 +381,43 @@ SAMPLE = (
 """The cases of the test command, one for each mechanism; `./scripts/soak standins` plays all."""
 
 
-def play_cases(names: Sequence[str], directory: Path) -> dict[str, Future[None]]:
-    """Play several cases in parallel, each on a separate fleet, because a case waits most of the time."""
+WARM_SAMPLE = ("chief killed while it saves in place", "supervisor killed at the gate", "leader killed, restart")
+
+
+def play_cases(names: Sequence[str], directory: Path, *, warm: bool) -> dict[str, Future[None]]:
+    """Play several cases in parallel, each on a separate fleet, because a case waits most of the time.
+
+    Args:
+        names: Of the cases.
+        directory: Directory of all files, which is created.
+        warm: Tasks may be forked from warm processes.
+    """
+    directory.mkdir()
+    variables = {"PYTHONPATH": make_import(directory / "site")} if warm else {}
     free: SimpleQueue[FaultFleet] = SimpleQueue()
 
     def played(name: str) -> None:
         fleet = free.get()
         try:
-            play(CASES[name], fleet, gate="at the gate" in name)
+            play(CASES[name], fleet, gate="at the gate" in name, warm=warm)
         finally:
             fleet.clear()
             free.put(fleet)
 
     with ExitStack() as stack:
         for number in range(SIDE_BY_SIDE):
-            free.put(stack.enter_context(fault_fleet(directory / f"fleet-{number}", 3)))
+            free.put(stack.enter_context(fault_fleet(directory / f"fleet-{number}", 3, variables=variables)))
         pool = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
         return {name: pool.submit(played, name) for name in names}
 
 
 @pytest.mark.timeout(400)
-def test_each_fault_ends_as_the_policy_states(tmp_path: Path, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize("warm", [False, True])
+def test_each_fault_ends_as_the_policy_states(tmp_path: Path, subtests: pytest.Subtests, *, warm: bool) -> None:
     why = obstacle()
     if why:
         pytest.skip(why)
-    for name, done in play_cases(SAMPLE, tmp_path).items():
+    for name, done in play_cases(WARM_SAMPLE if warm else SAMPLE, tmp_path / "cases", warm=warm).items():
         with subtests.test(name):
             done.result()
 

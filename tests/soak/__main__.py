@@ -63,7 +63,7 @@ def main() -> int:
         "--examples", type=int, default=2000, help="number of examples of each test [default: 2000]"
     )
     rounds = {
-        "standins": ("every kind of fault on a fleet of three, with stand-in tasks", standins.run),
+        "standins": ("every kind of fault on a fleet of three, with stand-in tasks, warm and cold", standins.run),
         "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
         "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
         "warm": ("200 scripts, each as a new process and as a fork of the warm process", warm.run),

@@ -1,4 +1,4 @@
-"""Run the campaign `standins`: all cases of tests/faults/test_standins.py, and histories in simulated time."""
+"""Run the campaign `standins`: all cases of tests/faults/test_standins.py, warm and cold, and simulated histories."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
     chance = random.Random(seed)
     violations = 0
     for number in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
-            for name, done in play_cases(chance.sample(sorted(CASES), len(CASES)), Path(directory)).items():
-                if error := done.exception():
-                    violations += 1
-                    report(f"violation: {name}: {type(error).__name__}: {error}")
+        for warm in (False, True):
+            with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
+                names = chance.sample(sorted(CASES), len(CASES))
+                for name, done in play_cases(names, Path(directory) / "cases", warm=warm).items():
+                    if error := done.exception():
+                        violations += 1
+                        report(f"violation: {name}, {'warm' if warm else 'cold'}: {type(error).__name__}: {error}")
         violations += _simulate([chance.randrange(10**9) for _ in range(_HISTORIES)], report)
-        report(f"round {number + 1} of {rounds}: {len(CASES)} cases, {violations} violations")
+        report(f"round {number + 1} of {rounds}: {len(CASES)} cases, warm and cold, {violations} violations")
     return violations
 
 
