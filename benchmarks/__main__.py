@@ -29,14 +29,16 @@ def main() -> int:
     """Run the groups; save and print their results."""
     options = _options()
     results = from_json(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+    is_saved = options.size != "quick" and not options.only
     if options.names or not options.write:
         measured = {}
-        for result in _measure(options.names or list(NAMES), options.size, install=options.install):
+        session = (options.names or list(NAMES), options.size, options.only)
+        for result in _measure(*session, install=options.install):
             measured[result.name] = results[result.name] = result
-            if options.size != "quick":  # after each group, because a later one may be interrupted
+            if is_saved:  # after each group, because a later one may be interrupted
                 RESULTS.write_text(json.dumps(to_json(results), indent=1) + "\n")
         print("\n".join(_summary(measured)))
-        if options.size == "quick":
+        if not is_saved:
             return int(any(result.problem for result in measured.values()))
         print(f"saved to {RESULTS.relative_to(ROOT)}")
     if options.write:
@@ -47,6 +49,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure fleet and its peers in one run.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"groups to run [default: all]: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--only", metavar="TEXT", default="", help="make only measurements with this in their titles; saves nothing"
+    )
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", dest="size", action="store_const", const="quick", help="smoke test; saves nothing")
     size.add_argument("--full", dest="size", action="store_const", const="full", help="more rounds and 1 GB of data")
@@ -63,7 +68,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _measure(names: list[str], size: str, *, install: bool) -> Iterator[GroupResult]:
+def _measure(names: list[str], size: str, only: str, *, install: bool) -> Iterator[GroupResult]:
     """Run groups one after the other; a failed group does not end the run."""
     assert size in SIZES
     if install and size != "quick":
@@ -75,7 +80,7 @@ def _measure(names: list[str], size: str, *, install: bool) -> Iterator[GroupRes
     with tempfile.TemporaryDirectory(prefix="fb-", ignore_cleanup_errors=True) as name:
         root = Path(name).resolve()
         root.chmod(0o755)
-        session = Session(root, size)
+        session = Session(root, size, only)
         try:
             for group in names:
                 yield _run_group(session, group, commit)

@@ -22,7 +22,7 @@ _RATE_HZ = 10
 
 def measure(session: Session) -> None:
     """Measure the agents of two hosts: of a silent task, and of a task whose output a client follows."""
-    hosts, seconds = session.local(2), session.pick(0.5, 60.0, 300.0)
+    hosts, seconds = session.local(2), session.pick(0.5, 30.0, 300.0)
     silent = write_script(session.directory(), _SLEEP)
     chatty = write_script(session.directory(), RATE)
 
@@ -53,7 +53,7 @@ def measure(session: Session) -> None:
             Goal("load", followed_name, "", 0.4),
         ],
         metric="load",
-        runs=session.pick(1, 2, 3),
+        runs=session.pick(1, 3, 3),
         warmups=0,
         before=lambda: hosts.run_fleet("stop", codes=(0, 101, 102)),
     )

@@ -26,7 +26,7 @@ _ROWS, _COLUMNS = 50, 160
 
 def measure(session: Session) -> None:
     """Show the output of all hosts on a terminal, and write it to a pipe."""
-    workers, rate, seconds = session.pick((2, 20, 1.5), (8, 100, 15.0), (8, 100, 60.0))
+    workers, rate, seconds = session.pick((2, 20, 1.5), (8, 100, 10.0), (8, 100, 60.0))
     hosts, script = session.local(workers), write_script(session.directory(), RATE)
     arguments = ["train", str(script), "--", str(rate), str(seconds)]
     command = f"{sys.executable} {script} {rate} {seconds}"

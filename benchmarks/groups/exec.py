@@ -40,6 +40,7 @@ def _on_hosts(session: Session, workers: int) -> None:
         },
         _GOALS.get(workers, (Goal("wall", "fleet exec", "pdsh"), Goal("client_cpu", "fleet exec", "pdsh"))),
         runs=session.pick(1, 3 if few else 7, 5 if few else 15),
+        warmups=0 if few else 1,
     )
     session.release(hosts)
 

@@ -62,6 +62,7 @@ def _whole(session: Session, workers: int) -> None:
         {name: partial(started, case) for name, case in cases.items()},
         _GOALS[workers],
         runs=session.pick(1, 3 if workers > 8 else 5, 9),
+        warmups=0 if workers > 8 else 1,
         before=renew,
     )
     session.release(hosts)

@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.harness.hosts import joined
 from benchmarks.harness.model import Goal, Sample
 from benchmarks.harness.scripts import write_large, write_tree
-from benchmarks.harness.session import Session
+from benchmarks.harness.session import Case, Session
 
 TITLE = "Files to the hosts"
 _SEEDS = itertools.count(int(time.time()))
@@ -17,12 +17,11 @@ _SEEDS = itertools.count(int(time.time()))
 
 def measure(session: Session) -> None:
     """Copy a directory to the hosts and run `true` there."""
+    for workers in session.pick((2,), (8, 64), (8, 64)):
+        session.attempt(f"new directory to {workers} hosts", partial(_new, session, workers))
     workers = session.pick(2, 8, 8)
-    session.attempt(f"new directory to {workers} hosts", partial(_new, session, workers))
     session.attempt("unchanged directory", partial(_unchanged, session, workers))
     session.attempt("large file", partial(_large, session, workers))
-    if not session.is_quick:
-        session.attempt("new directory to 64 hosts", partial(_new, session, 64))
 
 
 def _new(session: Session, workers: int) -> None:
@@ -31,19 +30,29 @@ def _new(session: Session, workers: int) -> None:
     def renew() -> None:
         write_tree(tree, next(_SEEDS), session.pick(20, 500, 500))
 
-    goals = [Goal("wall", "fleet train", "rsync + pdsh", 0.9)]
-    if workers == 64:
+    cases: dict[str, Case] = {
+        "fleet train": lambda: hosts.run_fleet("train", "--workdir", str(tree), "--", "true"),
+        "rsync + pdsh": lambda: hosts.run(joined(hosts.rsync(tree, "new"), hosts.pdsh("true"))),
+    }
+    if workers > 8:
         goals = [Goal("client_cpu", "fleet train", "rsync + pdsh", 0.4), Goal("wall", "fleet train", "rsync + pdsh")]
+    else:
+        push = ["push", str(tree), "--to", str(hosts.copies / "pushed")]
+        cases |= {
+            "fleet push": lambda: hosts.run_fleet(*push),
+            "rsync": lambda: hosts.run(hosts.rsync(tree, "only")),
+        }
+        goals = [
+            Goal("wall", "fleet train", "rsync + pdsh", 0.9),
+            Goal("wall", "fleet push", "rsync"),
+            Goal("client_cpu", "fleet push", "rsync"),
+        ]
     session.measure(
         f"new directory of 5 MB in 500 files to {workers} hosts, and `true`",
-        {
-            "fleet train": lambda: hosts.run_fleet("train", "--workdir", str(tree), "--", "true"),
-            "rsync + pdsh": lambda: hosts.run(joined(hosts.rsync(tree, "new"), hosts.pdsh("true"))),
-            "fleet push": lambda: hosts.run_fleet("push", str(tree), "--to", str(hosts.copies / "pushed")),
-            "rsync": lambda: hosts.run(hosts.rsync(tree, "only")),
-        },
-        [*goals, Goal("wall", "fleet push", "rsync"), Goal("client_cpu", "fleet push", "rsync")],
+        cases,
+        goals,
         runs=session.pick(1, 3 if workers > 8 else 5, 9),
+        warmups=0 if workers > 8 else 1,
         before=renew,
     )
     if workers > 8:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from functools import partial
 
 from benchmarks.harness.machines import Machines
 from benchmarks.harness.model import Goal, Sample
 from benchmarks.harness.namespace import limited
+from benchmarks.harness.peers import MissingError
 from benchmarks.harness.scripts import write_large
 from benchmarks.harness.session import Session
 
 TITLE = "Files through an uplink of 200 Mbit/s"
+_COPIES = 4  # of each host: stored, of the job, of rsync, and a reserve
 _SEEDS = itertools.count(int(time.time()))
 
 
@@ -26,7 +29,10 @@ def _uplink(session: Session) -> None:
     link = session.enter(limited(workers, "200mbit"))
     hosts = Machines(session, link.addresses).fleet("bench-uplink", prefix=link.prefix)
     directory = session.directory()
-    for megabytes in session.pick((1,), (24,), (24, 1000)):
+    for megabytes in session.pick((1,), (24, 1000), (24, 1000)):
+        needed = _COPIES * workers * megabytes * 1_000_000
+        if shutil.disk_usage(session.root).free < needed:
+            raise MissingError(f"{megabytes} MB to {workers} hosts need {needed / 1e9:.0f} GB of disk space")
         limit_s = 30 + 2 * workers * megabytes * 8 / 200
 
         def renew(size: int = megabytes) -> None:

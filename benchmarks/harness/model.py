@@ -10,6 +10,9 @@ from typing import Any
 Sample = Mapping[str, float]
 """Values of one run by metric."""
 
+LEAST_RUNS = 3
+"""Number of runs that a verdict needs; with fewer, it is shown with their number."""
+
 METRICS = {
     "wall": ("wall time", "s"),
     "client_cpu": ("client CPU", "s"),
@@ -105,11 +108,13 @@ class Verdict:
         goal: The goal.
         value: Ratio of the medians, or the median; None if it was not measured.
         reached: Whether the goal is reached; None without a limit or a value.
+        runs: Number of runs of the program with the fewest.
     """
 
     goal: Goal
     value: float | None
     reached: bool | None
+    runs: int = 0
 
 
 def values(samples: Sequence[Sample], metric: str) -> list[float]:
@@ -120,13 +125,13 @@ def values(samples: Sequence[Sample], metric: str) -> list[float]:
 def judge(scene: Scene, goal: Goal) -> Verdict:
     """Return the verdict for a goal of a scene."""
     subject = values(scene.series.get(goal.subject, ()), goal.metric)
-    peer = values(scene.series.get(goal.peer, ()), goal.metric) if goal.peer else [1.0]
+    peer = values(scene.series.get(goal.peer, ()), goal.metric) if goal.peer else [1.0] * len(subject)
     if not subject or not peer or not statistics.median(peer):
         return Verdict(goal, None, None)
-    value = statistics.median(subject) / statistics.median(peer)
+    value, runs = statistics.median(subject) / statistics.median(peer), min(len(subject), len(peer))
     if goal.limit is None:
-        return Verdict(goal, value, None)
-    return Verdict(goal, value, value >= goal.limit if goal.at_least else value <= goal.limit)
+        return Verdict(goal, value, None, runs)
+    return Verdict(goal, value, value >= goal.limit if goal.at_least else value <= goal.limit, runs)
 
 
 def verdicts(scene: Scene) -> list[Verdict]:

@@ -12,15 +12,14 @@ from typing import TypeVar
 
 from benchmarks.harness.command import CommandError, environment
 from benchmarks.harness.hosts import FLEET, Hosts, local_arguments
-from benchmarks.harness.model import Goal, Sample, Scene
+from benchmarks.harness.model import LEAST_RUNS, Goal, Sample, Scene
 from benchmarks.harness.peers import MissingError
 from benchmarks.harness.text import scene_lines
 
 T = TypeVar("T")
 Case = Callable[[], Sample]
 SIZES = ("quick", "default", "full")
-_BUDGET_S = {"quick": 30.0, "default": 300.0, "full": 1800.0}
-_FEWEST_ROUNDS = 3
+_SHARE_S = {"quick": 0.0, "default": 60.0, "full": 600.0}  # of one measurement, after the rounds of a verdict
 FAILURES = (CommandError, OSError, RuntimeError, TimeoutError, ValueError)
 
 
@@ -30,18 +29,19 @@ class Session:
     Args:
         root: An empty directory with a short path.
         size: quick, default, or full.
+        only: Text in the titles of the measurements that are made; empty: all are made.
     """
 
-    def __init__(self, root: Path, size: str) -> None:
+    def __init__(self, root: Path, size: str, only: str = "") -> None:
         self.root = root
         self.size = size
+        self.only = only
         self.scenes: list[Scene] = []
         self.accounting = ""
         self._stack = contextlib.ExitStack()
         self._fleets: dict[int, Hosts] = {}
         self._count = 0
         self._random = random.Random(0)
-        self._deadline = 0.0
 
     @property
     def is_quick(self) -> bool:
@@ -62,7 +62,6 @@ class Session:
     def begin(self) -> None:
         """Begin a group."""
         self.scenes, self.accounting = [], ""
-        self._deadline = time.monotonic() + _BUDGET_S[self.size]
 
     def finish(self) -> None:
         """Finish a group: delete its hosts. A smoke test keeps its fleets for the next group."""
@@ -113,10 +112,15 @@ class Session:
         except (MissingError, *FAILURES) as error:
             self._keep(Scene(title, "wall", {}, problems={"all": str(error)}))
 
+    def selects(self, title: str) -> bool:
+        """Return whether a measurement is to be made."""
+        return self.only in title
+
     def keep_scene(self, title: str, series: Mapping[str, Sequence[Sample]], goals: Sequence[Goal]) -> None:
         """Keep values that were measured together with others."""
         metric = goals[0].metric
-        self._keep(Scene(title, metric, series, tuple(goals)))
+        if self.selects(title):
+            self._keep(Scene(title, metric, series, tuple(goals)))
 
     def _keep(self, scene: Scene) -> None:
         self.scenes.append(scene)
@@ -132,11 +136,11 @@ class Session:
         metric: str = "wall",
         warmups: int = 1,
         before: Callable[[], object] = lambda: None,
-    ) -> Scene:
+    ) -> None:
         """Run every case in every round, in a shuffled order; print and keep the result.
 
-        A case that fails twice, or whose program is missing, is left out of the next rounds. When the time of the
-        group has passed, no further round begins after the third one.
+        A case that fails twice, or whose program is missing, is left out of the next rounds. After the rounds that a
+        verdict needs, no further round begins when the measurement's share of the time has passed.
 
         Args:
             title: The work that all cases do.
@@ -147,21 +151,22 @@ class Session:
             warmups: Rounds before these.
             before: Called before each case.
         """
+        if not self.selects(title):
+            return
+        deadline = time.monotonic() + _SHARE_S[self.size]
         series: dict[str, list[Sample]] = {name: [] for name in cases}
         problems: dict[str, str] = {}
         left = list(cases)
         for number in range(0 if self.is_quick else -warmups, runs):
-            if number >= _FEWEST_ROUNDS and time.monotonic() > self._deadline:
-                problems["all"] = f"{runs - number} of {runs} rounds, because the time of the group has passed"
+            if number >= LEAST_RUNS and time.monotonic() > deadline:
+                problems["all"] = f"{runs - number} of {runs} rounds, because they take too long"
                 break
             self._random.shuffle(left)
             for name in list(left):
                 sample = self._once(name, cases[name], before, problems, left)
                 if sample is not None and number >= 0:
                     series[name].append(sample)
-        scene = Scene(title, metric, series, tuple(goals), problems)
-        self._keep(scene)
-        return scene
+        self._keep(Scene(title, metric, series, tuple(goals), problems))
 
     @staticmethod
     def _once(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.harness.model import METRICS, Scene, Verdict, values, verdicts
+from benchmarks.harness.model import LEAST_RUNS, METRICS, Scene, Verdict, values, verdicts
 
 _SECONDARY = ("wall", "client_cpu", "host_cpu", "other")
 
@@ -32,10 +32,13 @@ def spread(samples: list[float], metric: str) -> str:
 
 
 def outcome(verdict: Verdict) -> str:
-    """Return `reached`, `MISSED`, or `not measured`; empty if the goal has no limit."""
+    """Return `reached`, `MISSED`, or `not measured`, with the number of runs if it is too small; empty: no limit."""
     if verdict.value is None:
         return "not measured"
-    return {True: "reached", False: "MISSED", None: ""}[verdict.reached]
+    if verdict.reached is None:
+        return ""
+    few = f" (n = {verdict.runs})" if verdict.runs < LEAST_RUNS else ""
+    return ("reached" if verdict.reached else "MISSED") + few
 
 
 def limit(verdict: Verdict) -> str:
