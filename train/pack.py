@@ -3,7 +3,7 @@
 The protocol on the channel of that command:
 
 1. The host's first line is the agent's Hello, or ``need-agent`` if it does not have this agent yet. Then the
-   client writes the number of bytes in decimal, a newline, and the archive; Hello comes after that.
+   client writes the number of bytes in decimal, a newline, and the compressed archive; Hello comes after that.
 2. Or the first line is also the last: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit
    code 4).
 3. Then the conversation of train.agent.protocol.records.
@@ -18,9 +18,11 @@ import io
 import json
 import shlex
 import zipfile
+import zlib
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 NEED_AGENT = b"need-agent"
@@ -54,12 +56,26 @@ def build_agent() -> AgentArchive:
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(sources):
             info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix
             info.external_attr = 0o644 << 16
             archive.writestr(info, sources[name])
     data = packed.getvalue()
     return AgentArchive(data, hashlib.sha256(data).hexdigest())
+
+
+def upload(data: bytes) -> bytes:
+    """Return what the client writes to a host that needs the agent; compressing it takes longer than packing it.
+
+    Args:
+        data: The archive.
+    """
+    with _COMPRESSING:  # several threads need it at once
+        packed = _compress(data)
+    return b"%d\n" % len(packed) + packed
+
+
+_COMPRESSING = Lock()
+_compress = lru_cache(maxsize=1)(zlib.compress)
 
 
 def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> str:

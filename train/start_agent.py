@@ -31,6 +31,7 @@ def _take(count: int) -> bytes:
 
 def _receive(archive: str, digest: str) -> None:
     from hashlib import sha256
+    from zlib import decompress, error
 
     def is_agent(data: bytes) -> bool:
         return sha256(data).hexdigest() == digest
@@ -45,7 +46,11 @@ def _receive(archive: str, digest: str) -> None:
     line = _take(1)
     while not line.endswith(bytes([10])):
         line += _take(1)
-    data = _take(int(line))
+    packed = _take(int(line))
+    try:
+        data = decompress(packed)
+    except error:
+        data = b""
     if not is_agent(data):
         _end("bootstrap-failed the agent arrived damaged", 4)
     os.makedirs(os.path.dirname(archive), 0o700, True)

@@ -164,7 +164,7 @@ class SSHTransport:
         for _ in range(_NOISE_LINES):  # start-up files of the login shell may print
             line = self._line(deadline_s, doing)
             if line == pack.NEED_AGENT:
-                self._send(b"%d\n" % len(agent) + agent, "the agent was being sent", deadline_s)
+                self._send(pack.upload(agent), "the agent was being sent", deadline_s)
             elif line.startswith((pack.TOO_OLD, pack.FAILED)):
                 raise self._refused(line)
             elif (hello := self._hello(line)) is not None:

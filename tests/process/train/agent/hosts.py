@@ -44,7 +44,7 @@ from train.agent.protocol.records import (
     decode,
     encode,
 )
-from train.pack import AgentArchive, bootstrap_command, build_agent
+from train.pack import AgentArchive, bootstrap_command, build_agent, upload
 
 DEADLINE_S = 90.0
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class Agent:
         line = self._line()
         if line == b"need-agent":
             self.fetched = True
-            self.write(b"%d\n" % len(archive.data) + archive.data)
+            self.write(upload(archive.data))
             line = self._line()
         self.first = line
         hello = decode(line) if line.startswith(b"{") else None

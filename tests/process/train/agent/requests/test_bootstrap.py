@@ -18,7 +18,7 @@ from provision.local.sshd import AGENTS_VARIABLE
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, commits, committed, follow
 from train.agent.protocol.records import Exit, Follow, Prepared
-from train.pack import bootstrap_command, build_agent
+from train.pack import bootstrap_command, build_agent, upload
 
 AGENT = Path(__file__).parents[5] / "train" / "agent"
 SOURCES = sorted(AGENT.rglob("*.py"))
@@ -124,7 +124,7 @@ def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
     archive = build_agent()
     done = subprocess.run(
         ["/bin/sh", "-c", bootstrap_command(sys.executable, ".fleet", archive.digest)],
-        input=b"%d\n" % len(archive.data) + archive.data,
+        input=upload(archive.data),
         capture_output=True,
         check=False,
         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
@@ -156,7 +156,7 @@ def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> Non
     archive = build_agent()
     done = subprocess.run(
         ["/bin/sh", "-c", bootstrap_command(sys.executable, str(tmp_path / "file" / "root"), archive.digest)],
-        input=b"%d\n" % len(archive.data) + archive.data,
+        input=upload(archive.data),
         capture_output=True,
         check=False,
         timeout=30,
