@@ -16,7 +16,7 @@ _PROFILES: list[cProfile.Profile] = []
 
 
 def main() -> int:
-    """Run the command under the profiler; print the functions with the most CPU time of their own."""
+    """Run the command under the profiler; print the functions with the most CPU time without their callees."""
     run = threading.Thread.run
 
     def profiled(thread: threading.Thread) -> None:
@@ -44,10 +44,10 @@ def _lines() -> list[str]:
     """Return the functions with the most CPU time, in milliseconds and percent."""
     spent: Counter[str] = Counter()
     for profile in _PROFILES:
-        for (file, _, name), (_, _, own, *_) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-            spent[_label(file, name)] += own
+        for (file, _, name), (_, _, alone, *_) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+            spent[_label(file, name)] += alone
     total = sum(spent.values())
-    rows = [f"{1e3 * own:9.1f} ms {own / total:6.1%}  {label}" for label, own in spent.most_common(_SHOWN)]
+    rows = [f"{1e3 * alone:9.1f} ms {alone / total:6.1%}  {label}" for label, alone in spent.most_common(_SHOWN)]
     return [f"{1e3 * total:9.1f} ms 100.0%  CPU time of {len(_PROFILES)} threads, under the profiler", *rows]
 
 

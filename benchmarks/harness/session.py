@@ -113,7 +113,7 @@ class Session:
             self._keep(Scene(title, "wall", {}, problems={"all": str(error)}))
 
     def selects(self, title: str) -> bool:
-        """Return whether a measurement is to be made."""
+        """Return whether a measurement is selected."""
         return self.only in title
 
     def keep_scene(self, title: str, series: Mapping[str, Sequence[Sample]], goals: Sequence[Goal]) -> None:
