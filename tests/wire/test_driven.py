@@ -7,26 +7,31 @@ import dataclasses
 import hashlib
 import os
 import random
+import re
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import paramiko
 import psutil
 import pytest
 
-from fleet.errors import FleetError, UnreachableError
+from fleet.errors import FleetError, UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out
 from fleet.remote.ssh import connection as connection_module
-from fleet.remote.ssh import internals
-from fleet.remote.ssh.connection import HostConnection, connect
+from fleet.remote.ssh import driven, internals
+from fleet.remote.ssh.command import run_remote
+from fleet.remote.ssh.connection import HostConnection, Start, connect
 from fleet.remote.ssh.driven import DrivenTransport
 from fleet.remote.ssh.packets import Packets
+from provision.keys import generate_ed25519
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
+from tests.wire.machines import USER, lab
 
 pytestmark = pytest.mark.wire
 
@@ -48,27 +53,25 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def relay(host: Host, change: Callable[[int, bytes], bytes | None]) -> Iterator[Host]:
+def relay(host: Host, change: Callable[[int, bytes], bytes]) -> Iterator[Host]:
     """Yield a host that is reached through a relay.
 
-    `change` gets the number of bytes that came from the host before, and the next ones; it returns what is passed on,
-    and None to break the connection.
+    `change` gets the number of bytes that came from the host before, and the next ones, and returns what is passed
+    on; if that is less, the connection breaks.
     """
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         threads: list[threading.Thread] = []
 
-        def forward(
-            source: socket.socket, target: socket.socket, change: Callable[[int, bytes], bytes | None]
-        ) -> None:
+        def forward(source: socket.socket, target: socket.socket, change: Callable[[int, bytes], bytes]) -> None:
             passed = 0
             with contextlib.suppress(OSError):
                 while data := source.recv(1 << 16):
                     changed = change(passed, data)
                     passed += len(data)
-                    if changed is None:
-                        break
                     target.sendall(changed)
+                    if len(changed) < len(data):
+                        break
             for each in (source, target):
                 with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
@@ -143,8 +146,8 @@ def test_a_connection_that_breaks_during_the_login_is_an_error_of_the_host(hosts
         connect(host, hosts.key).close()
     for limit in [*range(0, total, 211), total - 1]:
 
-        def cut(passed: int, data: bytes, limit: int = limit) -> bytes | None:
-            return data[: limit - passed] if passed < limit else None
+        def cut(passed: int, data: bytes, limit: int = limit) -> bytes:
+            return data[: limit - passed]
 
         with relay(hosts.hosts[0], cut) as host, contextlib.suppress(UnreachableError):
             connect(host, hosts.key, connect_timeout_s=1).close()  # what follows the login is not needed for it
@@ -350,3 +353,95 @@ def test_a_program_that_is_stopped_and_continued_keeps_its_connections(hosts: Ho
         waiting.start()
         assert run(connection, "echo x") == b"x\n"
         waiting.join()
+
+
+# --- a command that is sent together with the login ---------------------------------------------------------------
+
+
+def run_early(host: Host, key: Path, command: str) -> tuple[int, bytes, list[str]]:
+    """Return the exit code and the output of the command of a login, and what happened until it was sent."""
+    sent: list[str] = []
+    start = Start(command, 1 << 18, lambda: sent.append("sent"))
+    connection = connect(host, key, start=start)
+    sent.append("connected")
+    received: list[bytes] = []
+    try:
+        return run_remote(connection, start, lambda _, data: received.append(data)), b"".join(received), sent
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def unknown_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the servers appear as OpenSSH, as other servers, or to a version of paramiko that is not proven."""
+    if request.param == "other":
+        monkeypatch.setattr(driven, "_PIPELINES", re.compile("never"))
+    elif request.param == "stock":
+        monkeypatch.setattr(internals, "PROVEN", ())
+
+
+SERVERS = pytest.mark.parametrize("unknown_server", ["OpenSSH", "other", "stock"], indirect=True)
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_a_command_is_run_once_with_the_login(hosts: Hosts, tmp_path: Path) -> None:
+    command = f"echo run >> {tmp_path}/runs; cat {tmp_path}/runs; exit 7"
+    code, output, _ = run_early(hosts.hosts[0], hosts.key, command)
+    assert (code, output) == (7, b"run\n")
+
+
+def test_a_command_is_sent_before_the_login_succeeds(hosts: Hosts) -> None:
+    assert run_early(hosts.hosts[0], hosts.key, "true")[2] == ["sent", "connected"]
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_a_command_is_run_once_if_the_host_rejects_the_first_keys(hosts: Hosts, tmp_path: Path) -> None:
+    wrong = []
+    for number in range(2):
+        wrong.append(tmp_path / f"key-{number}")
+        wrong[-1].write_text(generate_ed25519("wrong").private)
+    host = dataclasses.replace(hosts.hosts[0], identities=(*map(str, wrong), str(hosts.key)))
+    code, output, _ = run_early(host, tmp_path / "none", f"echo run >> {tmp_path}/runs; cat {tmp_path}/runs")
+    assert (code, output) == (0, b"run\n")
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_a_command_is_not_run_if_the_host_rejects_the_key(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(generate_ed25519("wrong").private)
+    with pytest.raises(WrongHostError, match="refuses the fleet's key"):
+        run_early(hosts.hosts[0], tmp_path / "key", f"touch {tmp_path}/run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_is_not_sent_to_a_host_with_another_key(hosts: Hosts) -> None:
+    sent: list[int] = []
+    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
+    with pytest.raises(WrongHostError, match="has a different host key than before"):
+        connect(other, hosts.key, start=Start("true", on_send=lambda: sent.append(1)))
+    assert not sent
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_a_host_that_refuses_sessions_is_named(tmp_path: Path) -> None:
+    with lab(tmp_path) as home:
+        machine = home.machine("gpu1", more="Match all\n  MaxSessions 0")
+        host = Host(
+            "worker-0", machine.address, machine.port, USER, machine.key, "gpu1", "", identities=(str(home.key),)
+        )
+        with pytest.raises(UnreachableError, match="refuses another session on its connection while opening"):
+            run_early(host, home.key, "true")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_connection_that_breaks_while_a_command_starts_is_an_error(hosts: Hosts, seed: int) -> None:
+    for at in range(1200 + 61 * seed, 3200, 211):
+
+        def cut(passed: int, data: bytes, at: int = at) -> bytes:
+            return data[: at - passed]
+
+        with relay(hosts.hosts[0], cut) as host, contextlib.suppress(UnreachableError):
+            assert run_early(host, hosts.key, "seq 400")[0] == 0

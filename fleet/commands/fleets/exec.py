@@ -23,7 +23,7 @@ from provision.model import Host
 from train.run_command import run_command
 
 if TYPE_CHECKING:
-    from fleet.remote.ssh.connection import HostConnection
+    from fleet.remote.ssh.connection import HostConnection, Start
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class _Execution:
         self._command = command
         self._key = key
         self._sink = sink
+        self._hosts = len(hosts)
         self._gathering = Gathering(hosts)
         self._lock = threading.Lock()
         self._connections: list[HostConnection] = []
@@ -113,19 +114,32 @@ class _Execution:
         if (error := self._started.get(host.name)) is not None:
             raise error  # the command may have run: it is never repeated
         from fleet.remote.ssh.command import run_remote
+        from fleet.remote.ssh.connection import Start
+        from fleet.remote.ssh.receiving import share_window
+
+        start = Start(
+            run_command(self._command),
+            share_window(self._hosts),
+            on_send=lambda: self._started.setdefault(host.name, None),
+        )
+        try:
+            connection = self._connect(host, start)
+            try:
+                return run_remote(connection, start, lambda stream, data: self._add(host.name, stream, data))
+            finally:
+                connection.close()
+        except FleetError as error:
+            if host.name in self._started:
+                self._started[host.name] = error
+            raise
+
+    def _connect(self, host: Host, start: Start) -> HostConnection:
         from fleet.remote.ssh.connection import connect
 
-        connection = connect(host, self._key)
-        try:
-            self._connections.append(connection)
-            self._started[host.name] = None
-            line = run_command(self._command)
-            return run_remote(connection, line, lambda stream, data: self._add(host.name, stream, data))
-        except FleetError as error:
-            self._started[host.name] = error
-            raise
-        finally:
-            connection.close()
+        connection = connect(host, self._key, start=start)
+        self._connections.append(connection)
+        start.on_send()  # unless it was sent with the login
+        return connection
 
     def _add(self, host: str, stream: str, data: bytes) -> None:
         with self._lock:

@@ -10,15 +10,12 @@ import paramiko
 
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.ssh.connection import HostConnection
+from fleet.remote.ssh.connection import HostConnection, Start
 from fleet.remote.ssh.errors import translate
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 
 ANSWER_S = 20.0
-WINDOW = 256 * 1024
-"""Bytes of output that a host may send before they are read."""
-
 _TICK_S = 0.5
 _LINGER_S = 1.0  # for output of processes that the command left running
 _EXIT_S = 5.0
@@ -28,22 +25,22 @@ OnOutput = Callable[[str, bytes], None]
 """Called with the stream, ``stdout`` or ``stderr``, and its bytes; with no bytes now and then."""
 
 
-def run_remote(connection: HostConnection, command: str, on_output: OnOutput) -> int:
+def run_remote(connection: HostConnection, start: Start, on_output: OnOutput) -> int:
     """Run a command line, and return its exit code.
 
     Args:
         connection: Connection to the host; the command ends if it is severed.
-        command: Command line for the shell of the host.
+        start: The command, with which the connection may have been made.
         on_output: Takes the output.
 
     Raises:
         UnreachableError: the connection broke, or the host does not start the command.
     """
-    session = connection.open_session(ANSWER_S, window=WINDOW)
+    session = connection.open_session(ANSWER_S, start.window)
     doing = "starting the command"
     with Watchdog(connection.sever, ANSWER_S) as watchdog:
         try:
-            session.exec_command(command)
+            connection.execute(session, start.command)
         except (paramiko.SSHException, OSError, EOFError) as error:
             if watchdog.fired:
                 raise no_answer(connection.host, ANSWER_S, doing) from error

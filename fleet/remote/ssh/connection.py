@@ -11,6 +11,7 @@ import math
 import shlex
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,15 @@ from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
 from fleet.remote.ssh.errors import is_cut, translated
-from fleet.remote.ssh.internals import make_client, make_transport, open_socket, tune
+from fleet.remote.ssh.internals import (
+    await_command,
+    await_opened,
+    make_client,
+    make_transport,
+    open_socket,
+    prepare,
+    tune,
+)
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.receiving import WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
@@ -46,6 +55,21 @@ class NoSocketError(Exception):
     """A host does not connect to one of its sockets."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """A command that is sent together with the login, which saves two round trips.
+
+    Attributes:
+        command: Command line for the shell of the host.
+        window: Bytes that the host may send before they are read; None: WINDOW.
+        on_send: Called when the command is about to be sent: from now on, it may run.
+    """
+
+    command: str
+    window: int | None = None
+    on_send: Callable[[], object] = lambda: None
+
+
 class HostConnection:
     """An open SSH connection.
 
@@ -60,6 +84,8 @@ class HostConnection:
         self.host = host
         self.client = client
         self._proxy = proxy
+        self._early: paramiko.Channel | None = None  # of the command that was sent together with the login
+        self._is_early_opened = False
 
     @property
     def transport(self) -> paramiko.Transport:
@@ -73,8 +99,12 @@ class HostConnection:
             raise EOFError
         return transport
 
+    def prepare(self, start: Start, transport: paramiko.Transport) -> None:
+        """Send a command together with the login of a transport that is not started yet, if that is possible."""
+        self._early = prepare(transport, start.command, start.window, start.on_send)
+
     def open_session(self, deadline_s: float, window: int | None = None) -> paramiko.Channel:
-        """Open a session in which one command can run.
+        """Open a session in which one command can run; the first one is that of the command of the login.
 
         Args:
             deadline_s: Longest time, in seconds.
@@ -83,11 +113,17 @@ class HostConnection:
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
         """
-        session: paramiko.Channel = self._open(
-            lambda: self.transport.open_session(window_size=window), deadline_s, "opening a session"
-        )
-        tune(session)
-        return session
+        early = None if self._is_early_opened else self._early
+        self._is_early_opened = True
+
+        def open_channel() -> paramiko.Channel:
+            if early is not None:
+                return await_opened(early)
+            session: paramiko.Channel = self.transport.open_session(window_size=window)
+            tune(session)
+            return session
+
+        return self._open(open_channel, deadline_s, "opening a session")
 
     def open_socket(self, path: str, deadline_s: float, window: int | None = None) -> paramiko.Channel:
         """Open a connection to a Unix socket of the host.
@@ -119,6 +155,18 @@ class HostConnection:
                     raise no_answer(self.host, deadline_s, doing) from error
                 raise
 
+    def execute(self, session: paramiko.Channel, command: str) -> None:
+        """Run a command in an open session, or wait until the host runs the command of the login.
+
+        Raises:
+            SSHException: the host does not run it, or the connection broke.
+            EOFError: the connection broke.
+        """
+        if session is self._early:
+            await_command(session)
+        else:
+            session.exec_command(command)
+
     def sever(self) -> None:
         """Shut the socket down, from any thread; blocked calls on the connection raise an error."""
         transport = self.client.get_transport()
@@ -145,7 +193,9 @@ def _close(client: paramiko.SSHClient) -> None:
     transport.sock.close()
 
 
-def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> HostConnection:
+def connect(
+    host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, start: Start | None = None
+) -> HostConnection:
     """Connect to `host` and log in with the fleet's key, or with the user's keys if the host belongs to the user.
 
     The user's SSH configuration is not read. Of the user's keys and agent, only
@@ -155,6 +205,8 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
         host: The host; its pinned host key is the only accepted one.
         key_path: Private key of the fleet.
         connect_timeout_s: Longest time until the connection is open, in seconds.
+        start: The first command, which is sent together with the login if possible; in any case, it must be run with
+            `open_session` and `execute`.
 
     Raises:
         UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.
@@ -166,7 +218,14 @@ def connect(host: Host, key_path: Path, *, connect_timeout_s: float = 10.0) -> H
         keys = UserKeys(host) if host.is_users else None
         if keys is not None:
             stack.callback(keys.close)
-        client, open_client = _make_client(host, key_path, connect_timeout_s, proxy, keys)
+
+        def make(sock: Any, **options: Any) -> paramiko.Transport:
+            transport = _transport(sock, **options)
+            if start is not None:
+                connection.prepare(start, transport)
+            return transport
+
+        client, open_client = _make_client(host, key_path, connect_timeout_s, proxy, keys, make)
         connection = HostConnection(host, client, proxy)
         stack.callback(connection.close)
         _open(connection, open_client, connect_timeout_s, proxy, keys)
@@ -223,13 +282,18 @@ def proxy_failed(host: Host, output: str) -> UnreachableError:
 
 
 def _make_client(
-    host: Host, key_path: Path, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None
+    host: Host,
+    key_path: Path,
+    timeout_s: float,
+    proxy: Proxy | None,
+    keys: UserKeys | None,
+    transport_factory: Callable[..., paramiko.Transport],
 ) -> tuple[paramiko.SSHClient, Callable[[], object]]:
     options: dict[str, Any] = {
         **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
         "look_for_keys": False,
         **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
-        "transport_factory": _transport,
+        "transport_factory": transport_factory,
         "sock": proxy.socket if proxy is not None else None,
     }
     # fabric rounds down, and treats 0 as no timeout

@@ -9,11 +9,13 @@ the versions of paramiko for which `fleet.remote.ssh.internals.is_proven` return
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 import threading
 import time
+from collections.abc import Callable
 from socket import socket
-from typing import Any
+from typing import Any, cast
 
 import paramiko
 from paramiko.auth_handler import AuthHandler
@@ -24,6 +26,8 @@ from paramiko.common import (
     MSG_IGNORE,
     MSG_KEXINIT,
     MSG_UNIMPLEMENTED,
+    cMSG_CHANNEL_OPEN,
+    cMSG_CHANNEL_REQUEST,
     cMSG_UNIMPLEMENTED,
 )
 from paramiko.ssh_exception import MessageOrderError
@@ -33,12 +37,15 @@ from fleet.remote.ssh.packets import Packets
 
 _KEX_MESSAGES = range(30, 42)
 _FIRST_HELD = 50  # during a key exchange, only messages with lower numbers may be sent (RFC 4253, section 7.1)
+_FIRST_OF_CONNECTION = 80  # RFC 4250, section 4.1.2
 _HELD_MAX = 10_000
+_PIPELINES = re.compile(r"SSH-2\.0-OpenSSH_\d")  # servers that EarlySession describes
 _DATA = struct.Struct(">II")
 
 # The type stubs of paramiko do not describe its internals.
 _Transport: Any = paramiko.Transport
 _AuthHandler: Any = AuthHandler
+_Channel: Any = paramiko.Channel
 
 
 class _PipelinedAuth(_AuthHandler):  # type: ignore[misc]
@@ -55,6 +62,55 @@ class _PipelinedAuth(_AuthHandler):  # type: ignore[misc]
 
     def _parse_service_accept(self, _message: paramiko.Message) -> None:
         """Do nothing: the request for the login was sent already."""
+
+    def _parse_userauth_failure(self, message: paramiko.Message) -> None:
+        if self.transport.early is not None:
+            self.transport.early.is_sent = False  # the host has ignored what followed the rejected login
+        super()._parse_userauth_failure(message)
+
+
+class EarlySession:
+    """A session that is requested together with the login, and its command.
+
+    OpenSSH handles requests that follow a login as soon as it has accepted it: the process that serves the session
+    takes over the input that the process of the login has not read (ssh_packet_get_state in packet.c). After a login
+    that it rejects, it ignores them. Its first session has the number 0, so the command can be sent at the same time.
+
+    Args:
+        channel: The session.
+        command: Command line for the shell of the host.
+        on_send: Called when the command is about to be sent: from now on, it may run.
+    """
+
+    NUMBER = 0
+
+    def __init__(self, channel: Any, command: str, on_send: Callable[[], object]) -> None:
+        self.channel = channel
+        self.command = command
+        self.on_send = on_send
+        self.is_answered = threading.Event()
+        self.is_sent = False
+        self.is_running = False
+
+    def request(self) -> paramiko.Message:
+        """Return the message that opens the session."""
+        channel = self.channel
+        message = paramiko.Message()
+        message.add_byte(cMSG_CHANNEL_OPEN)
+        message.add_string("session")
+        for number in (channel.chanid, channel.in_window_size, channel.in_max_packet_size):
+            message.add_int(number)
+        return message
+
+    def execution(self, number: int) -> paramiko.Message:
+        """Return the message that runs the command in the session which has this number at the host."""
+        message = paramiko.Message()
+        message.add_byte(cMSG_CHANNEL_REQUEST)
+        message.add_int(number)
+        message.add_string("exec")
+        message.add_boolean(True)
+        message.add_string(self.command)
+        return message
 
 
 class DrivenTransport(_Transport):  # type: ignore[misc]
@@ -78,6 +134,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self._is_over = threading.Lock()  # never released
         self._scheduling = threading.Lock()
         self._keepalive: Timer | None = None
+        self.early: EarlySession | None = None
         self.packetizer.await_events = lambda events: loop.await_events(sock, events)
         self.packetizer.on_rekey = lambda: loop.call_soon(self._renew_keys)
 
@@ -114,7 +171,49 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self.auth_handler = handler = _PipelinedAuth(self)
         with self.packetizer.corked():
             handler.auth_publickey(username, key, done)
-        return [] if event is not None else list(handler.wait_for_response(done))
+            if self.early is not None and _PIPELINES.match(self.remote_version):
+                self.early.is_sent = True
+                self.early.on_send()
+                self._send_message(self.early.request())
+                self._send_message(self.early.execution(EarlySession.NUMBER))
+        if event is None:
+            done.wait(self.auth_timeout)
+            if not handler.is_authenticated():  # otherwise, the connection may have ended after the login
+                return list(handler.wait_for_response(done))
+        return []
+
+    def prepare(self, command: str, window: int | None, on_send: Callable[[], object]) -> paramiko.Channel:
+        """Return a session that runs a command as soon as the login succeeds; called before `start_client`.
+
+        Args:
+            command: Command line for the shell of the host.
+            window: Bytes that the host may send before they are read; None: the default.
+            on_send: Called when the command is about to be sent.
+        """
+        with self.lock:
+            number = self._next_channel()
+            channel = _Channel(number)
+            self.early = EarlySession(channel, command, on_send)
+            self._channels.put(number, channel)
+            self.channel_events[number] = self.early.is_answered
+            self.channels_seen[number] = True
+        channel._set_transport(self)
+        channel._set_window(self._sanitize_window_size(window), self._sanitize_packet_size(None))
+        channel._event_pending()
+        return cast("paramiko.Channel", channel)
+
+    def await_opened(self, session: paramiko.Channel) -> None:
+        """Wait until the prepared session is open.
+
+        Raises:
+            SSHException: the host refuses it, or the connection broke.
+            EOFError: the connection broke.
+        """
+        early = self.early
+        if early is not None and early.channel is session:
+            early.is_answered.wait()
+            if not session.active:
+                raise self.get_exception() or paramiko.SSHException("Unable to open channel.")
 
     def set_keepalive(self, interval: float) -> None:
         """Send a message to the host whenever nothing else was sent for `interval` seconds; 0: do not."""
@@ -189,6 +288,8 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
     def _dispatch(self, number: int, payload: bytes) -> None:
         """Handle a message, as paramiko.Transport.run does."""
         kind = payload[0]
+        if kind >= _FIRST_OF_CONNECTION and not self.authenticated:
+            raise paramiko.SSHException(f"message {kind} came before the login")
         if kind == MSG_CHANNEL_DATA and not self._expected_packet:
             self._take(payload)
             return
@@ -240,6 +341,24 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         if channel is None and number not in self.channels_seen:
             raise EOFError
         return channel
+
+    def _auth_trigger(self) -> None:
+        super()._auth_trigger()
+        early = self.early
+        if early is not None and not early.is_sent:
+            early.on_send()
+            self._send_message(early.request())
+
+    def _parse_channel_open_success(self, message: paramiko.Message) -> None:
+        super()._parse_channel_open_success(message)
+        early = self.early
+        if early is None or not early.channel.active or early.is_running:
+            return
+        early.is_running = True
+        if not early.is_sent:
+            self._send_message(early.execution(early.channel.remote_chanid))
+        elif early.channel.remote_chanid != EarlySession.NUMBER:
+            raise paramiko.SSHException("the host has numbered its first session otherwise")
 
     def _parse_newkeys(self, message: paramiko.Message) -> None:
         super()._parse_newkeys(message)

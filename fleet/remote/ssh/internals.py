@@ -75,6 +75,39 @@ def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
     return paramiko.Transport(sock, **options)
 
 
+def prepare(
+    transport: paramiko.Transport, command: str, window: int | None, on_send: Callable[[], object]
+) -> paramiko.Channel | None:
+    """Let a transport that is not started yet run a command as soon as it has logged in.
+
+    Args:
+        transport: The transport.
+        command: Command line for the shell of the host.
+        window: Bytes that the host may send before they are read; None: the default.
+        on_send: Called when the command is about to be sent.
+
+    Returns:
+        The session of the command, for `await_opened` and `await_command`; None: the transport cannot do that.
+    """
+    if not isinstance(transport, DrivenTransport):
+        return None
+    session = transport.prepare(command, window, on_send)
+    tune(session)
+    return session
+
+
+def await_opened(session: paramiko.Channel) -> paramiko.Channel:
+    """Return a prepared session when it is open; raise what paramiko raises if it is not opened."""
+    transport: Any = session.get_transport()
+    transport.await_opened(session)
+    return session
+
+
+def await_command(session: paramiko.Channel) -> None:
+    """Wait until the host has started the command of a prepared session; raise what `exec_command` raises."""
+    cast("Any", session)._wait_for_event()
+
+
 def make_client(
     address: str, port: int, user: str, timeout_s: int, options: dict[str, Any]
 ) -> tuple[paramiko.SSHClient, Callable[[], object]]:

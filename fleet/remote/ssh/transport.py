@@ -12,7 +12,7 @@ import paramiko
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.client import ANSWER_S, AgentClient
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.ssh.connection import HostConnection, NoSocketError, connect
+from fleet.remote.ssh.connection import HostConnection, NoSocketError, Start, connect
 from fleet.remote.ssh.errors import translate
 from fleet.remote.ssh.resident import IDLE_S, ResidentAgent
 from fleet.remote.ssh.watchdog import Watchdog
@@ -59,13 +59,16 @@ def open_agent(
     with _PACKING:
         archive = pack.build_agent()
     python = host.python or "python3"
-    connection = connect(host, key_path, connect_timeout_s=connect_timeout_s)
+    start = Start(pack.bootstrap_command(python, host.root, archive.digest, host.shared), window)
+    resident = ResidentAgent(host, key_path)
+    connection = connect(
+        host, key_path, connect_timeout_s=connect_timeout_s, start=None if resident.socket else start
+    )
     try:
-        resident = ResidentAgent(host, key_path)
         client = _reach_resident(connection, resident, archive.digest, deadline_s, window)
         if client is None:
             transport = SSHTransport(connection, connection.open_session(deadline_s, window), python)
-            transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
+            transport.execute(start.command, deadline_s)
             hello = transport.greet(archive.data, deadline_s)
             if resident.learn(hello.socket, is_running=hello.resident):
                 transport.send(KeepRunning(IDLE_S), doing="the agent was being started", deadline_s=deadline_s)
@@ -154,7 +157,7 @@ class SSHTransport:
         doing = "the agent was being started"
         with Watchdog(self.connection.sever, deadline_s) as watchdog:
             try:
-                self._session.exec_command(command)
+                self.connection.execute(self._session, command)
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise self._broken(error, watchdog, deadline_s, doing) from error
 
