@@ -26,6 +26,7 @@ from provision.model import FleetSpec, Host
 from tests.faults.namespaces import Namespace, namespaces
 from tests.fork_server import start_command
 from tests.program import CommandResult, agents_environment, wait_for
+from train.agent.requests.resident import NAME
 
 FLEET = "faults"
 USER = "root"
@@ -143,8 +144,8 @@ class FaultHost:
         return running
 
     def is_idle(self) -> bool:
-        """Return whether no process runs on it, except the one from which later tasks are forked."""
-        return all(_is_warm(process) for process in self.processes().values())
+        """Return whether no process runs on it, except those from which later tasks and agents are forked."""
+        return all(_is_for_later(process) for process in self.processes().values())
 
     def clear(self) -> None:
         """End all processes except sshd."""
@@ -155,9 +156,9 @@ class FaultHost:
             time.sleep(0.02)
 
 
-def _is_warm(process: psutil.Process) -> bool:
+def _is_for_later(process: psutil.Process) -> bool:
     try:
-        return any("(fleet: imported" in word for word in process.cmdline())
+        return process.name() == NAME or any("(fleet: imported" in word for word in process.cmdline())
     except psutil.NoSuchProcess:
         return True
 

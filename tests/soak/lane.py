@@ -159,8 +159,9 @@ class Lane:
             time.sleep(max(_POLL_S, 5 * (time.monotonic() - begun)))
 
     def left(self) -> list[Process]:
-        """Return the processes other than the listening sshd of each host."""
-        return [process for process in self.processes() if process.part is not ProcessKind.LISTENER]
+        """Return the processes other than the listening sshd and the resident agent of each host."""
+        stay = (ProcessKind.LISTENER, ProcessKind.RESIDENT)
+        return [process for process in self.processes() if process.part not in stay]
 
     def is_up(self) -> bool:
         """Return whether every host has its listening sshd."""

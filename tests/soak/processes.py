@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from train.agent.requests.resident import NAME
+
 _MARK = re.compile(rb"(?:^|\0)FLEET_INSTANCE=([0-9a-f]+)")
 _AGENT = b"\0-I\0-S\0-c\0"
 
@@ -22,13 +24,20 @@ class ProcessKind(Enum):
     LISTENER = "listener"
     SESSION = "session"
     CONVERSATION = "conversation"
+    RESIDENT = "resident"
     WATCHDOG = "watchdog"
     SUPERVISOR = "supervisor"
     REPLICATOR = "replicator"
     TASK = "task"
 
 
-AGENTS = (ProcessKind.CONVERSATION, ProcessKind.WATCHDOG, ProcessKind.SUPERVISOR, ProcessKind.REPLICATOR)
+AGENTS = (
+    ProcessKind.CONVERSATION,
+    ProcessKind.RESIDENT,
+    ProcessKind.WATCHDOG,
+    ProcessKind.SUPERVISOR,
+    ProcessKind.REPLICATOR,
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,13 @@ def _host_of(entry: str, words: bytes, names: Mapping[str, str]) -> str:
     return names.get(mark[1].decode(), "") if mark else ""
 
 
+def _is_resident(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == NAME
+    except OSError:
+        return False
+
+
 def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind]:
     parts: dict[int, ProcessKind] = {}
     for pid, (_, words, _) in entries.items():
@@ -107,6 +123,8 @@ def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKi
             parts[pid] = ProcessKind.LISTENER if b"[listener]" in words else ProcessKind.SESSION
         elif _AGENT not in words:
             parts[pid] = ProcessKind.TASK
+        elif _is_resident(pid):
+            parts[pid] = ProcessKind.RESIDENT
 
     def part_of(pid: int) -> ProcessKind:
         if pid not in parts:
@@ -114,6 +132,7 @@ def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKi
             above = part_of(parent) if parent in entries else None
             parts[pid] = {
                 ProcessKind.SESSION: ProcessKind.CONVERSATION,
+                ProcessKind.RESIDENT: ProcessKind.CONVERSATION,
                 ProcessKind.WATCHDOG: ProcessKind.SUPERVISOR,
                 ProcessKind.SUPERVISOR: ProcessKind.REPLICATOR,
             }.get(above or ProcessKind.TASK, ProcessKind.WATCHDOG)

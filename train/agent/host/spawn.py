@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import AbstractSet, Dict, NoReturn, Optional, Sequence
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _OPEN = b"g"
 _NOT_RELEASED = 125
@@ -49,6 +50,12 @@ def end_with(parent: int) -> bool:
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     return os.getppid() == parent
+
+
+def name_process(name: str) -> None:
+    """Set the name of this process, of up to 15 characters, which ps(1) and top(1) show."""
+    if _prctl is not None:
+        _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 class Spawned(NamedTuple):

@@ -17,11 +17,11 @@ import select
 import signal
 from importlib import import_module
 
-from train.agent.files.disk import read_json, remove_file
+from train.agent.files.disk import read_json, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.processes import ProcessId, await_exit, identify, is_alive
-from train.agent.host.spawn import close_descriptors
+from train.agent.host.spawn import close_descriptors, name_process
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from typing import Callable, NoReturn, Optional, Tuple
 
     from train.agent.files.paths import HostPaths
+
+NAME = "fleet-agent"
+"""Name of the process."""
 
 _BACKLOG = 16
 _EXIT_S = 5.0
@@ -150,6 +153,7 @@ class _Resident:
         self._login = login
         self._converse = converse
         self._lock = -1
+        self._name = read_text("/proc/self/comm").strip()  # of an agent that was started
 
     def run(self, idle_s: float) -> None:
         """Serve connections until none comes for `idle_s` seconds."""
@@ -158,6 +162,7 @@ class _Resident:
             return
         for name in _COMMON:
             import_module(f"train.agent.{name}")
+        name_process(NAME)
         gc.collect()
         gc.freeze()  # a forked agent shares what its collector does not visit
         poll = select.poll()
@@ -206,6 +211,7 @@ class _Resident:
         try:
             listener.close()
             os.close(self._lock)
+            name_process(self._name)
             os.setsid()
             os.chdir(os.path.expanduser("~"))
             for number in (signal.SIGHUP, signal.SIGCHLD):
