@@ -5,10 +5,10 @@ from __future__ import annotations
 WINDOW = 16 * 1024 * 1024
 """Largest receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
 
-_WINDOWS = 16 * 1024 * 1024  # of all hosts that a command reads at the same time
+_WINDOWS = 8 * 1024 * 1024  # of all hosts that a command reads at the same time
 _LEAST_WINDOW = 64 * 1024
 
 
 def share_window(hosts: int) -> int:
     """Return the receive window of each of several hosts, so that what waits for a slow reader stays bounded."""
-    return max(_LEAST_WINDOW, min(WINDOW, _WINDOWS // max(1, hosts)))
+    return WINDOW if hosts <= 1 else max(_LEAST_WINDOW, _WINDOWS // hosts)

@@ -51,7 +51,7 @@ def test_a_waiting_reader_gets_what_arrives() -> None:
 
 
 def test_hosts_share_the_memory_of_receive_windows() -> None:
-    assert share_window(1) == WINDOW == 4 * share_window(4)
+    assert share_window(1) == WINDOW == 8 * share_window(4)
     assert share_window(0) == WINDOW
     assert all(hosts * share_window(hosts) <= 64 << 20 for hosts in range(1, 1000))
     assert share_window(10_000) >= 1 << 16  # a packet has 32 KiB
