@@ -27,6 +27,7 @@ MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
 
 LARGE_BYTES = 100 * 1024**2  # size in bytes above which an upload is announced
+_READ_AHEAD_BYTES = 1 << 20  # a smaller file is hashed faster than a thread takes it over
 _SHOWN = 3  # paths in a note
 _KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
@@ -227,6 +228,7 @@ class _Entry(NamedTuple):
     source: Path
     mode: int = 0o644
     target: str = ""
+    size: int = 0  # bytes; 0: unknown
 
 
 class _Tree:
@@ -304,7 +306,8 @@ class _Tree:
         if not stat.S_ISREG(status.st_mode):
             self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             return False
-        self.entries_by_path[path] = _Entry(kind, Path(child.path), stat.S_IMODE(status.st_mode) & 0o777)
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        self.entries_by_path[path] = _Entry(kind, Path(child.path), mode, size=status.st_size)
         if kind is EntryKind.FILE:
             self._count(path, status.st_size)
         return True
@@ -451,6 +454,14 @@ def printable(path: str) -> str:
 
 
 def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
+    large = [str(item.source) for item in tree.entries_by_path.values() if item.size >= _READ_AHEAD_BYTES]
+    with hashes.reading_ahead(large):
+        bundle = _hashed(tree, hashes)
+    hashes.save()
+    return bundle
+
+
+def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
     paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
@@ -473,7 +484,6 @@ def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
             sources[sha] = item.source
             stamps.update({sha: stamp} if stamp is not None else {})
         sizes[sha] = size
-    hashes.save()
     return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree), stamps)
 
 

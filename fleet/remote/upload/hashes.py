@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from train.agent.files.contents import hash_file
 from train.agent.files.disk import write_atomic
 
 _KEPT = 50_000
+_THREADS = 4  # which hash at the same time: hashlib does not hold the interpreter's lock
 _FIELDS = 6  # of a cached hash: those of a stamp, and the hash
 SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
 
@@ -62,6 +65,7 @@ class HashCache:
         self._path = path
         self._old = _load(path)
         self._used: dict[str, list[Any]] = {}
+        self._ahead: dict[str, Future[HashedFile]] = {}
 
     def hash(self, path: str) -> HashedFile:
         """Return the hash of a file, which is only read if it has changed.
@@ -69,6 +73,20 @@ class HashCache:
         Raises:
             OSError: the file cannot be read.
         """
+        future = self._ahead.pop(path, None)
+        return future.result() if future is not None else self._hash(path)
+
+    @contextlib.contextmanager
+    def reading_ahead(self, paths: Sequence[str]) -> Iterator[None]:
+        """Context manager: read these files in threads, before `hash` is called for them."""
+        with contextlib.ExitStack() as stack:
+            if len(paths) > 1:
+                pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "hash")
+                stack.callback(pool.shutdown, cancel_futures=True)
+                self._ahead = {path: pool.submit(self._hash, path) for path in paths}
+            yield
+
+    def _hash(self, path: str) -> HashedFile:
         began_ns = time.time_ns()
         stamp = Stamp.of(Path(path).stat())
         cached = self._old.get(path)

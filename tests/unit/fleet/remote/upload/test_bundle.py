@@ -356,6 +356,35 @@ def test_unchanged_files_are_not_read_again(root: Path, monkeypatch: pytest.Monk
     assert reads == [str(root / "a")]
 
 
+def test_large_files_are_hashed_in_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2)
+
+    def counted(path: str) -> tuple[str, int]:
+        together.wait(30)
+        return hash_file(path)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(hashes, "hash_file", counted)
+    contents = {name: os.urandom(1 << 20) for name in "abcd"}
+    for name, content in contents.items():
+        put(root / name, content)
+    entries = by_path(scanned(root))
+    assert {name: entries[name].sha256 for name in contents} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+    }
+
+
+def test_a_large_file_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> tuple[str, int]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(hashes, "hash_file", refuse)
+    for name in "ab":
+        put(root / name, bytes(1 << 20))
+    with pytest.raises(UsageError, match="a cannot be read"):
+        scanned(root)
+
+
 def test_a_file_that_was_just_changed_is_not_remembered(root: Path) -> None:
     put(root / "a")
     scanned(root)
