@@ -8,8 +8,10 @@ from dataclasses import field
 from typing import Any
 
 from fleet.fleets.agents import call_each
+from fleet.jobs.kept_verdict import KeptVerdict
 from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
+from fleet.remote.fanout import errors_by_host
 from provision.deferred import dataclass
 from train.agent.protocol.records import (
     NO_REASON,
@@ -200,16 +202,25 @@ class Evidence:
         )
 
 
-def first_cause(members: Sequence[Member], result: JobResult, clients: Sequence[AgentClient]) -> Verdict | None:
+def first_cause(
+    members: Sequence[Member],
+    result: JobResult,
+    clients: Sequence[AgentClient],
+    kept: KeptVerdict | None = None,
+) -> Verdict | None:
     """Return the first cause of a job's failure; None if it did not fail, or if it ended before any user code ran.
 
     Args:
         members: All slots of the job.
         result: The result of the job.
         clients: Connections to its agents, which send the start and the end of each log of the last attempt.
+        kept: Keeps the verdict; None: the evidence of some slots is missing.
     """
     if not result.started or result.outcome not in (Outcome.FAILED, Outcome.LOST):
         return None
+    verdict = kept.read() if kept is not None else None
+    if verdict is not None:
+        return verdict
     request = Follow(result.job, "", attempt=max(1, result.attempt), follow=False)
     request = request._replace(head_bytes=LARGEST_HEAD, tail_bytes=LARGEST_TAIL)
 
@@ -217,7 +228,11 @@ def first_cause(members: Sequence[Member], result: JobResult, clients: Sequence[
         return list(client.follow(request._replace(slot=client.host.name)))
 
     evidence = Evidence(members)
-    for outcome in call_each(clients, read):
+    outcomes = call_each(clients, read)
+    for outcome in outcomes:
         for record, payload in outcome.value or ():
             evidence.add(record, payload)
-    return evidence.verdict(result)
+    verdict = evidence.verdict(result)
+    if kept is not None and verdict is not None and not errors_by_host(outcomes):
+        kept.write(verdict)
+    return verdict

@@ -128,7 +128,7 @@ def inspect_hosts(
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
             able = [client for client in clients if client.host.name in mine]
-            job = replace(job, verdict=_verdict(list(mine.values()), able))
+            job = replace(job, verdict=_verdict(list(mine.values()), able, directory))
         stored = _survey_jobs(record, directory, clients)
     disks = {disk.host: disk for disk in stored.disks}
     hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
@@ -147,11 +147,20 @@ def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
     return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else host
 
 
-def _verdict(reports: Sequence[JobReport], clients: Sequence[AgentClient]) -> Verdict | None:
+def _verdict(
+    reports: Sequence[JobReport], clients: Sequence[AgentClient], directory: FleetDirectory
+) -> Verdict | None:
     from fleet.jobs.evidence import first_cause
+    from fleet.jobs.kept_verdict import KeptVerdict
 
     result = result_of(reports)
-    return first_cause(description(reports).members, result, clients) if result is not None else None
+    if result is None:
+        return None
+    members = description(reports).members
+    is_complete = len(reports) >= len(members)
+    return first_cause(
+        members, result, clients, KeptVerdict(directory.verdict, result, reports) if is_complete else None
+    )
 
 
 def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:

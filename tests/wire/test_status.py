@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.commands.fleets.status import StatusRequest, run
+from fleet.jobs.evidence import Evidence
 from fleet.services import Services
 from fleet.state import FleetRecord, Store
 from fleet.status import FleetStatus, JobStatus
@@ -18,7 +19,7 @@ from train.agent.files.journal import Journal, write_job, write_result
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
-from train.diagnosis.verdict import Kind
+from train.diagnosis.verdict import Kind, Verdict
 
 pytestmark = pytest.mark.wire
 
@@ -115,6 +116,36 @@ def test_the_first_cause_of_a_job_without_a_client_is_shown(job: Job, status: Ca
     assert [(task.slot, task.task) for task in shown_job.tasks] == [
         ("worker-0", "worker-0"), ("worker-1", "worker-1"), ("worker-2", ""),
     ]  # fmt: skip
+
+
+def test_the_logs_of_an_ended_job_are_diagnosed_once(
+    job: Job, status: Callable[[], FleetStatus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.failed()
+    job.ended(FELL)
+    verdict = job_of(status()).verdict
+    assert verdict is not None
+
+    def diagnose(*_: object) -> Verdict:
+        raise AssertionError("the logs are read again")
+
+    monkeypatch.setattr(Evidence, "verdict", diagnose)
+    assert job_of(status()).verdict == verdict
+    monkeypatch.undo()
+    job.ended(FELL._replace(reason="another"))
+    assert job_of(status()).verdict is not None
+    monkeypatch.setattr(Evidence, "verdict", diagnose)
+    assert job_of(status()).verdict is not None
+
+
+def test_a_verdict_is_not_kept_if_the_evidence_of_a_slot_is_missing(
+    job: Job, status: Callable[[], FleetStatus], tmp_path: Path
+) -> None:
+    job.failed()
+    job.ended(FELL)
+    shutil.rmtree(job.slots[0].directory)
+    assert job_of(status()).verdict is not None
+    assert not Store(tmp_path / "state").fleet("demo").verdict.exists()
 
 
 def test_a_job_that_succeeded_has_no_cause(job: Job, status: Callable[[], FleetStatus]) -> None:
