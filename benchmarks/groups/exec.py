@@ -25,7 +25,7 @@ def measure(session: Session) -> None:
     """Run `true` on hosts without connections, and on a distant host."""
     for workers in session.pick((2,), (8, 64, 256), (8, 64, 256)):
         session.attempt(f"true on {workers} hosts", partial(_on_hosts, session, workers))
-    session.attempt("true on a distant host", partial(_distant, session))
+    session.attempt("true on a host at 50 ms", partial(_distant, session))
 
 
 def _on_hosts(session: Session, workers: int) -> None:

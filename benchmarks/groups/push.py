@@ -21,7 +21,7 @@ def measure(session: Session) -> None:
         session.attempt(f"new directory to {workers} hosts", partial(_new, session, workers))
     workers = session.pick(2, 8, 8)
     session.attempt("unchanged directory", partial(_unchanged, session, workers))
-    session.attempt("large file", partial(_large, session, workers))
+    session.attempt("large file, new and unchanged", partial(_large, session, workers))
 
 
 def _new(session: Session, workers: int) -> None:

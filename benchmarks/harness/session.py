@@ -29,7 +29,7 @@ class Session:
     Args:
         root: An empty directory with a short path.
         size: quick, default, or full.
-        only: Text in the titles of the measurements that are made; empty: all are made.
+        only: Text in the titles of the parts and measurements that are made; empty: all are made.
     """
 
     def __init__(self, root: Path, size: str, only: str = "") -> None:
@@ -106,14 +106,19 @@ class Session:
             hosts.close()
 
     def attempt(self, title: str, part: Callable[[], object]) -> None:
-        """Run a part of a group; if it cannot be prepared, report it and continue."""
+        """Run a part of a group, if it is selected; if it cannot be prepared, report it and continue."""
+        if not self.selects(title):
+            return
+        only, self.only = self.only, ""  # all measurements of the part
         try:
             part()
         except (MissingError, *FAILURES) as error:
             self._keep(Scene(title, "wall", {}, problems={"all": str(error)}))
+        finally:
+            self.only = only
 
     def selects(self, title: str) -> bool:
-        """Return whether a measurement is selected."""
+        """Return whether a part or measurement is selected."""
         return self.only in title
 
     def keep_scene(self, title: str, series: Mapping[str, Sequence[Sample]], goals: Sequence[Goal]) -> None:
