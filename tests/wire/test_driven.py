@@ -20,7 +20,7 @@ import paramiko
 import psutil
 import pytest
 
-from fleet.errors import FleetError, UnreachableError, WrongHostError
+from fleet.errors import FleetError, NotReadyError, UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out
 from fleet.remote.ssh import connection as connection_module
 from fleet.remote.ssh import driven, internals
@@ -28,6 +28,7 @@ from fleet.remote.ssh.command import run_remote
 from fleet.remote.ssh.connection import HostConnection, Start, connect
 from fleet.remote.ssh.driven import DrivenTransport
 from fleet.remote.ssh.packets import Packets
+from fleet.remote.ssh.transport import SSHTransport
 from provision.keys import generate_ed25519
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire
@@ -445,3 +446,21 @@ def test_a_connection_that_breaks_while_a_command_starts_is_an_error(hosts: Host
 
         with relay(hosts.hosts[0], cut) as host, contextlib.suppress(UnreachableError):
             assert run_early(host, hosts.key, "seq 400")[0] == 0
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_output_on_stderr_beyond_the_window_does_not_hold_up_an_answer(hosts: Hosts) -> None:
+    start = Start("seq 200000 >&2; echo last words >&2; echo answer; read -r line", 1 << 16)
+    connection = connect(hosts.hosts[0], hosts.key, start=start)
+    try:
+        transport = SSHTransport(connection, connection.open_session(10, start.window), "python3")
+        transport.execute(start.command, 10)
+        with pytest.raises(NotReadyError, match="is not a record of its agent"):
+            transport.receive(10, "it answers")
+        transport._session.shutdown_write()
+        with pytest.raises(NotReadyError, match="ended with exit code") as raised:
+            transport.receive(10, "it answers")
+        assert raised.value.cause == "last words"
+    finally:
+        connection.close()

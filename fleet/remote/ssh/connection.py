@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import encodings.idna  # noqa: F401 - getaddrinfo would import it, in several threads at once
+import functools
 import logging
 import math
 import shlex
@@ -307,11 +308,17 @@ def _make_client(
 
 def _load_key(path: Path) -> paramiko.PKey:
     try:
-        return paramiko.PKey.from_path(path)
+        return _parsed_key(path, path.stat().st_mtime_ns)
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise UnreachableError(
             f"the fleet's key {path} cannot be read", cause=str(error), next_steps=[Step("down"), Step("up")]
         ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed_key(path: Path, _changed_at: int) -> paramiko.PKey:
+    """Return the key in a file, which logs in on all hosts of a fleet."""
+    return paramiko.PKey.from_path(path)
 
 
 def _pinned_key(host: Host) -> paramiko.PKey:

@@ -6,8 +6,10 @@ paramiko's own transports, each with its thread, and its buffers are used.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -56,7 +58,7 @@ _import_lean()
 
 import paramiko  # noqa: E402
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
-from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, cMSG_CHANNEL_OPEN  # noqa: E402
+from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, cMSG_CHANNEL_OPEN, cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
 
 from fleet.remote.dialing import take  # noqa: E402
 from fleet.remote.ssh.driven import DrivenTransport  # noqa: E402
@@ -151,6 +153,30 @@ def tune(session: paramiko.Channel) -> None:
         session.in_window_threshold = session.in_window_size // 4
 
 
+def drop_stderr(session: paramiko.Channel, kept: int) -> bool:
+    """Keep only the last bytes that a session writes to stderr, at least `kept`, so that it never waits for a reader.
+
+    Returns:
+        Whether that is possible.
+    """
+    buffer: Any = session.in_stderr_buffer
+    if not isinstance(buffer, ChunkBuffer) or not isinstance(session.get_transport(), DrivenTransport):
+        return False
+    reference = weakref.ref(session)  # the session has the buffer
+
+    def acknowledge(size: int) -> None:
+        private: Any = reference()
+        if private is not None and (size := private._check_add_window(size)):
+            message = paramiko.Message()
+            message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
+            message.add_int(private.remote_chanid)
+            message.add_int(size)
+            private.transport._send_user_message(message)
+
+    buffer.drop(kept, acknowledge)
+    return True
+
+
 def open_socket(transport: paramiko.Transport, path: str, window: int | None) -> paramiko.Channel:
     """Open a connection to a Unix socket of the host.
 
@@ -213,6 +239,23 @@ class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
         self._limit = 2 * window  # an honest server stays below the half
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._kept: float = math.inf
+        self._on_dropped: Callable[[int], None] = lambda _: None
+
+    def drop(self, kept: int, on_dropped: Callable[[int], None]) -> None:
+        """Drop the oldest chunks from now on, but keep at least `kept` bytes; report the size of what is dropped."""
+        with self._lock:
+            self._kept, self._on_dropped = kept, on_dropped
+            dropped = self._drop()
+        if dropped:
+            on_dropped(dropped)
+
+    def _drop(self) -> int:
+        dropped = 0
+        while self._chunks and self._size - len(self._chunks[0]) >= self._kept:
+            dropped += len(self._chunks[0])
+            self._size -= len(self._chunks.popleft())
+        return dropped
 
     def feed(self, data: bytes) -> None:
         """Add received data.
@@ -229,7 +272,10 @@ class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
                 self._event.set()
             self._chunks.append(data)
             self._size += len(data)
+            dropped = self._drop()
             self._cv.notify_all()
+        if dropped:
+            self._on_dropped(dropped)
 
     def read_ready(self) -> bool:
         """Return True if a read returns data at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from pathlib import Path
 from threading import Lock
@@ -14,6 +15,7 @@ from fleet.remote.client import ANSWER_S, AgentClient
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.connection import HostConnection, NoSocketError, Start, connect
 from fleet.remote.ssh.errors import translate
+from fleet.remote.ssh.internals import drop_stderr
 from fleet.remote.ssh.resident import IDLE_S, ResidentAgent
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
@@ -29,6 +31,7 @@ _LONG_LINE_MAX = 64 * 1024 * 1024  # lists of a job's files and their hashes
 _PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
 _SLOWEST = 32 * 1024  # minimum bytes per second of an answer in progress
 _STDERR_KEPT = 8 * 1024
+_STDERR_S = 0.5
 _NOISE_LINES = 100
 _EXIT_S = 2.0
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
@@ -122,6 +125,8 @@ class SSHTransport:
         self._buffer = bytearray()
         self._start = 0  # of what is not yet consumed in _buffer
         self._stderr = b""
+        # If what it writes to stderr is not dropped, it is read now and then while an answer is awaited.
+        self._longest_wait_s = math.inf if drop_stderr(session, _STDERR_KEPT) else _STDERR_S
 
     @property
     def has_input(self) -> bool:
@@ -241,15 +246,25 @@ class SSHTransport:
         left_s = began + deadline_s - time.monotonic()
         if left_s < -2 * deadline_s:  # not immediately: this program may have been stopped while the answer arrived
             raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
-        self._session.settimeout(max(_LAST_WAIT_S, left_s))
         try:
-            data = self._session.recv(limit)
+            data = self._await_data(limit, time.monotonic() + max(_LAST_WAIT_S, left_s))
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._broken(error, None, deadline_s, waiting_for) from error
         self._keep_stderr()
         if not data:
             raise self._ended(waiting_for)
         return data
+
+    def _await_data(self, limit: int, until: float) -> bytes:
+        while True:
+            left_s = max(_LAST_WAIT_S, until - time.monotonic())
+            self._session.settimeout(min(left_s, self._longest_wait_s))
+            try:
+                return self._session.recv(limit)
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    raise
+                self._keep_stderr()
 
     def _keep_stderr(self) -> None:
         while self._session.recv_stderr_ready():
