@@ -48,7 +48,11 @@ class Journal:
         self.log_size = os.fstat(self._log).st_size
         self.records_size = os.fstat(self._records).st_size
         self._spare = paths.spare(attempt)
-        write_atomic(self._spare, bytes(SPARE))
+        spare = os.open(self._spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(spare, 0, SPARE)
+        finally:
+            os.close(spare)
 
     def write_log(self, data: bytes, at: float) -> int:
         """Append to the log what was read at the time `at`, in seconds since the epoch.

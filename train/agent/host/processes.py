@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Set
 
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
-_END_DEADLINE_S = 10.0
+_ENDDEADLINE_S = 10.0
 _POLL_S = 0.02
 _READS_OF_NEW_PROCESSES = 12
-_DEAD = ("Z", "X", "x")
+DEAD = ("Z", "X", "x")
+"""States of processes that have ended."""
 _PF_EXITING = 0x4  # include/linux/sched.h
 
 
@@ -38,7 +39,7 @@ class Stat(NamedTuple):
     @property
     def ending(self) -> bool:
         """Return True if the process is exiting, by itself or killed; only after this it closes its files."""
-        return bool(self.flags & _PF_EXITING) or self.state in _DEAD
+        return bool(self.flags & _PF_EXITING) or self.state in DEAD
 
 
 class ProcessId(NamedTuple):
@@ -92,6 +93,18 @@ def handles_signal(pid: int, number: int) -> bool:
     return False
 
 
+def list_children() -> Optional[List[int]]:
+    """Return the child processes of this process, which must not have threads; None if the kernel does not list them.
+
+    The list is complete, because only this process can remove from it, by waiting for a child: proc(5), `children`.
+    """
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(word) for word in file.read().split()]
+    except (OSError, ValueError):
+        return None
+
+
 def list_processes() -> Dict[int, Stat]:
     """Return all processes of this host that are alive."""
     return _read_stats(int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -99,7 +112,7 @@ def list_processes() -> Dict[int, Stat]:
 
 def _read_stats(pids: Iterable[int]) -> Dict[int, Stat]:
     stats = map(read_stat, pids)
-    return {stat.pid: stat for stat in stats if stat is not None and stat.state not in _DEAD}
+    return {stat.pid: stat for stat in stats if stat is not None and stat.state not in DEAD}
 
 
 def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
@@ -152,7 +165,7 @@ def identify(pid: int) -> ProcessId:
 def is_alive(process: ProcessId) -> bool:
     """Return True if this process is running; a zombie is not."""
     stat = read_stat(process.pid)
-    if stat is None or stat.state in _DEAD:
+    if stat is None or stat.state in DEAD:
         return False
     return stat.started == process.started and boot_id() == process.boot
 
@@ -215,14 +228,14 @@ def end_leftovers(paths: TaskPaths) -> bool:
         return False
     leader = _read_process_id(recorded.get("task"))
     has_killed = False
-    end = time.monotonic() + _END_DEADLINE_S
+    end = time.monotonic() + _ENDDEADLINE_S
     while True:
         left = _find_leftovers(paths, leader)
         if not left:
             remove_file(paths.processes)
             return has_killed
         if time.monotonic() > end:
-            raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
+            raise TimeoutError(f"processes {left} are still there {_ENDDEADLINE_S:.0f} s after SIGKILL")
         has_killed = signal_all(left, signal.SIGKILL) or has_killed
         time.sleep(_POLL_S)  # there is no event for the end of another process's child
 

@@ -36,7 +36,9 @@ def start_connection(address: str, port: int) -> socket.socket:
     Raises:
         OSError: the address cannot be resolved, or the connection fails at once.
     """
-    family, _, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    # For text, the codec of names that are not ASCII is imported, which takes as long as a connection.
+    name = address.encode("ascii") if address.isascii() else address
+    family, _, _, _, target = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]
     connection = socket.socket(family, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:

@@ -18,7 +18,7 @@ __all__ = ["TYPE_CHECKING", "NamedTuple"]
 TYPE_CHECKING = False  # type checkers take a variable of this name as true
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, NamedTuple, Tuple
+    from typing import Any, Dict, List, NamedTuple, Tuple
 
 
 _GETTERS: Dict[int, Any] = {}  # of a field by its number
@@ -31,9 +31,23 @@ def _getter(index: int) -> Any:
     return _GETTERS[index]
 
 
+_KINDS: List[Any] = []  # all classes of named tuples
+
+
 def _create(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Compile the constructor of a class, and return its first instance. Most processes use few of the classes."""
-    owner = next(kind for kind in cls.__mro__ if "_fields" in vars(kind))
+    constructor = _compile(next(kind for kind in cls.__mro__ if "_fields" in vars(kind)))
+    return constructor(cls, *args, **kwargs)
+
+
+def compile_constructors() -> None:
+    """Compile the constructors of all classes, for a process that forks others."""
+    for kind in _KINDS:
+        _compile(kind)
+
+
+def _compile(owner: Any) -> Any:
+    """Compile the constructor of a class, and return it."""
     names = "".join(f"{name}, " for name in owner._fields)
     source = f"lambda _cls, {names}: _new(_cls, ({names}))"
     constructor = eval(source, {"_new": tuple.__new__, "__builtins__": {}})  # noqa: S307 - names of fields, as in collections.namedtuple
@@ -41,7 +55,7 @@ def _create(cls: Any, *args: Any, **kwargs: Any) -> Any:
     constructor.__name__ = "__new__"
     constructor.__qualname__ = f"{owner.__qualname__}.__new__"
     owner.__new__ = staticmethod(constructor)
-    return constructor(cls, *args, **kwargs)
+    return constructor
 
 
 class _NamedTupleType(type):
@@ -57,6 +71,8 @@ class _NamedTupleType(type):
             namespace.update(
                 __slots__=(), __match_args__=fields, __new__=_create, _fields=fields, _field_defaults=defaults
             )
+            _KINDS.append(type.__new__(mcs, name, bases, namespace))
+            return _KINDS[-1]
         return type.__new__(mcs, name, bases, namespace)
 
 

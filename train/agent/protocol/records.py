@@ -55,7 +55,20 @@ from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import JsonError, check_number, check_text, parse_json
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple, Type, TypeAlias, Union
+    from typing import (
+        Any,
+        Callable,
+        Dict,
+        Iterable,
+        Iterator,
+        List,
+        Optional,
+        Protocol,
+        Tuple,
+        Type,
+        TypeAlias,
+        Union,
+    )
 
     class Record(Protocol):
         """One of the records below. Not a union of them: narrowing that takes mypy 0.1 to 1 s in each place."""
@@ -1020,6 +1033,28 @@ def _readers(kind: Type[Any]) -> Dict[str, _Reader]:
     return _READERS[kind]
 
 
+def compile_readers(kinds: Iterable[Type[Any]] = _RECORDS) -> None:
+    """Compile the readers of JSON values as named tuples, and of all named tuples in them.
+
+    For a process that forks others, each of which would compile them at their first use.
+    """
+    queue = [*kinds]
+    while queue:
+        kind = queue.pop()
+        if kind not in _READERS:
+            queue += [nested for read in _readers(kind).values() for nested in _kinds_of(read)]
+
+
+def _kinds_of(read: Any) -> Iterator[Type[Any]]:
+    """Yield the named tuples that a reader builds."""
+    if isinstance(read, functools.partial):
+        for argument in read.args:
+            if read.func is build:
+                yield argument
+            else:
+                yield from _kinds_of(argument)
+
+
 class _OptionalForm:
     """The name Optional in annotations, because the module typing is not imported."""
 
@@ -1040,8 +1075,7 @@ def _reader(kind: Any) -> _Reader:
     parts: Tuple[Any, ...]
     origin, parts = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
     if parts and parts[-1] is type(None):  # Optional
-        read = _reader(parts[0])
-        return lambda value: None if value is None else read(value)
+        return functools.partial(_read_optional, _reader(parts[0]))
     if origin is list:
         return functools.partial(_read_list, _reader(parts[0]))
     if origin is dict:  # of metrics, which may well be NaN
@@ -1077,6 +1111,10 @@ _PLAIN: Dict[Any, _Reader] = {
     int: _plain(int, check_number),
     float: _plain(float, check_number, int),
 }
+
+
+def _read_optional(read: _Reader, value: Any) -> Any:
+    return None if value is None else read(value)
 
 
 def _read_list(read: _Reader, value: Any) -> List[Any]:

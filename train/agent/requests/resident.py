@@ -18,11 +18,13 @@ import signal
 from importlib import import_module
 
 from train.agent.files.disk import read_json, read_text, remove_file
+from train.agent.gang.states import compile_messages
 from train.agent.host.control import short_path
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.processes import ProcessId, await_exit, identify, is_alive
 from train.agent.host.spawn import close_descriptors, name_process
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple, compile_constructors
+from train.agent.protocol.records import compile_readers
 
 if TYPE_CHECKING:
     import socket
@@ -162,6 +164,9 @@ class _Resident:
             return
         for name in _COMMON:
             import_module(f"train.agent.{name}")
+        compile_constructors()
+        compile_readers()
+        compile_messages()
         name_process(NAME)
         gc.collect()
         gc.freeze()  # a forked agent shares what its collector does not visit

@@ -8,11 +8,13 @@ import signal
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
+    DEAD,
     Stat,
     decode_exit,
     descendants,
     handles_signal,
     is_marked,
+    list_children,
     list_processes,
     read_stat,
     signal_all,
@@ -297,7 +299,14 @@ class TaskProcess:
             self._reap()
 
     def _descendants(self) -> Set[int]:
-        return self.processes(list_processes())
+        return self.processes(list_processes()) if self._may_have_descendants() else set()
+
+    def _may_have_descendants(self) -> bool:
+        """Return False if no living child of this process, which adopts all orphans, is part of the task."""
+        children = list_children() if self.keeper is None else None
+        if children is None:
+            return True
+        return any(pid not in self.excluded and _is_living(read_stat(pid)) for pid in children)
 
     def processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""
@@ -359,6 +368,10 @@ class TaskProcess:
         self._loop.cancel("reap")
         self.closed = True
         self._on_closed()
+
+
+def _is_living(stat: Optional[Stat]) -> bool:
+    return stat is not None and stat.state not in DEAD
 
 
 def _enlarge_pipe(pipe: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from train.agent.host.processes import ProcessTree, descendants, list_processes
+from train.agent.host.processes import ProcessTree, descendants, list_children, list_processes
 
 
 def test_a_process_tree_follows_its_processes() -> None:
@@ -22,3 +22,11 @@ def test_a_process_tree_follows_its_processes() -> None:
             assert len(started.keys() - before) == 2
             assert started.keys() == descendants(os.getpid(), list_processes())
         assert shell.pid not in tree.read()
+
+
+def test_the_kernel_lists_the_children_of_a_process() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        children = list_children()
+        assert children is None or child.pid in children  # an old kernel
+        child.kill()
+    assert child.pid not in (list_children() or [])
