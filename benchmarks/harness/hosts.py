@@ -249,7 +249,10 @@ class Hosts:
     def clear_marks(self) -> None:
         """Remove what the tasks wrote."""
         for mark in self.marks.iterdir():
-            mark.unlink()
+            if mark.is_dir():
+                shutil.rmtree(mark)
+            else:
+                mark.unlink()
 
     def clear_copies(self) -> None:
         """Remove what other programs copied."""
