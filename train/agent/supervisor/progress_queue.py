@@ -12,8 +12,8 @@ from train.agent.supervisor.progress import ProgressParser
 if TYPE_CHECKING:
     from typing import Deque, List, Tuple
 
-SLICE_S = 0.01  # of parsing, before the loop serves something else
-CPU_FRACTION = 0.25  # of the time may be spent on parsing
+SLICE_S = 0.001  # of parsing, before the loop serves something else
+CPU_FRACTION = 0.1  # of the time may be spent on parsing
 MOST_BYTES = 1 << 20
 _LAST_S = 1.0
 _LAST_BYTES = 1 << 11
