@@ -27,8 +27,10 @@ def measure(session: Session) -> None:
         hosts.run_fleet("train", "--detach", str(script), "--", *arguments)
         return hosts.run_fleet("logs", "-f", "-n", "0")
 
-    for kind, title in (("text", "lines of 120 bytes"), ("steps", "lines with a step and a loss")):
-        lines = session.pick(2_000, 1_000_000, 4_000_000)
+    # 240 MB of each: the task prints for about a second
+    kinds = (("text", "lines of 120 bytes", 2_000_000), ("steps", "lines with a step and a loss", 6_000_000))
+    for kind, title, count in kinds:
+        lines = session.pick(2_000, count, 2 * count)
         words = [str(lines), kind, str(hosts.marks)]
         piped = ["/bin/sh", "-c", f"{emit} {' '.join(words)} | cat > {session.root}/lines"]
 
