@@ -32,6 +32,7 @@ from paramiko.common import (
 )
 from paramiko.ssh_exception import MessageOrderError
 
+from fleet.remote.dialing import VERSION, DialedSocket
 from fleet.remote.ssh.loop import READ, WRITE, Loop, Timer
 from fleet.remote.ssh.packets import Packets
 
@@ -129,6 +130,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
     def __init__(self, sock: socket, loop: Loop, **options: Any) -> None:
         super().__init__(sock, packetizer_class=Packets, **options)
         sock.setblocking(False)
+        self.local_version = VERSION
         self._loop = loop
         self._held: list[paramiko.Message] = []  # until the keys are exchanged
         self._is_over = threading.Lock()  # never released
@@ -149,7 +151,8 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self.active = True
         self.completion_event = done = event or threading.Event()
         with self.packetizer.corked():
-            self.packetizer.write_all(f"{self.local_version}\r\n".encode())
+            if not (isinstance(self.sock, DialedSocket) and self.sock.is_greeted):
+                self.packetizer.write_all(f"{self.local_version}\r\n".encode())
             self._send_kex_init()
             self._expect_packet(MSG_KEXINIT)
         self._loop.register(self.sock, self._on_ready)

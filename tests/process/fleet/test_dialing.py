@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.remote.dialing import dialing, take
+from fleet.remote.dialing import VERSION, dialing, take
 from provision.model import Host
 
 
@@ -47,7 +47,7 @@ def test_a_connection_that_is_not_taken_is_closed() -> None:
         with dialing([host(port)]):
             accepted, _ = server.accept()
         with accepted:
-            assert accepted.recv(1) == b""
+            assert b"".join(iter(lambda: accepted.recv(100), b"")) in (b"", b"SSH-2.0-fleet\r\n")
         assert take("127.0.0.1", port, 10.0) is None
 
 
@@ -74,3 +74,26 @@ def take_all(port: int, count: int) -> None:
 def test_a_host_that_does_not_answer_has_a_deadline() -> None:
     with listening(backlog=0) as (_, port), dialing([host(port)] * 4), pytest.raises(TimeoutError):
         take_all(port, 4)  # Linux answers only the first one or two
+
+
+def test_the_version_is_sent_when_a_connection_opens() -> None:
+    with listening() as (server, port), dialing([host(port), host(port)]), contextlib.ExitStack() as stack:
+        for _ in range(2):
+            accepted = stack.enter_context(server.accept()[0])
+            assert accepted.recv(100) == f"{VERSION}\r\n".encode()
+        for _ in range(2):
+            sock = take("127.0.0.1", port, 10.0)
+            assert sock is not None
+            assert sock.is_greeted
+            sock.close()
+
+
+def test_the_version_is_not_sent_on_a_connection_that_was_taken_before() -> None:
+    with listening(backlog=8) as (server, port), dialing([host(port)]):
+        sock = take("127.0.0.1", port, 10.0)
+        assert sock is not None
+        is_greeted = sock.is_greeted
+        sock.close()
+        with server.accept()[0] as accepted:
+            received = b"".join(iter(lambda: accepted.recv(100), b""))
+        assert received == (f"{VERSION}\r\n".encode() if is_greeted else b"")
