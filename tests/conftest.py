@@ -93,9 +93,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Program]:
-    """The program in an empty directory, with a state directory of its own; everything is taken down at the end."""
+    """The program in an empty directory, with a state directory of its own; everything is taken down at the end.
+
+    The path of the state directory is short enough for the sockets of resident agents.
+    """
     directory = tmp_path / "work"
     directory.mkdir()
-    program = Program(state=tmp_path / "state", directory=directory)
-    yield program
-    program.close()
+    with tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as parent:
+        program = Program(state=Path(parent) / "state", directory=directory)
+        yield program
+        program.close()

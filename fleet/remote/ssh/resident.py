@@ -1,7 +1,7 @@
 """Remember where the resident agents of hosts listen, so that the next command needs to start none.
 
 A file for each host in the fleet's directory on this computer contains the path of the socket on the host. It is
-empty if the SSH server of the host does not forward to sockets.
+empty if the SSH server of the host does not forward to sockets, or if the agent is running but does not answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ResidentAgent:
 
     @property
     def is_forbidden(self) -> bool:
-        """Return whether the SSH server of the host has refused to connect to a socket lately."""
+        """Return whether a resident agent was running lately that was not reached."""
         return self._content == b"" and self._age_s < IDLE_S
 
     @property
@@ -72,7 +72,7 @@ class ResidentAgent:
 
         Args:
             socket: The path; empty: the host cannot have a resident agent.
-            is_running: A resident agent is running; if it was not reached, the SSH server does not forward.
+            is_running: A resident agent is running; if it was not reached, it is not tried again for a while.
         """
         if not socket or self.is_forbidden:
             return False

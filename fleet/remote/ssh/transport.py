@@ -34,6 +34,7 @@ _STDERR_KEPT = 8 * 1024
 _STDERR_S = 0.5
 _NOISE_LINES = 100
 _EXIT_S = 2.0
+_RESIDENT_S = 2.0  # until a resident agent answers; one that is started takes about 0.1 s
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
 _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
@@ -88,21 +89,24 @@ def _reach_resident(
     """Return a client of the agent that stays on the host, or None if none of this version does."""
     if not resident.socket:
         return None
+    channel = hello = None
     try:
         channel = connection.open_socket(resident.socket, deadline_s, window)
         transport = SSHTransport(connection, channel, "", is_resident=True)
-        hello = transport.greet(b"", deadline_s)
-    except (NoSocketError, FleetError) as error:
-        resident.forget()
-        if isinstance(error, UnreachableError):
+        hello = transport.greet(b"", min(deadline_s, _RESIDENT_S))
+        if hello.agent == digest:
+            resident.keep()
+            return AgentClient(transport, connection.host, hello)
+    except NoSocketError:
+        pass
+    except FleetError:
+        if not connection.transport.is_active():
+            resident.forget()
             raise
-        return None
-    if hello.agent != digest:
-        channel.close()
-        resident.forget()
-        return None
-    resident.keep()
-    return AgentClient(transport, connection.host, hello)
+    resident.forget()
+    if channel is not None:
+        channel.close()  # an agent that answers later ends then
+    return None
 
 
 class SSHTransport:
@@ -299,9 +303,10 @@ class SSHTransport:
         )
 
     def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
-        """Return the error for an exception of paramiko; if the host hangs, shut the connection down."""
+        """Return the error for an exception of paramiko; if the agent hangs, shut the connection down."""
         if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
-            self.connection.sever()
+            if self._greeted or not self._is_resident:  # else another agent is started through the connection
+                self.connection.sever()
             return no_answer(self.connection.host, deadline_s, doing)
         return self._ended(doing)
 

@@ -1,10 +1,16 @@
 """Unpack the agent next to its archive and compile it, so that the next start is fast."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import py_compile
 
-from train.agent.files.disk import remove_tree
+from train.agent.files.disk import read_text, remove_tree
+from train.agent.protocol.classes import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import FrozenSet
 
 AGENTS_KEPT = 5
 
@@ -37,12 +43,22 @@ def unpack(archive: str, directory: str) -> None:
 
 
 def _prune(directory: str) -> None:
-    """Remove all agents but the newest; a running agent has already imported its modules."""
+    """Remove all agents that no process runs but the newest; a running agent reads more of its modules later."""
     archives = [os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".pyz")]
     archives.sort(key=lambda path: os.stat(path).st_mtime, reverse=True)
-    for archive in archives[AGENTS_KEPT:]:
-        remove_tree(archive[: -len(".pyz")])
-        remove_tree(archive)
+    old = archives[AGENTS_KEPT:]
+    running = _arguments() if old else frozenset()
+    for archive in old:
+        path = archive[: -len(".pyz")]
+        if os.path.basename(path) not in running:
+            remove_tree(path)
+            remove_tree(archive)
+
+
+def _arguments() -> FrozenSet[str]:
+    """Return all arguments of all processes of this host; those of an agent, and of its forks, contain its hash."""
+    commands = (read_text(f"/proc/{name}/cmdline") for name in os.listdir("/proc") if name.isdigit())
+    return frozenset(argument for command in commands for argument in command.split("\0"))
 
 
 def _sync(path: str) -> None:

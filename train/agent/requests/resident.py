@@ -3,8 +3,9 @@
 An agent whose client sent KeepRunning forks the resident one when its conversation ends. Clients reach it through
 sshd's forwarding to its socket. A forked agent saves the start of Python and all imports; otherwise its conversation
 is equal to that of an agent that sshd has started. The resident agent ends when no client has connected for a while,
-when another version of the agent takes its place, when a file changes that decides the environment of a login, and
-with the request Release. Clients then start an agent as if there had never been a resident one.
+when another version of the agent takes its place, when a file changes that decides the environment of a login, with
+the request Release, and when its socket was removed. Clients then start an agent as if there had never been a
+resident one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import select
 import signal
+import time
 from importlib import import_module
 
 from train.agent.files.disk import read_json, read_text, remove_file
@@ -36,13 +38,16 @@ NAME = "fleet-agent"
 """Name of the process."""
 
 _BACKLOG = 16
+_CHECK_S = 30.0  # between looks whether the fleet's directory is still there
 _EXIT_S = 5.0
 _CREDENTIALS = "3i"  # struct ucred: process, user, and group ID, unix(7)
 _LOGIN_FILES = (
-    "/etc/bash.bashrc", "/etc/environment", "/etc/group", "/etc/passwd", "/etc/profile", "/etc/profile.d",
-    "/etc/security/limits.conf", "/etc/security/limits.d", "/etc/ssh/sshd_config", "/etc/zsh/zshenv", "/etc/zshenv",
-    "~/.bash_login", "~/.bash_profile", "~/.bashrc", "~/.config/fish/config.fish", "~/.cshrc", "~/.pam_environment",
-    "~/.profile", "~/.ssh/environment", "~/.ssh/rc", "~/.tcshrc", "~/.zshenv",
+    "/etc/bash.bashrc", "/etc/csh.cshrc", "/etc/default/locale", "/etc/environment", "/etc/fish/config.fish",
+    "/etc/group", "/etc/passwd", "/etc/profile", "/etc/profile.d", "/etc/security/limits.conf",
+    "/etc/security/limits.d", "/etc/security/pam_env.conf", "/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d",
+    "/etc/zsh/zshenv", "/etc/zshenv", "~/.bash_login", "~/.bash_profile", "~/.bashrc", "~/.config/fish/conf.d",
+    "~/.config/fish/config.fish", "~/.cshrc", "~/.pam_environment", "~/.profile", "~/.ssh/environment", "~/.ssh/rc",
+    "~/.tcshrc", "~/.zshenv",
 )  # fmt: skip
 # Modules of the agent for `fleet train`.
 _COMMON = ("requests.prepare", "requests.commit", "requests.follow", "requests.stop")
@@ -141,7 +146,7 @@ def end_resident(host: HostPaths) -> None:
     process = _find(host)
     if process is not None:
         with contextlib.suppress(OSError):
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, signal.SIGKILL)  # one that is stopped would not end with another signal
         await_exit(process, _EXIT_S)
         remove_file(host.resident_socket)
 
@@ -170,10 +175,19 @@ class _Resident:
         name_process(NAME)
         gc.collect()
         gc.freeze()  # a forked agent shares what its collector does not visit
+        self._serve_all(listener, idle_s)
+
+    def _serve_all(self, listener: socket.socket, idle_s: float) -> None:
         poll = select.poll()
         poll.register(listener, select.POLLIN)
-        while poll.poll(idle_s * 1000) and os.path.exists(self._host.resident_socket) and self._login.is_current():
+        end = time.monotonic() + idle_s
+        while os.path.exists(self._host.resident_socket) and (left_s := end - time.monotonic()) > 0:
+            if not poll.poll(min(left_s, _CHECK_S) * 1000):
+                continue
+            if not self._login.is_current():
+                break
             self._accept(listener)
+            end = time.monotonic() + idle_s
         remove_file(self._host.resident_socket)
 
     def _listen(self) -> Optional[socket.socket]:
@@ -208,7 +222,7 @@ class _Resident:
             connection, _ = listener.accept()
         except OSError:  # the client has gone
             return
-        with connection:
+        with connection, contextlib.suppress(OSError):  # no process can be forked: the client starts an agent
             if _peer_user(connection) == os.geteuid() and os.fork() == 0:
                 self._serve(listener, connection)
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from provision.local.sshd import AGENTS_VARIABLE
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, commits, committed, follow
 from train.agent.protocol.records import Exit, Follow, Prepared
-from train.pack import bootstrap_command, build_agent, upload
+from train.pack import AgentArchive, bootstrap_command, build_agent, upload
 
 AGENT = Path(__file__).parents[5] / "train" / "agent"
 SOURCES = sorted(AGENT.rglob("*.py"))
@@ -91,15 +92,34 @@ def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def add_agents(directory: Path) -> list[str]:
+    """Add eight agents that no process runs; return the names of the newest four."""
+    names = [str(n) * 64 for n in range(8)]
+    for n, name in enumerate(names, 1):
+        (directory / f"{name}.pyz").touch()
+        (directory / name).mkdir()
+        os.utime(directory / f"{name}.pyz", (n, n))
+    return names[-4:]
+
+
 def test_only_the_newest_agents_stay(connect: Connect) -> None:
     directory = connect().root / "agent"
-    for n in range(8):
-        (directory / f"{n}.pyz").touch()
-        (directory / f"{n}").mkdir()
-        os.utime(directory / f"{n}.pyz", (n, n))
+    newest = add_agents(directory)
     shutil.rmtree(directory / build_agent().digest)
     connect()
-    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, "7", "6", "5", "4"}
+    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, *newest}
+
+
+def test_an_agent_that_a_process_runs_stays(connect: Connect) -> None:
+    running = connect()
+    directory = running.root / "agent"
+    os.utime(directory / f"{build_agent().digest}.pyz", (0, 0))
+    newest = add_agents(directory)
+    data = build_agent().data + b"newer"
+    newer = AgentArchive(data, sha256(data).hexdigest())
+    connect(archive=newer)
+    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, newer.digest, *newest}
+    assert isinstance(running.prepare("late", Bundle("")), Prepared)  # writes sources of the agent
 
 
 def test_hosts_share_a_directory_of_agents(connect: Connect, tmp_path: Path) -> None:

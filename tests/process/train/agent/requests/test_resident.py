@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,6 +242,43 @@ def test_it_ends_when_the_environment_of_a_login_may_have_changed(
         assert client.receive() is None
     assert gone(pid)
     assert not Path(host.resident_socket).exists()
+
+
+def test_it_ends_when_its_socket_was_removed(monkeypatch: pytest.MonkeyPatch, host: HostPaths) -> None:
+    monkeypatch.setattr(resident, "_CHECK_S", 0.01)
+    Path(host.root).mkdir()
+    Path(host.resident_socket).touch()
+    agent = resident._Resident(host, "", resident.read_login(0o22), lambda: None)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # an abstract address
+        listener.listen()
+        serves = threading.Thread(target=agent._serve_all, args=(listener, IDLE_S), daemon=True)
+        serves.start()
+        Path(host.resident_socket).unlink()
+        serves.join(20)
+        assert not serves.is_alive()
+
+
+def test_a_client_is_closed_if_no_process_can_be_forked(monkeypatch: pytest.MonkeyPatch, host: HostPaths) -> None:
+    def fail() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr("train.agent.requests.resident.os.fork", fail)
+    agent = resident._Resident(host, "", resident.read_login(0o22), lambda: None)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind("")
+        listener.listen()
+        client.connect(listener.getsockname())
+        agent._accept(listener)
+        assert client.recv(1) == b""
+
+
+def test_a_resident_agent_that_is_stopped_is_ended(connect: Connect, host: HostPaths) -> None:
+    stay(connect())
+    pid = resident_pid(host)
+    os.kill(pid, signal.SIGSTOP)
+    end_resident(host)
+    assert gone(pid)
 
 
 def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch, host: HostPaths) -> None:
