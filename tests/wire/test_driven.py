@@ -19,6 +19,7 @@ from typing import Any
 import paramiko
 import psutil
 import pytest
+from paramiko.common import MSG_CHANNEL_OPEN_SUCCESS, MSG_EXT_INFO, MSG_USERAUTH_SUCCESS
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out
@@ -27,6 +28,7 @@ from fleet.remote.ssh import driven, internals
 from fleet.remote.ssh.command import run_remote
 from fleet.remote.ssh.connection import HostConnection, Start, connect
 from fleet.remote.ssh.driven import DrivenTransport
+from fleet.remote.ssh.loop import LOOP
 from fleet.remote.ssh.packets import Packets
 from fleet.remote.ssh.transport import SSHTransport
 from provision.keys import generate_ed25519
@@ -35,6 +37,7 @@ from tests.wire.hosts import Hosts, Wire
 from tests.wire.machines import USER, lab
 
 pytestmark = pytest.mark.wire
+_ServerTransport: Any = paramiko.Transport  # the type stubs do not describe its internals
 
 
 @pytest.fixture(autouse=True)
@@ -334,6 +337,109 @@ def test_a_broken_wire_ends_waiting_calls(hosts: Hosts, wire: Wire) -> None:
         timer.start()
         assert session.recv(1) == b""
         timer.join()
+
+
+@contextlib.contextmanager
+def served(host: Host, on_keys: Callable[[Any], object]) -> Iterator[tuple[Host, list[Any]]]:
+    """Yield a host with a server of paramiko, and a list of the server, which calls `on_keys` after its new keys."""
+    servers: list[Any] = []
+
+    class Server(_ServerTransport):  # type: ignore[misc]
+        def _activate_outbound(self) -> None:
+            super()._activate_outbound()
+            on_keys(self)
+
+    def serve() -> None:
+        servers.append(Server(listener.accept()[0]))
+        servers[0].add_server_key(paramiko.ECDSAKey.generate())
+        with contextlib.suppress(paramiko.SSHException, EOFError):
+            servers[0].start_server(server=paramiko.ServerInterface())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield dataclasses.replace(host, address="127.0.0.1", port=listener.getsockname()[1]), servers
+        finally:
+            thread.join(10)
+            for server in servers:
+                server.close()
+                server.sock.close()
+
+
+def message(kind: int, *numbers: int) -> paramiko.Message:
+    """Return a message with these numbers."""
+    result = paramiko.Message()
+    result.add_byte(bytes([kind]))
+    for number in numbers:
+        result.add_int(number)
+    return result
+
+
+def test_a_server_that_announces_many_extensions_does_not_hold_up_other_connections(hosts: Hosts) -> None:
+    def announce(server: Any) -> None:
+        server._send_message(message(MSG_EXT_INFO, (1 << 32) - 1))
+
+    with served(hosts.hosts[0], announce) as (host, _), connected(hosts.hosts[1], hosts) as other:
+        with pytest.raises((UnreachableError, WrongHostError), match="worker-0"):
+            connect(host, hosts.key, connect_timeout_s=5)
+        assert run(other, "echo x") == b"x\n"
+
+
+def test_a_key_that_signs_late_does_not_hold_up_other_connections(hosts: Hosts) -> None:
+    with (
+        served(hosts.hosts[0], lambda _: None) as (host, servers),
+        socket.create_connection((host.address, host.port)) as near,
+    ):
+        transport: Any = DrivenTransport(near, LOOP)
+        opened = transport.prepare("true", None, lambda: None)
+        transport.start_client()
+
+        class LateKey(paramiko.Ed25519Key):
+            def sign_ssh_data(self, *_: object, **__: object) -> paramiko.Message:
+                servers[0]._send_message(message(MSG_USERAUTH_SUCCESS))
+                servers[0]._send_message(message(MSG_CHANNEL_OPEN_SUCCESS, opened.chanid, 0, 1 << 16, 1 << 15))
+                assert transport.early.is_answered.wait(10), "the loop waits for the signature"
+                raise paramiko.SSHException("the agent refuses")
+
+        with pytest.raises(paramiko.SSHException, match="the agent refuses"):
+            transport.auth_publickey("user", LateKey(filename=str(hosts.key)))
+        transport.close()
+
+
+def test_a_socket_of_a_host_is_not_awaited_on_a_connection_that_has_ended(hosts: Hosts) -> None:
+    with connected(hosts.hosts[0], hosts) as connection:
+        transport: Any = connection.transport
+        transport.close()
+        waiting = threading.Thread(target=lambda: errors.append(error_of_socket(connection)), daemon=True)
+        errors: list[UnreachableError] = []
+        waiting.start()
+        waiting.join(10)
+        assert not waiting.is_alive()
+        assert "worker-0" in str(errors[0])
+
+
+def error_of_socket(connection: HostConnection) -> UnreachableError:
+    """Return the error of a connection to a socket of the host."""
+    with pytest.raises(UnreachableError) as raised:
+        connection.open_socket("/none", 10)
+    return raised.value
+
+
+def test_keys_that_are_used_up_when_a_connection_closes_are_not_reported(
+    hosts: Hosts, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(hosts.hosts[0], hosts) as connection:
+        transport: Any = connection.transport
+        transport.packetizer._needs_rekey = True
+        with transport.packetizer._lock:
+            transport.packetizer.closed = True  # as another thread begins to close it
+            transport.packetizer.on_rekey()
+            done = threading.Event()
+            LOOP.call_soon(done.set)
+        assert done.wait(10)
+        assert not transport.active
+    assert not caplog.records
 
 
 def test_other_transports_do_not_use_the_loop(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ _KEX_MESSAGES = range(30, 42)
 _FIRST_HELD = 50  # during a key exchange, only messages with lower numbers may be sent (RFC 4253, section 7.1)
 _FIRST_OF_CONNECTION = 80  # RFC 4250, section 4.1.2
 _HELD_MAX = 10_000
+_EXTENSION_MIN = 8  # bytes of an extension in a message: the lengths of its name and of its value
 _PIPELINES = re.compile(r"SSH-2\.0-OpenSSH_\d")  # servers that EarlySession describes
 _DATA = struct.Struct(">II")
 
@@ -53,6 +54,12 @@ class _PipelinedAuth(_AuthHandler):  # type: ignore[misc]
     """Sends the request for the service and that for the login together: one round trip less."""
 
     transport: DrivenTransport
+
+    def auth_publickey(self, username: str, key: paramiko.PKey, event: threading.Event) -> None:
+        """Request the login without the lock of the transport: the loop takes it, and an SSH agent may sign late."""
+        self.auth_event, self.auth_method = event, "publickey"
+        self.username, self.private_key = username, key
+        self._request_auth()
 
     def _request_auth(self) -> None:
         super()._request_auth()
@@ -138,7 +145,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self._keepalive: Timer | None = None
         self.early: EarlySession | None = None
         self.packetizer.await_events = lambda events: loop.await_events(sock, events)
-        self.packetizer.on_rekey = lambda: loop.call_soon(self._renew_keys)
+        self.packetizer.on_rekey = lambda: loop.call_soon(self._on_used_up)
 
     # --- calls of other threads -------------------------------------------------------------------------------------
 
@@ -266,6 +273,12 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - raised by paramiko while it reads damaged messages
             self._end(paramiko.SSHException(f"the host sent an invalid message: {error!r}"))
 
+    def _on_used_up(self) -> None:
+        try:
+            self._renew_keys()
+        except (paramiko.SSHException, EOFError) as error:  # it is being closed
+            self._end(error)
+
     def _receive(self) -> None:
         if not self.remote_version:
             if not self._receive_version():
@@ -363,6 +376,13 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         elif early.channel.remote_chanid != EarlySession.NUMBER:
             raise paramiko.SSHException("the host has numbered its first session otherwise")
 
+    def _parse_ext_info(self, message: paramiko.Message) -> None:
+        """Read the extensions of the host (RFC 8308); paramiko would read as many as it announces, up to 2**32."""
+        content = message.get_remainder()
+        if _EXTENSION_MIN * int.from_bytes(content[:4], "big") > len(content):
+            raise paramiko.SSHException("the host announces more extensions than it sends")
+        super()._parse_ext_info(message)
+
     def _parse_newkeys(self, message: paramiko.Message) -> None:
         super()._parse_newkeys(message)
         held, self._held = self._held, []
@@ -383,9 +403,9 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
 
     def _end(self, error: Exception | None) -> None:
         """Close the connection once, and wake all threads that wait for it."""
+        self._loop.unregister(self.sock)  # by each thread that may close the socket, whose number can then be reused
         if not self._is_over.acquire(blocking=False):
             return
-        self._loop.unregister(self.sock)
         if error is not None:
             self.saved_exception = error
         self.active = False

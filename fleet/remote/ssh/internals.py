@@ -216,7 +216,8 @@ def open_socket(transport: paramiko.Transport, path: str, window: int | None) ->
         channel._set_window(window_size, packet_size)
     tune(channel)  # the host may send at once
     private._send_user_message(message)
-    opened.wait()  # also ends with the connection
+    if transport.is_active():  # otherwise, it may have ended before it had the event
+        opened.wait()  # also ends with the connection
     if private._channels.get(number) is channel and transport.is_active():
         return cast(paramiko.Channel, channel)
     raise transport.get_exception() or paramiko.SSHException("the connection was closed")

@@ -81,8 +81,9 @@ class Loop:
         """Call a function at a time of `time.monotonic`, or as soon as possible after it."""
         timer = Timer(self, at, call)
         with self._lock:
+            has_started = self._start()
             heapq.heappush(self._timers, (at, next(self._numbers), timer))
-            if not self._start() and self._timers[0][2] is timer and not self.is_current():
+            if not has_started and self._timers[0][2] is timer and not self.is_current():
                 self._wake()
         return timer
 
@@ -113,8 +114,13 @@ class Loop:
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
         self._selector.register(self._wake_reader, READ)
-        self._thread = threading.Thread(target=self._run, name="connections", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="connections", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system allows no more threads; the next call tries again
+            self._stop()
+            raise
+        self._thread = thread
         return True
 
     def _stop(self) -> None:
