@@ -282,6 +282,8 @@ class AgentClient:
         on_progress(0, need.size, len(need.objects))
         if not need.objects:
             return
+        if len({*need.objects}) < len(need.objects) or not bundle.sources.keys() >= {*need.objects}:
+            raise self.unexpected(need)
         sent = 0
         is_local = self.host.address.startswith("127.")
         for piece in bundle.compress(need.objects, need.offset, is_local=is_local).pieces():

@@ -38,8 +38,6 @@ def push_files(
     doing = "comparing the files"
     agent.transport.send(PushFiles(directory, bundle.entries, agent.host.private_address), doing=doing)
     need = _answer(agent, NeedContents, doing)
-    if not bundle.sources.keys() >= set(need.objects):
-        raise agent.unexpected(need)
     following = agent.provide(need, bundle, agent.host.private_address, on_progress, "the files")
     stored = _answer(agent, FilesStored, "storing the files", following)
     if len(stored.directory) > _LONGEST_PATH or not 0 <= stored.written <= len(bundle.entries):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,17 +84,21 @@ class HashCache:
             if len(paths) > 1:
                 pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "hash")
                 stack.callback(pool.shutdown, cancel_futures=True)
-                self._ahead = {path: pool.submit(self._hash, path) for path in paths}
+                is_over = threading.Event()
+                stack.callback(
+                    is_over.set
+                )  # first: do not wait for the rest of a large file after an error or Ctrl-C
+                self._ahead = {path: pool.submit(self._hash, path, is_over.is_set) for path in paths}
             yield
 
-    def _hash(self, path: str) -> HashedFile:
+    def _hash(self, path: str, *is_over: Callable[[], bool]) -> HashedFile:
         began_ns = time.time_ns()
         stamp = Stamp.of(Path(path).stat())
         cached = self._old.get(path)
         if cached is not None and cached[:-1] == [*stamp]:
             self._used[path] = cached
             return HashedFile(str(cached[-1]), stamp.size, stamp)
-        digest, size = hash_file(path)
+        digest, size = hash_file(path, *is_over)
         if size != stamp.size or not stamp.is_settled(began_ns):
             return HashedFile(digest, size, None)
         self._used[path] = [*stamp, digest]

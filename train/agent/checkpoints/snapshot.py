@@ -17,12 +17,15 @@ import os
 import re
 from enum import Enum
 
-from train.agent.files.containment import is_inner_link, is_inner_path
+from train.agent.files.containment import contains, is_inner_link, is_inner_path
+from train.agent.files.mounts import mount_of, unescape
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import check_number, check_text, parse_json
 
 if TYPE_CHECKING:
     from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+
+    from train.agent.files.mounts import Mount
 
 STATE_FILE = "checkpoint"
 MOST_ENTRIES = 100_000
@@ -40,7 +43,6 @@ _ASLEEP = ("S", "I", "Z", "X")  # states of threads that wait for something else
 _DATA = re.compile(r"^(?P<prefix>.+)\.data-(?P<shard>\d{5})-of-(?P<count>\d{5})$")
 _INDEX = ".index"
 _FIELD = re.compile(r'^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _IGNORED = re.compile(r"(?:^|/)(?:workertemp_\d+|lost\+found|\.nfs[0-9a-f]{8,}|\.fleet-[^/]*)(?:/|$)")
 _TENSORFLOW_TEMPORARY = re.compile(r"(?:^|/)(?:[^/]*_temp|[^/]*\.tempstate\d+|checkpoint\.tmp[^/]*)(?:/|$)")
 _TEMPORARY = re.compile(
@@ -246,18 +248,8 @@ def named_checkpoints(text: str) -> List[str]:
     newest: List[str] = []
     others: List[str] = []
     for field, value in _FIELD.findall(text):
-        (newest if field == "model_checkpoint_path" else others).append(_unescape(value))
+        (newest if field == "model_checkpoint_path" else others).append(unescape(value))
     return list(dict.fromkeys([*newest[-1:], *others])) if newest else []
-
-
-def _unescape(value: str) -> str:
-    def replace(match: "re.Match[bytes]") -> bytes:
-        code = match[1]
-        if code.isdigit():
-            return bytes([int(code, 8) & 0xFF])
-        return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(code, code)
-
-    return os.fsdecode(_ESCAPE.sub(replace, os.fsencode(value)))
 
 
 class _Checkpoint:
@@ -585,41 +577,16 @@ def replication_problem(live: str, store: str, home: str) -> str:
     """
     task = os.path.dirname(store)
     for owner, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
-        if _contains(live, path):
+        if contains(live, path):
             return (
                 f"the checkpoint directory {live} holds the {owner} files: give checkpoints a directory of their own"
             )
-    if _contains(store, live):
+    if contains(store, live):
         return f"the checkpoint directory {live} lies within the job's own files"
     return ""
 
 
-def _contains(directory: str, path: str) -> bool:
-    return (path + "/").startswith(directory.rstrip("/") + "/")
-
-
 # --- which directory it is -----------------------------------------------------------------------------------------
-
-
-class _Mount(NamedTuple):
-    root: str
-    point: str
-    kind: str
-    source: str
-    options: str
-
-
-def _mount_of(mountinfo: str, path: str) -> Optional[_Mount]:
-    best: Optional[_Mount] = None
-    for line in mountinfo.splitlines():
-        head, separator, tail = line.partition(" - ")
-        fields, more = head.split(" "), tail.split(" ")
-        if not separator or len(fields) < 6 or len(more) < 3:
-            continue
-        mount = _Mount(_unescape(fields[3]), _unescape(fields[4]), more[0], _unescape(more[1]), more[2])
-        if _contains(mount.point, path) and (best is None or len(mount.point) >= len(best.point)):
-            best = mount  # a later one at the same place covers the earlier one
-    return best
 
 
 def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest: str) -> str:
@@ -633,14 +600,14 @@ def identity(mountinfo: str, path: str, boot: str, device: int, inode: int, rest
         inode: Number of `path` on it.
         rest: What is missing from `path` to the directory.
     """
-    mount = _mount_of(mountinfo, path)
+    mount = mount_of(mountinfo, path)
     if mount is not None and _is_network(mount):
         within = os.path.normpath(mount.root + "/" + os.path.relpath(path, mount.point) + "/" + rest)
         return f"{mount.source.rstrip('/')}:{within}" if ":" not in mount.source else _joined(mount.source, within)
     return f"{boot}:{device}:{inode}:{rest}"
 
 
-def _is_network(mount: _Mount) -> bool:
+def _is_network(mount: Mount) -> bool:
     if mount.kind == "9p":  # otherwise its source is a tag that is not unique
         return "trans=tcp" in mount.options.split(",")
     return mount.kind in _NETWORK and not mount.source.startswith(_HERE)

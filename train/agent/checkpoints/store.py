@@ -55,6 +55,7 @@ from train.agent.files.disk import (
     remove_tree,
     write_atomic,
 )
+from train.agent.files.mounts import read_mounts
 from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 
@@ -171,8 +172,7 @@ def directory_identity(directory: str) -> str:
         nearest, name = os.path.split(nearest)
         rest = os.path.join(name, rest)
     status = os.stat(nearest)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return identity(file.read(), nearest, boot_id(), status.st_dev, status.st_ino, rest.rstrip("/"))
+    return identity(read_mounts(), nearest, boot_id(), status.st_dev, status.st_ino, rest.rstrip("/"))
 
 
 class TaskWatch:

@@ -37,3 +37,8 @@ def inner_target(directory: str, path: str, target: str) -> str:
             return ""
         target = os.path.relpath(inside, os.path.dirname(path) or ".")
     return target if is_inner_link(path, target) else ""
+
+
+def contains(directory: str, path: str) -> bool:
+    """Return True if a path is `directory` or below it; both are absolute and have no trailing slash."""
+    return (path + "/").startswith(directory.rstrip("/") + "/")

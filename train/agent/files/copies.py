@@ -13,7 +13,8 @@ import signal
 import stat
 
 from train.agent.files.contents import hash_file, is_kept, object_path
-from train.agent.files.disk import read_json, write_atomic
+from train.agent.files.disk import read_json, remove_file, write_atomic
+from train.agent.files.mounts import mount_of, read_mounts
 from train.agent.files.packs import PACKED_BYTES
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Entry, EntryKind
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Sequence, Tuple
 
     from train.agent.files.paths import TaskPaths
+
+_SHOW_MAPPED_WRITES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
 
 
 class _Copy(NamedTuple):
@@ -32,7 +35,7 @@ class _Copy(NamedTuple):
     inode: int
     mtime_ns: int
     ctime_ns: int
-    recorded_ns: int  # time of the record, by the clock of the file system
+    shows_writes: bool  # every write since then has changed the times
 
     def has_stamp(self, status: os.stat_result) -> bool:
         """Return True if a file with this status has not been written to, renamed, or linked."""
@@ -98,25 +101,29 @@ class EarlierCopies:
         return False
 
     def _exchange(self, path: str, entry: Entry, target: str) -> bool:
+        """Move a file; its earlier path names the same content at any time, whenever this process is killed."""
+        link = os.path.join(self._store, f"{os.urandom(8).hex()}.new")  # removed with leftovers of transfers
         try:
-            os.rename(path, target)
+            os.link(path, target)
+            os.link(object_path(self._store, entry.sha256), link)
+            os.rename(link, path)
         except OSError:
-            return False
-        try:
-            os.link(object_path(self._store, entry.sha256), path)
-        except OSError:
-            os.rename(target, path)
+            remove_file(link)
+            remove_file(target)
             return False
         os.chmod(target, entry.mode & 0o777)
         return True
 
 
 def _read_copies(task: TaskPaths) -> List[Tuple[str, _Copy]]:
+    parent, name = os.path.split(task.source)
+    source = os.path.join(os.path.realpath(parent), name)
     try:
-        recorded_ns = os.stat(task.copies).st_mtime_ns
+        # The task may have changed a file in the tick of the file system's clock in which the file was recorded.
+        recorded_ns = os.stat(task.copies).st_mtime_ns if _shows_mapped_writes(source) else 0
         rows = (read_json(task.copies) or {}).get("copies") or []
         return [
-            (str(digest), _Copy(os.path.join(task.source, path), size, inode, mtime_ns, ctime_ns, recorded_ns))
+            (str(digest), _Copy(os.path.join(source, path), size, inode, mtime_ns, ctime_ns, ctime_ns < recorded_ns))
             for digest, path, size, inode, mtime_ns, ctime_ns in rows
         ]
     except (OSError, TypeError, ValueError):
@@ -131,7 +138,9 @@ def _status(path: str) -> os.stat_result:
 
 
 def _is_unchanged(copy: _Copy, digest: str) -> bool:
-    """Return True if no process can write to a copy, and none has done it."""
+    """Return True if no process can write to a copy, and none has done it or moved its directory elsewhere."""
+    if os.path.realpath(copy.path) != copy.path:
+        return False
     try:
         fd = os.open(copy.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -139,12 +148,17 @@ def _is_unchanged(copy: _Copy, digest: str) -> bool:
     try:
         if _is_open_for_writing(fd) or not copy.has_stamp(os.fstat(fd)):
             return False
-        # The task may have started, and changed the file, in the same tick of the clock of the file system.
-        return copy.ctime_ns < copy.recorded_ns or hash_file(copy.path)[0] == digest
+        return copy.shows_writes or hash_file(copy.path)[0] == digest
     except OSError:
         return False
     finally:
         os.close(fd)
+
+
+def _shows_mapped_writes(path: str) -> bool:
+    """Return True if writes through a mapping of a file at `path` surely change its times; on tmpfs they do not."""
+    mount = mount_of(read_mounts(), path)
+    return mount is not None and mount.kind in _SHOW_MAPPED_WRITES
 
 
 def _is_open_for_writing(fd: int) -> bool:

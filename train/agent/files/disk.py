@@ -126,15 +126,16 @@ def remove_tree(path: str) -> None:
     if not stat.S_ISDIR(mode):
         remove_file(path)
         return
-    if mode & 0o700 != 0o700:
-        os.chmod(path, 0o700)
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                remove_tree(entry.path)
-            else:
-                remove_file(entry.path)
-    os.rmdir(path)
+    with contextlib.suppress(FileNotFoundError):  # another process removes it, too
+        if mode & 0o700 != 0o700:
+            os.chmod(path, 0o700)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(entry.path)
+                else:
+                    remove_file(entry.path)
+        os.rmdir(path)
 
 
 def make_directory(path: str) -> None:

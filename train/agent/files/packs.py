@@ -27,6 +27,11 @@ STAMP_NS = 315_532_800 * 10**9
 _DIRECTORY = "packs"
 _LENGTH = struct.Struct(">Q")
 _LONGEST_INDEX = 64 << 20
+_MOST_OPEN = 64  # packs that a reader keeps open
+_MOST_PACKS = 64
+_MERGED_TO = (
+    32  # packs that are left of more than the most, in addition to that with the contents of the smaller ones
+)
 _WORTH = 2  # a pack is written again if less than one part of this many is needed
 
 
@@ -130,9 +135,14 @@ class PackWriter:
             if self.path != self._final:
                 remove_file(self.path)
 
+    def discard(self) -> None:
+        """Remove the pack, which is not complete."""
+        self._index.clear()
+        self.close()
+
 
 class PackReader:
-    """Context manager: read packed contents; each pack is opened once."""
+    """Context manager: read packed contents; the packs stay open, up to a limit."""
 
     def __init__(self) -> None:
         self._descriptors: Dict[str, int] = {}
@@ -152,6 +162,8 @@ class PackReader:
         """
         fd = self._descriptors.get(place.pack, -1)
         if fd < 0:
+            if len(self._descriptors) >= _MOST_OPEN:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
             fd = self._descriptors[place.pack] = os.open(place.pack, os.O_RDONLY | os.O_CLOEXEC)
         data = os.pread(fd, place.size, place.offset)
         if len(data) != place.size:
@@ -162,31 +174,49 @@ class PackReader:
 def prune_packs(store: str, keep: Collection[str]) -> int:
     """Remove packs of which no content is in `keep`; write the others again if most of them is not needed.
 
+    If many packs are left, the smaller ones become one: each upload adds a pack.
+
     Returns:
         The bytes that this frees.
     """
     freed = 0
+    sizes: Dict[str, int] = {}  # of the packs that are left as they are
     for path in _list_packs(store):
         index = _read_index(path)
-        needed = {digest: place for digest, place in index.items() if digest in keep}
+        needed = {digest: Place(path, *place) for digest, place in index.items() if digest in keep}
         size = sum(size for _, size in index.values())
-        needed_size = sum(size for _, size in needed.values())
+        needed_size = sum(place.size for place in needed.values())
         if needed and _WORTH * needed_size >= size:
+            sizes[path] = size
             continue
         with contextlib.suppress(OSError):
             if needed:
-                _copy(store, path, needed)
+                _copy(store, needed)
             freed += size - needed_size
             remove_file(path)
+    if len(sizes) > _MOST_PACKS:
+        with contextlib.suppress(OSError):  # then the next request tries it again
+            _merge(store, sorted(sizes, key=lambda path: sizes[path])[:-_MERGED_TO])
     return freed
 
 
-def _copy(store: str, path: str, needed: Dict[str, Tuple[int, int]]) -> None:
+def _merge(store: str, paths: List[str]) -> None:
+    """Replace packs by one with all their contents."""
+    places = {digest: Place(path, *place) for path in paths for digest, place in _read_index(path).items()}
+    _copy(store, places)
+    for path in paths:
+        remove_file(path)
+
+
+def _copy(store: str, places: Dict[str, Place]) -> None:
+    """Write packed contents to a new pack."""
     pack = PackWriter(store)
     try:
         with PackReader() as reader:
-            for digest, (offset, size) in needed.items():
-                write_all(pack.fd, reader.read(Place(path, offset, size)))
-                pack.add(digest, size)
-    finally:
-        pack.close()
+            for digest, place in places.items():
+                write_all(pack.fd, reader.read(place))
+                pack.add(digest, place.size)
+    except BaseException:
+        pack.discard()
+        raise
+    pack.close()

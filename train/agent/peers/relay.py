@@ -135,7 +135,10 @@ class RelayServer:
             sent = 0
             while sent < size:
                 available = min(size, self._await(start + sent) - start)
-                sent += os.sendfile(connection.fileno(), fd, offset + sent, min(available - sent, _PIECE))
+                count = os.sendfile(connection.fileno(), fd, offset + sent, min(available - sent, _PIECE))
+                if not count:  # a program has made a file that fleet push placed shorter
+                    raise ConnectionError("the contents are gone")
+                sent += count
         finally:
             os.close(fd)
 

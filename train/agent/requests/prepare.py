@@ -415,7 +415,15 @@ def _ended_tasks(host: HostPaths) -> List[TaskPaths]:
         for task in disk.list_names(os.path.join(host.jobs, job))
     ]
     ended = [paths for paths in tasks if os.path.exists(paths.copies) and os.path.exists(paths.result)]
-    return sorted(ended, key=lambda paths: os.stat(paths.copies).st_mtime, reverse=True)[:CACHED_JOBS]
+    return sorted(ended, key=lambda paths: _changed_at(paths.copies), reverse=True)[:CACHED_JOBS]
+
+
+def _changed_at(path: str) -> float:
+    """Return the time of the last change of a file or directory; 0 if `fleet jobs --prune` has just removed it."""
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _committed_jobs(host: HostPaths) -> List[str]:
@@ -423,8 +431,8 @@ def _committed_jobs(host: HostPaths) -> List[str]:
     changed: Dict[str, float] = {}
     for name in disk.list_names(host.jobs):
         path = os.path.join(host.jobs, name)
-        if any(os.path.exists(host.task(name, task).job) for task in os.listdir(path)):
-            changed[path] = os.stat(path).st_mtime
+        if any(os.path.exists(host.task(name, task).job) for task in disk.list_names(path)):
+            changed[path] = _changed_at(path)
         else:
             disk.remove_tree(path)
     return sorted(changed, key=lambda path: changed[path], reverse=True)
@@ -457,7 +465,7 @@ def _discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool) -> int
         return 0
     keep = set(needed)
     for path in jobs[:CACHED_JOBS]:
-        for task in os.listdir(path):
+        for task in disk.list_names(path):
             keep.update(disk.read_text(TaskPaths(os.path.join(path, task)).objects).split())
     return contents.prune_objects(host.store, keep)
 

@@ -116,6 +116,18 @@ def test_a_host_names_the_rest_when_its_source_ends(tmp_path: Path) -> None:
     assert {sha256(content).hexdigest() for content in stored_contents(tmp_path / "b").values()} == {*dict(contents)}
 
 
+def test_a_content_that_was_made_shorter_is_not_sent(tmp_path: Path) -> None:
+    content = os.urandom(1 << 20)
+    contents = [(sha256(content).hexdigest(), len(content))]
+    first, second = Host(tmp_path / "a", contents), Host(tmp_path / "b", contents)
+    first.receiver.feed(content)
+    os.truncate(object_path(str(tmp_path / "a"), contents[0][0]), 1000)
+    assert not second.fetch_from(first)
+    assert second.receiver.received == 1000
+    for host in (first, second):
+        host.close()
+
+
 # --- the conversation with the client ---------------------------------------------------------------------
 
 

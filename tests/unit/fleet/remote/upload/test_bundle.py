@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -359,7 +360,7 @@ def test_unchanged_files_are_not_read_again(root: Path, monkeypatch: pytest.Monk
 def test_large_files_are_hashed_in_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2)
 
-    def counted(path: str) -> tuple[str, int]:
+    def counted(path: str, _is_over: Callable[[], bool]) -> tuple[str, int]:
         together.wait(30)
         return hash_file(path)
 
@@ -375,10 +376,29 @@ def test_large_files_are_hashed_in_threads(root: Path, monkeypatch: pytest.Monke
 
 
 def test_a_large_file_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> tuple[str, int]:
+    def refuse(path: str, _is_over: Callable[[], bool]) -> tuple[str, int]:
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(hashes, "hash_file", refuse)
+    for name in "ab":
+        put(root / name, bytes(1 << 20))
+    with pytest.raises(UsageError, match="a cannot be read"):
+        scanned(root)
+
+
+def test_an_error_ends_the_reading_of_other_large_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads_b = threading.Event()
+
+    def refuse_a(path: str, is_over: Callable[[], bool]) -> tuple[str, int]:
+        if path.endswith("a"):
+            assert reads_b.wait(30)
+            raise PermissionError(13, "Permission denied", path)
+        reads_b.set()
+        while True:  # a file without an end
+            hash_file(path, is_over)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(hashes, "hash_file", refuse_a)
     for name in "ab":
         put(root / name, bytes(1 << 20))
     with pytest.raises(UsageError, match="a cannot be read"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -12,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.agent.files.contents import Receiver, materialise, missing, object_path
+from train.agent.files.contents import Receiver, materialise, missing, object_path, prune_objects
 from train.agent.files.copies import EarlierCopies, record_copies
+from train.agent.files.mounts import mount_of, read_mounts
 from train.agent.files.packs import PACKED_BYTES
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import Entry, EntryKind
@@ -87,8 +90,6 @@ def link_elsewhere(path: Path) -> None:
 
 
 def change_mapped(path: Path) -> None:
-    import mmap
-
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         memory[:5] = b"LARGE"
 
@@ -124,6 +125,96 @@ def test_a_copy_that_a_process_may_write_to_stays(tmp_path: Path) -> None:
         file.write(b"LARGE")
     assert second.read_bytes() == CONTENT
     assert first.read_bytes() != CONTENT
+
+
+def test_a_change_without_a_trace_is_found() -> None:
+    """On tmpfs, a write through a mapping of which the page was read before changes no time."""
+    mount = mount_of(read_mounts(), "/dev/shm")
+    if mount is None or mount.kind != "tmpfs" or not os.access("/dev/shm", os.W_OK):
+        pytest.skip("there is no tmpfs")
+
+    def change(path: Path) -> None:
+        settle(host, path)
+        before = path.stat()
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            assert memory[:1] == b"l"
+            memory[:1] = b"L"
+        after = path.stat()
+        assert (before.st_mtime_ns, before.st_ctime_ns) == (after.st_mtime_ns, after.st_ctime_ns)
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        host = Host(Path(name))
+        first = host.run(change)
+        second = host.run()
+        assert first.read_bytes() != second.read_bytes() == CONTENT
+
+
+def settle(host: Host, path: Path) -> None:
+    """Make the record of a copy that has just been made look older than its time shows."""
+    task = host.paths.task(f"job-{len(host.jobs)}", "worker-0")
+    os.utime(task.copies, ns=(0, path.stat().st_ctime_ns + 1))
+
+
+def test_a_file_that_a_job_moved_out_of_its_directory_is_not_changed(tmp_path: Path) -> None:
+    host = Host(tmp_path / "root")
+    first = host.run()
+    outside = tmp_path / "outside"
+    first.parent.rename(outside)
+    first.parent.symlink_to(outside)
+    before = (outside / first.name).stat()
+    host.run()
+    after = (outside / first.name).stat()
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("calls", range(3))
+def test_no_file_disappears_if_the_agent_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    host = Host(tmp_path)
+    first = host.run()
+    left = [None] * calls
+
+    def kill_after(call: Callable[..., None]) -> Callable[..., None]:
+        def made(*args: str) -> None:
+            if not left:
+                raise KilledError
+            left.pop()
+            call(*args)
+
+        return made
+
+    with monkeypatch.context() as patch:
+        for name in ("link", "rename"):
+            patch.setattr(os, name, kill_after(getattr(os, name)))
+        with pytest.raises(KilledError):
+            host.run()
+    assert first.read_bytes() == CONTENT
+    shutil.rmtree(host.paths.task("job-1", "worker-0").directory)
+    prune_objects(host.paths.store, {DIGEST})
+    assert [path.name for path in Path(host.paths.store).iterdir()] == [DIGEST[:2]]
+    host.run(write_in_place)
+    host.run()
+
+
+def test_a_job_that_is_deleted_meanwhile_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path)
+    first = host.run()
+    rename = os.rename
+
+    def delete_first(source: str, target: str) -> None:
+        host.expected.pop(first, None)
+        shutil.rmtree(host.jobs[0].directory)
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", delete_first)
+        assert host.run().read_bytes() == CONTENT
+    assert not first.exists()
 
 
 def test_a_change_in_the_tick_of_the_record_is_found(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import random
+import shutil
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +16,7 @@ from train.agent.files.contents import (
     Receiver,
     bytes_needed,
     check_entries,
+    hash_file,
     materialise,
     missing,
     object_path,
@@ -19,6 +24,8 @@ from train.agent.files.contents import (
     read_contents,
     to_pack,
 )
+from train.agent.files.disk import remove_tree
+from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal
 
@@ -267,3 +274,65 @@ def test_a_pack_that_is_mostly_unused_is_written_again(tmp_path: Path) -> None:
     total = sum(map(len, bundle.contents.values()))
     assert prune_objects(str(store), keep) == total - sum(len(bundle.contents[digest]) for digest in keep)
     assert stored_contents(store) == {digest: bundle.contents[digest] for digest in keep}
+
+
+def test_many_packs_are_merged_and_few_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, bundle = tmp_path / "store", small(100)
+    for digest, content in bundle.contents.items():
+        receiver = Receiver(str(store), [(digest, len(content))], {digest})
+        receiver.feed(content)
+        receiver.finish()
+    places = find_packed(str(store))
+    assert len({place.pack for place in places.values()}) == 100
+    before = count("/proc/self/fd")
+    with PackReader() as packs:
+        for _ in range(2):
+            assert {digest: packs.read(place) for digest, place in places.items()} == bundle.contents
+        assert count("/proc/self/fd") <= before + 64
+    assert count("/proc/self/fd") == before
+
+    with monkeypatch.context() as patch:
+        patch.setattr("train.agent.files.packs.write_all", fill_disk)
+        assert prune_objects(str(store), set(bundle.contents)) == 0
+    assert find_packed(str(store)) == places
+    assert count(store) == 1
+
+    assert prune_objects(str(store), set(bundle.contents)) == 0
+    assert count(store / "packs") == 33
+    assert stored_contents(store) == bundle.contents
+
+
+def count(directory: str | Path) -> int:
+    return len([*Path(directory).iterdir()])
+
+
+def fill_disk(_fd: int, _data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_directory_that_another_process_removes_too_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "job"
+    (directory / "task/src").mkdir(parents=True)
+    (directory / "result.json").touch()
+
+    def remove_first(path: str) -> contextlib.AbstractContextManager[list[os.DirEntry[str]]]:
+        monkeypatch.undo()
+        with os.scandir(path) as listing:
+            entries = list(listing)
+        shutil.rmtree(path)
+        return contextlib.nullcontext(entries)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+    remove_tree(str(directory))
+    assert not directory.exists()
+
+
+def test_a_hash_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(3 << 20))
+    answers = [True, False, False]
+    with pytest.raises(InterruptedError):
+        hash_file(str(path), answers.pop)
+    assert answers == []
