@@ -69,6 +69,7 @@ class Sent:
     """
 
     exit_status = 3
+    in_stderr_buffer = None
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

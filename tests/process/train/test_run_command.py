@@ -64,7 +64,7 @@ def test_the_program_inherits_neither_signals_nor_descriptors(shell: str) -> Non
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_all_processes_end_with_the_connection(shell: str) -> None:
-    program = start(shell, "sh", "-c", "trap '' TERM; sleep 600 & echo $!; exec >&-; trap - TERM; sleep 600")
+    program = start(shell, "sh", "-c", "trap '' TERM; sleep 600 & trap - TERM; echo $!; exec >&-; sleep 600")
     assert program.stdin
     assert program.stdout
     child = int(program.stdout.readline())
