@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet import __version__
 from train.agent.files.disk import write_atomic
-from train.agent.protocol.records import JobReport, JobResult, encode
+from train.agent.protocol.records import JobReport, JobResult, encode, to_dict
 from train.diagnosis.verdict import Kind, Verdict
 
 
@@ -26,8 +26,13 @@ class KeptVerdict:
 
     def __init__(self, path: Path, result: JobResult, reports: Sequence[JobReport]) -> None:
         self._path = path
-        logs = sorted((report.slot, report.task, report.attempt, report.log_size) for report in reports)
-        evidence = encode(result) + json.dumps([__version__, logs]).encode()
+        tasks = [
+            json.dumps(
+                [report.slot, report.task, report.attempt, report.log_size, report.phase, to_dict(report.exit)]
+            )
+            for report in reports
+        ]
+        evidence = encode(result) + json.dumps([__version__, sorted(tasks)]).encode()
         self._digest = sha256(evidence).hexdigest()
 
     def read(self) -> Verdict | None:

@@ -138,6 +138,24 @@ def test_the_logs_of_an_ended_job_are_diagnosed_once(
     assert job_of(status()).verdict is not None
 
 
+def test_an_exit_that_is_recorded_after_the_end_of_the_job_is_diagnosed(
+    job: Job, status: Callable[[], FleetStatus]
+) -> None:
+    job.ran(0, 1, b"up\n", Exit(signal=15), ours=True)
+    journal = Journal(job.slots[1], 1)
+    place = ("worker-1", "worker-1", 1)
+    journal.write_record(TaskState(*place, Phase.RUNNING, 10.0))
+    journal.write_log(b"up\n", 1.0)
+    job.ended(JobResult("j-1", 1, Outcome.LOST, 90.0, "worker-1", "worker-1 does not answer"))
+    before = job_of(status()).verdict
+    journal.write_record(TaskState(*place, Phase.EXITED, 80.0, exit=Exit(signal=9)))
+    journal.close()
+    after = job_of(status()).verdict
+    assert before is not None
+    assert after is not None
+    assert before.message != after.message
+
+
 def test_a_verdict_is_not_kept_if_the_evidence_of_a_slot_is_missing(
     job: Job, status: Callable[[], FleetStatus], tmp_path: Path
 ) -> None:
