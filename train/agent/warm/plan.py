@@ -96,11 +96,14 @@ def read_program(command: Sequence[str], directory: str) -> Program:
 
 
 def _find_module(name: str, directory: str) -> str:
-    """Return the file of a module of the job whose packages run no code before it; empty if there is none."""
+    """Return the file of a module of the job whose packages run no code before it; empty if there is none.
+
+    A package with the same name takes precedence over the file.
+    """
     parts = name.split(".")
-    for count in range(1, len(parts)):
+    for count in range(1, len(parts) + 1):
         package = os.path.join(directory, *parts[:count], "__init__.py")
-        if os.path.exists(package) and os.path.getsize(package):
+        if os.path.exists(package) and (count == len(parts) or os.path.getsize(package)):
             return ""
     return os.path.join(directory, *parts) + ".py"
 

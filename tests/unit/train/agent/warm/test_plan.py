@@ -107,6 +107,14 @@ def test_a_module_starts_warm_if_its_packages_run_nothing_before_it(tmp_path: Pa
     assert read_program(["python", "-m", "trainer.task"], str(tmp_path)).obstacle
 
 
+def test_a_package_with_the_name_of_the_module_is_what_python_runs(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import keras")
+    assert not read_program(["python", "-m", "task"], str(tmp_path)).obstacle
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "__init__.py").touch()
+    assert read_program(["python", "-m", "task"], str(tmp_path)).obstacle
+
+
 def test_attempts_and_jobs_share_a_warm_process() -> None:
     other_env = {**ENV, "TF_CONFIG": "x", "FLEET_RANK": "1", "BIN": "/root/jobs/j2/worker-0/bin", "SSH_TTY": "t"}
     other_program = PROGRAM._replace(first_path="/elsewhere", statements=((9, "import tensorflow"),))
