@@ -56,6 +56,7 @@ class Hook(NamedTuple):
     holds_task: bool  # it holds the task; else the task is held before its exec
     for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
     variables: Mapping[str, str] = {}  # never changed; further ones that it reads and removes
+    obstacle: str = ""  # why it does not hold the task
 
 
 def install_hook(directory: str) -> None:
@@ -100,9 +101,13 @@ def hook_for(
         return None
     is_script = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
     if command[0] != proof.python or not is_script:
-        return Hook(proof.directory, holds_task=False, for_children=True)
-    is_same = all(env.get(name) == session.get(name) for name in _DECISIVE)
-    return Hook(proof.directory, holds_task=is_same and proof.program)
+        obstacle = "the command does not run a script with the fleet's interpreter"
+        return Hook(proof.directory, holds_task=False, for_children=True, obstacle=obstacle)
+    changed = next((name for name in _DECISIVE if env.get(name) != session.get(name)), "")
+    obstacle = f"{changed} is not that of the host" if changed else ""
+    if not proof.program:
+        obstacle = "the fleet's interpreter is a script"
+    return Hook(proof.directory, holds_task=not obstacle, obstacle=obstacle)
 
 
 def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:

@@ -348,13 +348,16 @@ def _write_obstacle(plan: _Plan, text: str) -> None:
 def _begin(plan: _Plan, hook: str) -> None:
     site = sys.modules.get("site")
     if getattr(site, "ENABLE_USER_SITE", False) and _find("usercustomize") is not None:
+        _write_obstacle(plan, "a module usercustomize runs before the script")
         return
     has_first = not getattr(sys.flags, "safe_path", False)
     finder = _Names()
     if has_first:
         sys.path.insert(0, plan.first_path)
     try:
-        if any(_find(name) is None for name in plan.modules):
+        missing = [name for name in plan.modules if _find(name) is None]
+        if missing:
+            _write_obstacle(plan, "there is no module %s" % missing[0])
             return
         before = _given_environment()
         standard = _descriptors()
@@ -364,6 +367,7 @@ def _begin(plan: _Plan, hook: str) -> None:
             _execute(plan)
         except (Exception, SystemExit) as error:  # noqa: BLE001
             recorder.finish()
+            _write_obstacle(plan, "its import fails")
             if _is_of_statement(error):
                 return
             _start_again(hook)
@@ -607,7 +611,7 @@ class _Warm:
             now = time.monotonic()
             if keepers or _started(self._first) == self._first_started:
                 used = now
-            if now - used > _IDLE_S or not self._is_listed() or _is_memory_short():
+            if now - used > _IDLE_S or not self._is_listed() or self._lacks_memory():
                 os._exit(0)
             request = self._accept(listener) if is_requested else None
             if request is None:
@@ -663,6 +667,13 @@ class _Warm:
             return os.stat(self._plan.directory + "/" + self._plan.key).st_ino == self._inode
         except OSError:
             return False
+
+    def _lacks_memory(self) -> bool:
+        """Return True if this process must end because memory is short; the next task reports it."""
+        is_short = _is_memory_short()
+        if is_short:
+            _write_obstacle(self._plan, "less than a tenth of the memory was available")
+        return is_short
 
     def _stat_files(self) -> "dict[str, tuple[int, int, int]]":
         """Return the state of everything that another import would read."""

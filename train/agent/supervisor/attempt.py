@@ -83,8 +83,10 @@ class Start(NamedTuple):
 def plan_start(start: Start, env: Dict[str, str], hook: Optional[Hook]) -> Plan:
     """Return how a task starts: from a warm process, or why not."""
     commit = start.commit
-    if hook is None or not hook.holds_task:
-        return Plan(obstacle="the command does not run a script with the fleet's interpreter")
+    if hook is None:
+        return Plan(obstacle="the host has no Python that imports sitecustomize")
+    if not hook.holds_task:
+        return Plan(obstacle=hook.obstacle)
     if start.host.shared:
         return Plan(obstacle="the host runs several tasks")
     if commit.secret_env:

@@ -370,19 +370,24 @@ def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
     ],
 )
 def test_other_commands_hand_it_on_to_what_they_start(command: list[str]) -> None:
-    assert hook_for(command, SESSION, SESSION, PROOF) == Hook("/hook", holds_task=False, for_children=True)
+    hook = hook_for(command, SESSION, SESSION, PROOF)
+    assert hook is not None
+    assert hook == Hook("/hook", holds_task=False, for_children=True, obstacle=hook.obstacle)
+    assert "does not run a script" in hook.obstacle
     assert hook_for(command, SESSION, SESSION, None) is None
 
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "HOME"])
 def test_what_was_proven_with_other_variables_is_held_before_its_exec(name: str) -> None:
     command = ["/usr/bin/python3", "task.py"]
-    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == Hook("/hook", holds_task=False)
+    hook = Hook("/hook", holds_task=False, obstacle=f"{name} is not that of the host")
+    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == hook
 
 
 def test_a_script_in_an_interpreters_place_is_held_before_its_exec() -> None:
     proof = PROOF._replace(program=False)
-    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == Hook("/hook", holds_task=False)
+    hook = Hook("/hook", holds_task=False, obstacle="the fleet's interpreter is a script")
+    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == hook
 
 
 def test_programs_and_scripts(tmp_path: Path) -> None:

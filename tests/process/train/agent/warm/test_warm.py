@@ -202,9 +202,35 @@ def test_paths_and_times_are_those_of_the_task(tmp_path: Path) -> None:
 def test_a_failing_import_is_the_scripts_own_error(tmp_path: Path, script: str, stand_in: str, code: int) -> None:
     host = WarmHost(tmp_path, stand_in)
     source = host.write(Task(script))
-    runs = [host.run(Task(script), source, warm=warm) for warm in (True, False)]
+    runs = [host.run(Task(script), source, warm=warm) for warm in (True, False, True)]
     assert runs[0].exit == runs[1].exit == Exit(code=code)
     assert runs[0].output == runs[1].output
+    assert runs[2].cold == "its import fails"
+    host.close()
+
+
+def test_what_prevents_the_import_is_the_reason_for_a_new_process(tmp_path: Path) -> None:
+    host = WarmHost(tmp_path, "import sys; sys.modules['jax'] = sys")
+    source = host.write(Task("import tensorflow, jax"))
+    runs = [host.run(Task("import tensorflow, jax"), source, warm=True) for _ in range(2)]
+    host.close()
+    assert runs[1].cold == "there is no module jax"
+    assert runs[0].exit == Exit(code=0)
+
+
+def test_short_memory_is_the_reason_for_a_new_process(tmp_path: Path) -> None:
+    host = WarmHost(tmp_path)
+    path = tmp_path / "hook" / "warm.py"
+    text = path.read_text()
+    changed = text.replace("_FREE_FRACTION = 0.1 ", "_FREE_FRACTION = 2.0 ").replace(
+        "_CHECK_S = 5.0", "_CHECK_S = 0.1"
+    )
+    assert changed != text
+    path.write_text(changed)
+    source = host.write(Task(SCRIPT))
+    host.run(Task(SCRIPT), source, warm=True)
+    wait_for("the end of the warm process", lambda: not marked(host.root))
+    assert host.run(Task(SCRIPT), source, warm=True).cold == "less than a tenth of the memory was available"
     host.close()
 
 
