@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -120,7 +121,7 @@ def test_an_ssh_server_that_forbids_forwarding_is_asked_once(single: Hosts) -> N
     record = ResidentAgent(single.hosts[0], single.key)
     assert (record.is_forbidden, record.socket) == (True, "")
     assert use_agent(single) is None
-    file = single.key.parent / DIRECTORY / single.hosts[0].name
+    (file,) = (single.key.parent / DIRECTORY).iterdir()
     os.utime(file, (0, file.stat().st_mtime - IDLE_S))
     assert not ResidentAgent(single.hosts[0], single.key).is_forbidden
 
@@ -135,10 +136,21 @@ def test_an_agent_is_started_with_other_versions_of_paramiko(single: Hosts, monk
 
 @pytest.mark.parametrize("content", ["relative", "/" + 107 * "a", ""])
 def test_a_path_that_is_no_socket_is_not_used(single: Hosts, content: str) -> None:
-    directory = single.key.parent / DIRECTORY
-    directory.mkdir()
-    (directory / single.hosts[0].name).write_text(content)
+    assert ResidentAgent(single.hosts[0], single.key).learn("/socket", is_running=False)
+    (file,) = (single.key.parent / DIRECTORY).iterdir()
+    assert ResidentAgent(single.hosts[0], single.key).socket == "/socket"
+    file.write_text(content)
     assert ResidentAgent(single.hosts[0], single.key).socket == ""
+
+
+def test_a_slot_does_not_use_the_resident_agent_of_its_host(single: Hosts) -> None:
+    use_agent(single)
+    assert eventually(lambda: listens(single))
+    assert use_agent(single) is not None
+    host = single.hosts[0]
+    slot = dataclasses.replace(host, root=f"{host.root}/slot-0", shared=host.root)
+    with open_agent(slot, single.key) as client:
+        assert client.hello.socket == f"{slot.root}/resident.sock"
 
 
 STATE = """

@@ -1,7 +1,8 @@
 """Remember where the resident agents of hosts listen, so that the next command needs to start none.
 
-A file for each host in the fleet's directory on this computer contains the path of the socket on the host. It is
-empty if the SSH server of the host does not forward to sockets, or if the agent is running but does not answer.
+A file for each host, or slot of one, in the fleet's directory on this computer contains the path of the socket on the
+host. It is empty if the SSH server of the host does not forward to sockets, or if the agent is running but does not
+answer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from hashlib import sha256
 from pathlib import Path
 
 from provision.model import Host
@@ -20,6 +22,7 @@ IDLE_S = 900.0
 DIRECTORY = "agents"
 """Name of the directory with these files in the directory of a fleet."""
 
+_DIGITS = 16
 _LONGEST = 107  # bytes of the path of a socket, unix(7)
 _FRESH_S = 60.0  # a file is not touched again within this time
 
@@ -33,7 +36,10 @@ class ResidentAgent:
     """
 
     def __init__(self, host: Host, key_path: Path) -> None:
-        self._path = key_path.parent / DIRECTORY / host.name
+        # The slots of a host have the names of other hosts, and other directories.
+        place = repr((host.user, host.address, host.port, host.root, host.python))
+        name = f"{host.name}-{sha256(place.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}"
+        self._path = key_path.parent / DIRECTORY / name
         self._age_s, self._content = self._read()
         self._has_failed = False  # nothing answered at the socket
 

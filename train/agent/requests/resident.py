@@ -4,8 +4,8 @@ An agent whose client sent KeepRunning forks the resident one when its conversat
 sshd's forwarding to its socket. A forked agent saves the start of Python and all imports; otherwise its conversation
 is equal to that of an agent that sshd has started. The resident agent ends when no client has connected for a while,
 when another version of the agent takes its place, when a file changes that decides the environment of a login, with
-the request Release, and when its socket was removed. Clients then start an agent as if there had never been a
-resident one.
+the request Release, and when its socket or its modules were removed. Clients then start an agent as if there had
+never been a resident one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 from importlib import import_module
 
@@ -184,7 +185,7 @@ class _Resident:
         while os.path.exists(self._host.resident_socket) and (left_s := end - time.monotonic()) > 0:
             if not poll.poll(min(left_s, _CHECK_S) * 1000):
                 continue
-            if not self._login.is_current():
+            if not (os.path.exists(sys.path[0]) and self._login.is_current()):  # the agent's modules, see start_agent
                 break
             self._accept(listener)
             end = time.monotonic() + idle_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.local.sshd import AGENTS_VARIABLE
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, alive, eventually, gone
 from train.agent.files.paths import HostPaths
@@ -242,6 +244,16 @@ def test_it_ends_when_the_environment_of_a_login_may_have_changed(
         assert client.receive() is None
     assert gone(pid)
     assert not Path(host.resident_socket).exists()
+
+
+def test_it_ends_when_its_modules_were_removed(connect: Connect, host: HostPaths, tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    stay(connect(env={AGENTS_VARIABLE: str(agents)}))
+    pid = resident_pid(host)
+    shutil.rmtree(agents)
+    with Client(host) as client:
+        assert client.receive() is None
+    assert gone(pid)
 
 
 def test_it_ends_when_its_socket_was_removed(monkeypatch: pytest.MonkeyPatch, host: HostPaths) -> None:
