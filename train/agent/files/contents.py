@@ -338,7 +338,12 @@ def read_contents(store: str, hashes: Sequence[str], piece_bytes: int) -> Iterat
     with PackReader() as packs:
         for digest in hashes:
             if digest in packed:
-                yield packs.read(packed[digest])
+                try:
+                    data = packs.read(packed[digest])
+                except FileNotFoundError:  # another request has just written the content to another pack
+                    packed.update(find_packed(store))
+                    data = packs.read(packed[digest])
+                yield data
                 continue
             with open(object_path(store, digest), "rb", buffering=0) as file:
                 while data := file.read(piece_bytes):

@@ -302,6 +302,20 @@ def test_many_packs_are_merged_and_few_are_open_at_a_time(tmp_path: Path, monkey
     assert stored_contents(store) == bundle.contents
 
 
+def test_contents_are_read_while_another_request_writes_their_pack_again(tmp_path: Path) -> None:
+    store, bundle = tmp_path / "store", small(40)
+    for part in (bundle.entries[:20], bundle.entries[20:]):
+        contents = [(entry.sha256, entry.size) for entry in part]
+        receiver = Receiver(str(store), contents, dict(contents))
+        receiver.feed(b"".join(bundle.contents[digest] for digest, _ in contents))
+        receiver.finish()
+    needed = [bundle.entries[0].sha256, bundle.entries[39].sha256]
+    contents_read = read_contents(str(store), needed, 4096)
+    assert next(contents_read) == bundle.contents[needed[0]]
+    prune_objects(str(store), set(needed))
+    assert next(contents_read) == bundle.contents[needed[1]]
+
+
 def count(directory: str | Path) -> int:
     return len([*Path(directory).iterdir()])
 
