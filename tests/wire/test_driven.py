@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from fleet.remote.fanout import fan_out
 from fleet.remote.ssh import connection as connection_module
 from fleet.remote.ssh import driven, internals
 from fleet.remote.ssh.command import run_remote
-from fleet.remote.ssh.connection import HostConnection, Start, connect
+from fleet.remote.ssh.connection import HostConnection, NoSocketError, Start, connect
 from fleet.remote.ssh.driven import DrivenTransport
 from fleet.remote.ssh.loop import LOOP
 from fleet.remote.ssh.packets import Packets
@@ -392,7 +393,7 @@ def test_a_key_that_signs_late_does_not_hold_up_other_connections(hosts: Hosts) 
         socket.create_connection((host.address, host.port)) as near,
     ):
         transport: Any = DrivenTransport(near, LOOP)
-        opened = transport.prepare("true", None, lambda: None)
+        opened = transport.prepare("true", "", None, lambda: None)
         transport.start_client()
 
         class LateKey(paramiko.Ed25519Key):
@@ -541,6 +542,59 @@ def test_a_host_that_refuses_sessions_is_named(tmp_path: Path) -> None:
         )
         with pytest.raises(UnreachableError, match="refuses another session on its connection while opening"):
             run_early(host, home.key, "true")
+
+
+@contextlib.contextmanager
+def connected_with(host: Host, key: Path, start: Start) -> Iterator[HostConnection]:
+    """Connect to a host, with a request for a command or a socket."""
+    connection = connect(host, key, start=start)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("unknown_server", ["OpenSSH", "other"], indirect=True)
+@pytest.mark.usefixtures("unknown_server")
+def test_a_socket_is_connected_once_with_the_login(hosts: Hosts) -> None:
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{directory}/socket"
+        listener.settimeout(10)
+        listener.bind(path)
+        listener.listen()
+        with connected_with(hosts.hosts[0], hosts.key, Start("echo command", path=path)) as connection:
+            near, _ = listener.accept()  # before the client calls open_socket
+            with near:
+                first = connection.open_socket(path, 10)
+                near.sendall(b"first")
+                assert first.recv(100) == b"first"
+            second = connection.open_socket(path, 10)
+            near, _ = listener.accept()
+            with near:
+                near.sendall(b"second")
+                assert second.recv(100) == b"second"
+            assert run(connection, "echo another") == b"another\n"
+
+
+@SERVERS
+@pytest.mark.usefixtures("unknown_server")
+def test_a_session_is_opened_after_a_socket_that_the_host_refuses(hosts: Hosts, tmp_path: Path) -> None:
+    start = Start("echo command", path=f"{tmp_path}/none")
+    with connected_with(hosts.hosts[0], hosts.key, start) as connection:
+        with pytest.raises(NoSocketError):
+            connection.open_socket(start.path, 10)
+        session = connection.open_session(10)
+        connection.execute(session, start.command)
+        assert session.recv(100) == b"command\n"
+
+
+def test_a_socket_is_not_requested_from_a_host_with_another_key(hosts: Hosts, tmp_path: Path) -> None:
+    sent: list[int] = []
+    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
+    start = Start("true", on_send=lambda: sent.append(1), path=f"{tmp_path}/none")
+    with pytest.raises(WrongHostError, match="has a different host key than before"):
+        connect(other, hosts.key, start=start)
+    assert not sent
 
 
 @pytest.mark.parametrize("seed", range(3))

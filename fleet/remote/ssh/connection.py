@@ -64,11 +64,14 @@ class Start:
         command: Command line for the shell of the host.
         window: Bytes that the host may send before they are read; None: WINDOW.
         on_send: Called when the command is about to be sent: from now on, it may run.
+        path: Absolute path of a Unix socket of the host, to which a connection is requested instead of the command;
+            empty: the command is sent.
     """
 
     command: str
     window: int | None = None
     on_send: Callable[[], object] = lambda: None
+    path: str = ""
 
 
 class HostConnection:
@@ -85,8 +88,9 @@ class HostConnection:
         self.host = host
         self.client = client
         self._proxy = proxy
-        self._early: paramiko.Channel | None = None  # of the command that was sent together with the login
-        self._is_early_opened = False
+        self._early: paramiko.Channel | None = None  # that was requested together with the login
+        self._early_path = ""
+        self._is_early_taken = False
 
     @property
     def transport(self) -> paramiko.Transport:
@@ -101,8 +105,16 @@ class HostConnection:
         return transport
 
     def prepare(self, start: Start, transport: paramiko.Transport) -> None:
-        """Send a command together with the login of a transport that is not started yet, if that is possible."""
-        self._early = prepare(transport, start.command, start.window, start.on_send)
+        """Send a request together with the login of a transport that is not started yet, if that is possible."""
+        self._early = prepare(transport, start.command, start.path, start.window, start.on_send)
+        self._early_path = start.path
+
+    def _take_early(self, path: str) -> paramiko.Channel | None:
+        """Return the channel of the login if it leads to this socket, or to a session if `path` is empty; once."""
+        if self._is_early_taken or self._early_path != path:
+            return None
+        self._is_early_taken = True
+        return self._early
 
     def open_session(self, deadline_s: float, window: int | None = None) -> paramiko.Channel:
         """Open a session in which one command can run; the first one is that of the command of the login.
@@ -114,8 +126,7 @@ class HostConnection:
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
         """
-        early = None if self._is_early_opened else self._early
-        self._is_early_opened = True
+        early = self._take_early("")
 
         def open_channel() -> paramiko.Channel:
             if early is not None:
@@ -127,7 +138,7 @@ class HostConnection:
         return self._open(open_channel, deadline_s, "opening a session")
 
     def open_socket(self, path: str, deadline_s: float, window: int | None = None) -> paramiko.Channel:
-        """Open a connection to a Unix socket of the host.
+        """Open a connection to a Unix socket of the host; the first one is that of the login if it leads there.
 
         Args:
             path: Absolute path of the socket.
@@ -138,10 +149,11 @@ class HostConnection:
             NoSocketError: nothing listens at the socket, or the SSH server does not forward to sockets.
             UnreachableError: the host did not answer within `deadline_s` seconds.
         """
+        early = self._take_early(path)
 
         def open_channel() -> paramiko.Channel:
             try:
-                return open_socket(self.transport, path, window)
+                return await_opened(early) if early is not None else open_socket(self.transport, path, window)
             except paramiko.ChannelException as error:
                 raise NoSocketError from error
 
@@ -206,8 +218,8 @@ def connect(
         host: The host; its pinned host key is the only accepted one.
         key_path: Private key of the fleet.
         connect_timeout_s: Longest time until the connection is open, in seconds.
-        start: The first command, which is sent together with the login if possible; in any case, it must be run with
-            `open_session` and `execute`.
+        start: The first command or socket, which is requested together with the login if possible; in any case, it
+            must be opened with `open_session` and `execute`, or with `open_socket`.
 
     Raises:
         UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.

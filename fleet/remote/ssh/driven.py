@@ -41,7 +41,7 @@ _FIRST_HELD = 50  # during a key exchange, only messages with lower numbers may 
 _FIRST_OF_CONNECTION = 80  # RFC 4250, section 4.1.2
 _HELD_MAX = 10_000
 _EXTENSION_MIN = 8  # bytes of an extension in a message: the lengths of its name and of its value
-_PIPELINES = re.compile(r"SSH-2\.0-OpenSSH_\d")  # servers that EarlySession describes
+_PIPELINES = re.compile(r"SSH-2\.0-OpenSSH_\d")  # servers that EarlyChannel describes
 _DATA = struct.Struct(">II")
 
 # The type stubs of paramiko do not describe its internals.
@@ -77,38 +77,55 @@ class _PipelinedAuth(_AuthHandler):  # type: ignore[misc]
         super()._parse_userauth_failure(message)
 
 
-class EarlySession:
-    """A session that is requested together with the login, and its command.
+def opening(channel: Any, kind: str, *fields: str | int) -> paramiko.Message:
+    """Return the message that opens a channel of a kind with these further fields (RFC 4254, section 5.1)."""
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_OPEN)
+    message.add_string(kind)
+    for field in (channel.chanid, channel.in_window_size, channel.in_max_packet_size, *fields):
+        if isinstance(field, int):
+            message.add_int(field)
+        else:
+            message.add_string(field)
+    return message
+
+
+def opening_of_socket(channel: Any, path: str) -> paramiko.Message:
+    """Return the message that opens a connection to a Unix socket of the host.
+
+    Source: https://github.com/openssh/openssh-portable/blob/master/PROTOCOL, section 2.4.
+    """
+    return opening(channel, "direct-streamlocal@openssh.com", path, "", 0)  # the last two are reserved
+
+
+class EarlyChannel:
+    """A session that is requested together with the login, and its command; or a connection to a socket of the host.
 
     OpenSSH handles requests that follow a login as soon as it has accepted it: the process that serves the session
     takes over the input that the process of the login has not read (ssh_packet_get_state in packet.c). After a login
     that it rejects, it ignores them. Its first session has the number 0, so the command can be sent at the same time.
 
     Args:
-        channel: The session.
+        channel: The channel.
         command: Command line for the shell of the host.
+        path: Absolute path of the socket; empty: the channel is a session for the command.
         on_send: Called when the command is about to be sent: from now on, it may run.
     """
 
     NUMBER = 0
 
-    def __init__(self, channel: Any, command: str, on_send: Callable[[], object]) -> None:
+    def __init__(self, channel: Any, command: str, path: str, on_send: Callable[[], object]) -> None:
         self.channel = channel
         self.command = command
+        self.path = path
         self.on_send = on_send
         self.is_answered = threading.Event()
         self.is_sent = False
         self.is_running = False
 
     def request(self) -> paramiko.Message:
-        """Return the message that opens the session."""
-        channel = self.channel
-        message = paramiko.Message()
-        message.add_byte(cMSG_CHANNEL_OPEN)
-        message.add_string("session")
-        for number in (channel.chanid, channel.in_window_size, channel.in_max_packet_size):
-            message.add_int(number)
-        return message
+        """Return the message that opens the channel."""
+        return opening_of_socket(self.channel, self.path) if self.path else opening(self.channel, "session")
 
     def execution(self, number: int) -> paramiko.Message:
         """Return the message that runs the command in the session which has this number at the host."""
@@ -143,7 +160,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self._is_over = threading.Lock()  # never released
         self._scheduling = threading.Lock()
         self._keepalive: Timer | None = None
-        self.early: EarlySession | None = None
+        self.early: EarlyChannel | None = None
         self.packetizer.await_events = lambda events: loop.await_events(sock, events)
         self.packetizer.on_rekey = lambda: loop.call_soon(self._on_used_up)
 
@@ -185,25 +202,27 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
                 self.early.is_sent = True
                 self.early.on_send()
                 self._send_message(self.early.request())
-                self._send_message(self.early.execution(EarlySession.NUMBER))
+                if not self.early.path:
+                    self._send_message(self.early.execution(EarlyChannel.NUMBER))
         if event is None:
             done.wait(self.auth_timeout)
             if not handler.is_authenticated():  # otherwise, the connection may have ended after the login
                 return list(handler.wait_for_response(done))
         return []
 
-    def prepare(self, command: str, window: int | None, on_send: Callable[[], object]) -> paramiko.Channel:
-        """Return a session that runs a command as soon as the login succeeds; called before `start_client`.
+    def prepare(self, command: str, path: str, window: int | None, on_send: Callable[[], object]) -> paramiko.Channel:
+        """Return a channel that is opened as soon as the login succeeds; called before `start_client`.
 
         Args:
-            command: Command line for the shell of the host.
+            command: Command line for the shell of the host, which is run in a session.
+            path: Absolute path of a socket of the host to which the channel leads instead; empty: none.
             window: Bytes that the host may send before they are read; None: the default.
             on_send: Called when the command is about to be sent.
         """
         with self.lock:
             number = self._next_channel()
             channel = _Channel(number)
-            self.early = EarlySession(channel, command, on_send)
+            self.early = EarlyChannel(channel, command, path, on_send)
             self._channels.put(number, channel)
             self.channel_events[number] = self.early.is_answered
             self.channels_seen[number] = True
@@ -213,7 +232,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         return cast("paramiko.Channel", channel)
 
     def await_opened(self, session: paramiko.Channel) -> None:
-        """Wait until the prepared session is open.
+        """Wait until the prepared channel is open.
 
         Raises:
             SSHException: the host refuses it, or the connection broke.
@@ -368,12 +387,12 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
     def _parse_channel_open_success(self, message: paramiko.Message) -> None:
         super()._parse_channel_open_success(message)
         early = self.early
-        if early is None or not early.channel.active or early.is_running:
+        if early is None or early.path or not early.channel.active or early.is_running:
             return
         early.is_running = True
         if not early.is_sent:
             self._send_message(early.execution(early.channel.remote_chanid))
-        elif early.channel.remote_chanid != EarlySession.NUMBER:
+        elif early.channel.remote_chanid != EarlyChannel.NUMBER:
             raise paramiko.SSHException("the host has numbered its first session otherwise")
 
     def _parse_ext_info(self, message: paramiko.Message) -> None:

@@ -58,10 +58,10 @@ _import_lean()
 
 import paramiko  # noqa: E402
 from paramiko.buffered_pipe import BufferedPipe, PipeTimeout  # noqa: E402
-from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, cMSG_CHANNEL_OPEN, cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
+from paramiko.common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, cMSG_CHANNEL_WINDOW_ADJUST  # noqa: E402
 
 from fleet.remote.dialing import take  # noqa: E402
-from fleet.remote.ssh.driven import DrivenTransport  # noqa: E402
+from fleet.remote.ssh.driven import DrivenTransport, opening_of_socket  # noqa: E402
 from fleet.remote.ssh.loop import LOOP  # noqa: E402
 
 
@@ -78,31 +78,32 @@ def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
 
 
 def prepare(
-    transport: paramiko.Transport, command: str, window: int | None, on_send: Callable[[], object]
+    transport: paramiko.Transport, command: str, path: str, window: int | None, on_send: Callable[[], object]
 ) -> paramiko.Channel | None:
-    """Let a transport that is not started yet run a command as soon as it has logged in.
+    """Let a transport that is not started yet run a command, or connect to a socket, as soon as it has logged in.
 
     Args:
         transport: The transport.
         command: Command line for the shell of the host.
+        path: Absolute path of a socket of the host; empty: the command is run.
         window: Bytes that the host may send before they are read; None: the default.
         on_send: Called when the command is about to be sent.
 
     Returns:
-        The session of the command, for `await_opened` and `await_command`; None: the transport cannot do that.
+        The channel for `await_opened`, and that of a command for `await_command`; None: the transport cannot do that.
     """
     if not isinstance(transport, DrivenTransport):
         return None
-    session = transport.prepare(command, window, on_send)
-    tune(session)
-    return session
+    channel = transport.prepare(command, path, window, on_send)
+    tune(channel)
+    return channel
 
 
-def await_opened(session: paramiko.Channel) -> paramiko.Channel:
-    """Return a prepared session when it is open; raise what paramiko raises if it is not opened."""
-    transport: Any = session.get_transport()
-    transport.await_opened(session)
-    return session
+def await_opened(channel: paramiko.Channel) -> paramiko.Channel:
+    """Return a prepared channel when it is open; raise what paramiko raises if it is not opened."""
+    transport: Any = channel.get_transport()
+    transport.await_opened(channel)
+    return channel
 
 
 def await_command(session: paramiko.Channel) -> None:
@@ -191,23 +192,13 @@ def open_socket(transport: paramiko.Transport, path: str, window: int | None) ->
         ChannelException: the host does not connect to the socket; or it cannot be requested with this version of
             paramiko, with the code of a connection that is prohibited.
         SSHException: the connection broke.
-
-    Source: https://github.com/openssh/openssh-portable/blob/master/PROTOCOL, section 2.4.
     """
     if not is_proven():
         raise paramiko.ChannelException(OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, "not with this version of paramiko")
     private: Any = transport
-    message = paramiko.Message()
     with transport.lock:
         window_size, packet_size = private._sanitize_window_size(window), private._sanitize_packet_size(None)
         number = private._next_channel()
-        message.add_byte(cMSG_CHANNEL_OPEN)
-        message.add_string("direct-streamlocal@openssh.com")
-        for field in (number, window_size, packet_size):
-            message.add_int(field)
-        message.add_string(path)
-        message.add_string("")  # reserved, like the next field
-        message.add_int(0)
         channel: Any = paramiko.Channel(number)
         private._channels.put(number, channel)
         private.channel_events[number] = opened = Event()
@@ -215,7 +206,7 @@ def open_socket(transport: paramiko.Transport, path: str, window: int | None) ->
         channel._set_transport(transport)
         channel._set_window(window_size, packet_size)
     tune(channel)  # the host may send at once
-    private._send_user_message(message)
+    private._send_user_message(opening_of_socket(channel, path))
     if transport.is_active():  # otherwise, it may have ended before it had the event
         opened.wait()  # also ends with the connection
     if private._channels.get(number) is channel and transport.is_active():

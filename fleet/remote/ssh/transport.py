@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -66,7 +67,7 @@ def open_agent(
     start = Start(pack.bootstrap_command(python, host.root, archive.digest, host.shared), window)
     resident = ResidentAgent(host, key_path)
     connection = connect(
-        host, key_path, connect_timeout_s=connect_timeout_s, start=None if resident.socket else start
+        host, key_path, connect_timeout_s=connect_timeout_s, start=replace(start, path=resident.socket)
     )
     try:
         client = _reach_resident(connection, resident, archive.digest, deadline_s, window)
