@@ -24,6 +24,7 @@ DIRECTORY = "agents"
 
 _DIGITS = 16
 _LONGEST = 107  # bytes of the path of a socket, unix(7)
+_RETRY_S = 120.0  # until a running agent that was not reached is tried again: the host may have been busy
 _FRESH_S = 60.0  # a file is not touched again within this time
 
 
@@ -53,7 +54,7 @@ class ResidentAgent:
     @property
     def is_forbidden(self) -> bool:
         """Return whether a resident agent was running lately that was not reached."""
-        return self._content == b"" and self._age_s < IDLE_S
+        return self._content == b"" and self._age_s < _RETRY_S
 
     @property
     def socket(self) -> str:

@@ -35,7 +35,7 @@ _STDERR_KEPT = 8 * 1024
 _STDERR_S = 0.5
 _NOISE_LINES = 100
 _EXIT_S = 2.0
-_RESIDENT_S = 2.0  # until a resident agent answers; one that is started takes about 0.1 s
+_RESIDENT_S = 5.0  # until a resident agent answers, also on a busy host; one that is started takes about 0.1 s
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
 _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
