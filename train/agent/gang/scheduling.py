@@ -21,7 +21,7 @@ from train.agent.gang.assignment import (
 )
 from train.agent.gang.growth import Growth
 from train.agent.gang.hang import blocking_task, describe_hang
-from train.agent.gang.states import DesiredState, SlotStatus, Stage
+from train.agent.gang.states import DesiredState, SlotStatus, Stage, start_delay_s
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
@@ -162,6 +162,7 @@ class Gang(NamedTuple):
     queue: Queue = Queue()
     last_lost_at: float = 0.0  # when a connected host was last lost
     isolated: bool = False
+    start_delay_s: float = 0.0
     result: Optional[JobResult] = None
 
 
@@ -310,6 +311,7 @@ def desired_state(gang: Gang) -> DesiredState:
         inspection=gang.hang.inspection,
         result=gang.result,
         trained=gang.evaluation.trained_at is not None,
+        start_delay_s=gang.start_delay_s,
     )
 
 
@@ -654,7 +656,8 @@ def _advance_check(gang: Gang, now: float) -> Gang:
     job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline
     gang = gang._replace(started=True, job_deadline=job_deadline, notices=(*gang.notices, *verdict.warnings))
     gang = gang._replace(growth=gang.growth._replace(trial=frozenset()))
-    return _enter(gang, Stage.GO, now)
+    delay_s = start_delay_s(len(gang.members), now - gang.began_at)
+    return _enter(gang._replace(start_delay_s=delay_s), Stage.GO, now)
 
 
 def _advance_go(gang: Gang, now: float) -> Gang:

@@ -18,18 +18,21 @@ from train.agent.protocol.strict_json import parse_json
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Type, TypeAlias, Union
 
-AT_ONCE_MAX = 32
-"""The largest number of tasks that start as soon as the message of the leader arrives."""
-START_DELAY_MAX_S = 1.0
+_START_DELAY_MAX_S = 1.0
 _START_S_PER_SLOT = 0.004  # to send and read the messages; measured with 64 hosts that share two cores
 
 
-def start_delay_s(count: int) -> float:
+def start_delay_s(count: int, check_s: float) -> float:
     """Return the time from the decision to start until the common start time of `count` tasks.
 
-    The leader of a large gang cannot reach all hosts at the same time, and each takes a while to read its message.
+    The leader cannot reach all hosts at the same time, and each takes a while to read its message.
+
+    Args:
+        count: Number of the tasks.
+        check_s: Duration of the check of their ports, for which each host received a message, did more than it
+            does for the start, and answered.
     """
-    return 0.0 if count <= AT_ONCE_MAX else min(count * _START_S_PER_SLOT, START_DELAY_MAX_S)
+    return 0.0 if count < 2 else min(check_s / 2, count * _START_S_PER_SLOT, _START_DELAY_MAX_S)
 
 
 class Stage(str, Enum):
@@ -74,6 +77,7 @@ class DesiredState(NamedTuple):
     inspection: int = 0  # number of the latest inspection of the tasks
     result: Optional[records.JobResult] = None
     trained: bool = False  # all tasks that decide the job's success have succeeded
+    start_delay_s: float = 0.0  # from the decision to start until `start_at`
     start_at: float = 0.0  # in the stage `go`: common start time, seconds since the epoch; 0: at once
     joined: List[Member] = []  # noqa: RUF012 - never changed; slots that joined the running job, without their tasks
 
@@ -81,6 +85,10 @@ class DesiredState(NamedTuple):
     def running(self) -> bool:
         """Return True if an attempt is in progress."""
         return self.stage in (Stage.RESERVE, Stage.LAUNCH, Stage.CHECK, Stage.GO)
+
+    def time_to_start_s(self, now: float) -> float:
+        """Return the time until the start of the tasks; clocks that differ change it by at most the start delay."""
+        return max(0.0, min(self.start_at - now, self.start_delay_s))
 
     def task_of(self, slot: str) -> str:
         """Return the task of a slot, or an empty string if it has none."""

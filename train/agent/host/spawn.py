@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from train.agent.host.startup import Hook, hook_environment
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_OPEN = b"g"
+_OPEN = b"g"  # before the time from which the process may run
+_LONGEST_OPEN = 64  # bytes
 _NOT_RELEASED = 125
 _NOT_RUN = 127
 _FIRST_LINE = 256  # bytes of a script's first line, which names its interpreter
@@ -115,14 +117,24 @@ def spawn(
     return Spawned(pid, output, gate, line, _high_descriptor(0) if hook else -1)
 
 
-def open_gate(spawned: Spawned) -> bool:
-    """Let a gated process run; return False if it has ended."""
+def open_gate(spawned: Spawned, start_at: float = 0.0) -> bool:
+    """Let a gated process run from a time of the monotonic clock; return False if it has ended."""
     try:
-        os.write(spawned.gate, _OPEN)
+        os.write(spawned.gate, _OPEN + b"%.6f" % start_at)
     except OSError:
         return False
     finally:
         os.close(spawned.gate)
+    return True
+
+
+def _pass_gate(gate: int) -> bool:
+    """Wait until the gate is open and the start time has come; return False if the gate was closed instead."""
+    text = os.read(gate, _LONGEST_OPEN)
+    if text[:1] != _OPEN:
+        return False
+    time.sleep(max(0.0, float(text[1:]) - time.monotonic()))
+    os.close(gate)
     return True
 
 
@@ -187,9 +199,8 @@ def _run_child(
         _default_signals()
         os.umask(umask)
         if gate >= 0 and not (hook and hook.holds_task):
-            if os.read(gate, 1) != _OPEN:
+            if not _pass_gate(gate):
                 os._exit(_NOT_RELEASED)
-            os.close(gate)
             gate = -1
         os.chdir(directory)
         if hook:

@@ -82,11 +82,19 @@ def _run(here: str, name: str, given: "dict[str, object]") -> None:
 
 
 def _hold(gate: int, line: int) -> None:
+    """Report that the task has arrived, and wait until the gate is open and the start time has come."""
+    was_imported = "time" in sys.modules
+    import time
+
+    if not was_imported:
+        sys.modules.pop("time")
     try:
         os.write(line, b"a")
         if gate >= 0:
-            if os.read(gate, 1) != b"g":
+            opened = os.read(gate, 64)
+            if opened[:1] != b"g":
                 os._exit(125)
+            time.sleep(max(0.0, float(opened[1:]) - time.monotonic()))
             os.close(gate)
     except OSError:
         os._exit(125)

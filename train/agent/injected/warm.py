@@ -31,7 +31,8 @@ _SIGKILL = 9
 _HOOKS = ("FLEET_HOOK", "FLEET_WARM", "PYTHONPATH")
 _CONFIG_SIZE = 1024  # bytes; PyConfig has 400 to 500
 _STATE_SIZE = 1 << 16  # bytes from the beginning of PyInterpreterState; PyConfig is in them
-_GATE_OPEN = b"g"
+_GATE_OPEN = b"g"  # before the time from which the task may run
+_LONGEST_OPEN = 64  # bytes
 _NOT_RELEASED = 125
 _THREAD = "its import starts a thread"
 # Of control groups, by their controllers in /proc/PID/cgroup: directory, limit, use, and what of it can be dropped.
@@ -799,8 +800,10 @@ class _Warm:
         for names, name, path in self._names_of_directory:
             names[name] = here + path
         os.write(LINE, b"a")
-        if os.read(LINE - 1, 1) != _GATE_OPEN:
+        opened = os.read(LINE - 1, _LONGEST_OPEN)
+        if opened[:1] != _GATE_OPEN:
             os._exit(_NOT_RELEASED)
+        time.sleep(max(0.0, float(opened[1:]) - time.monotonic()))
         os.close(LINE - 1)
         data = self._output
         while data:

@@ -14,7 +14,6 @@ from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
 from train.agent.gang.readiness import Facts
-from train.agent.gang.states import START_DELAY_MAX_S
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
@@ -48,7 +47,9 @@ if TYPE_CHECKING:
 
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
-_FIRST_SAMPLE_S = 0.5  # the processor is the tasks' that have just been let go
+# The processor is the tasks' when they start together.
+_RECORD_START_S = 0.1
+_FIRST_SAMPLE_S = 0.5
 _STARTING = "starting Python"
 _IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
 
@@ -170,6 +171,7 @@ class Attempt:
         self._plan = Plan()
         self._cold: Optional[str] = None
         self._stopping = False
+        self._start_to_record: Optional[float] = None  # seconds since the epoch
         self._output_at = self._active_at = time.monotonic()
         self._unannounced = Unannounced()
         self._parsed_at = self._published_at = 0.0
@@ -259,22 +261,26 @@ class Attempt:
         )
         self._probes.begin()
 
-    def open_gate(self, start_at: float = 0.0) -> None:
-        """Open the gate at a time in seconds since the epoch; at once if it is past, and within START_DELAY_MAX_S."""
-        left_s = min(start_at - self._start.now(), START_DELAY_MAX_S)
-        if left_s > 0:
-            self._loop.after("gate", left_s, self._open_gate)
-        else:
-            self._open_gate()
-
-    def _open_gate(self) -> None:
+    def open_gate(self, left_s: float = 0.0) -> None:
+        """Open the gate after a time, for which the task's process waits: this one may be busy when it has passed."""
         if self._stopping or not self.task.held:
             return
         self._probe_listener.close()
         self._port.yield_to_task()
-        self.task.release()
-        self._output_at = self._active_at = time.monotonic()
-        self._record_phase(Phase.RUNNING)
+        self._output_at = self._active_at = time.monotonic() + left_s
+        self.task.release(self._output_at)
+        self._start_to_record = self._start.now() + left_s
+        if left_s:
+            self._loop.after("start", left_s + _RECORD_START_S, self._record_start)
+        else:
+            self._record_start()
+
+    def _record_start(self) -> None:
+        """Record that the task runs, before anything else that it does, and begin to measure it."""
+        if self._start_to_record is None:
+            return
+        at, self._start_to_record = min(self._start_to_record, self._start.now()), None
+        self._record_phase(Phase.RUNNING, at=at)
         if self._start.facts.gpus:
             self._start_gpu_meter()
         if self._port_watch is not None:
@@ -287,6 +293,7 @@ class Attempt:
         """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
         first, self._stopping = not self._stopping, True
         self._close_probes()
+        self._record_start()
         if first and self.task.exit is None:
             self._record_phase(Phase.STOPPING, Reason(reason))
         self.task.stop(grace_s)
@@ -335,7 +342,7 @@ class Attempt:
     def reap(self) -> None:
         """Release all resources."""
         self._close_probes()
-        for name in (TIMER, "gate", "usage", "wake", "progress", "parse"):
+        for name in (TIMER, "start", "usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
@@ -350,6 +357,7 @@ class Attempt:
     # --- events of the task ---------------------------------------------------------------------------------------
 
     def _output(self, data: bytes) -> None:
+        self._record_start()
         if self._failure or not self._store("log", lambda: self._write_log(data)):
             return
         self._output_at = now = time.monotonic()
@@ -423,8 +431,10 @@ class Attempt:
             self._recorded_count += 1
             self.record(self._with_observation(progress))
 
-    def _record_phase(self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None) -> None:
-        at, pid = self._start.now(), self.task.pid
+    def _record_phase(
+        self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None, at: Optional[float] = None
+    ) -> None:
+        at, pid = self._start.now() if at is None else at, self.task.pid
         state = records.TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
         state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind, cold=self._cold)
         if phase is Phase.EXITED:
@@ -435,6 +445,7 @@ class Attempt:
 
     def _exited(self, ended: Exit) -> None:
         self._loop.cancel("kill")
+        self._record_start()
         self._report_event(reconciler.Exited(self.number, ended, self._failure or self._reason))
 
     @property

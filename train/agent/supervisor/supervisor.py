@@ -24,7 +24,6 @@ from train.agent.gang.states import (
     Source,
     Stage,
     from_wire,
-    start_delay_s,
     to_wire,
 )
 from train.agent.host.control import ControlServer
@@ -377,17 +376,17 @@ class Supervisor:
 
     def _start_at(self, desired: DesiredState) -> float:
         """Return when all tasks start, 0 for at once; the leader sets the time once, and all hosts share it."""
-        if desired.stage is not Stage.GO or desired.start_at:
+        if desired.stage is not Stage.GO or desired.start_at or not desired.start_delay_s:
             return desired.start_at
         if self._start_time[0] != desired.attempt:
-            delay_s = start_delay_s(len(desired.members))
-            self._start_time = desired.attempt, self._start.now() + delay_s if delay_s else 0.0
+            self._start_time = desired.attempt, self._start.now() + desired.start_delay_s
         return self._start_time[1]
 
     def _open_gate(self, action: reconciler.OpenGate) -> None:
-        desired = self._peer.slot.desired
-        start_at = 0.0 if desired is None or desired.attempt != action.attempt else self._start_at(desired)
-        self._attempt_for(action.attempt).open_gate(start_at)
+        desired, left_s = self._peer.slot.desired, 0.0
+        if desired is not None and desired.attempt == action.attempt:
+            left_s = desired._replace(start_at=self._start_at(desired)).time_to_start_s(self._start.now())
+        self._attempt_for(action.attempt).open_gate(left_s)
 
     def _new_attempt(self, number: int) -> Attempt:
         before = self._attempt

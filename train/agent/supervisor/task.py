@@ -158,12 +158,12 @@ class TaskProcess:
         self.reason = Reason(f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s")
         self.kill()
 
-    def release(self) -> None:
-        """Open the gate."""
+    def release(self, start_at: float = 0.0) -> None:
+        """Open the gate at a time of the monotonic clock; at once if it is past."""
         if self._gate >= 0 and self.exit is None:
             self._gate = -1
             self.released = True
-            open_gate(self._spawned)
+            open_gate(self._spawned, start_at)
 
     @property
     def is_starting_python(self) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,28 @@ def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, holds_task: boo
         assert child.output.startswith(b"site ")
         assert child.output.endswith(b"script\n")
         assert child.held == 1
+
+
+@pytest.mark.parametrize("holds_task", [True, False])
+def test_no_user_code_runs_before_the_start_time(tmp_path: Path, holds_task: bool) -> None:
+    with process() as child:
+        started(child, tmp_path, "import time; print(time.monotonic())", hook_in(tmp_path, holds_task=holds_task))
+        child.until(lambda: child.held)
+        start_at = time.monotonic() + 0.2
+        child.task.release(start_at)
+        child.until(lambda: child.exits)
+        assert float(child.output) >= start_at
+
+
+def test_a_task_that_waits_for_its_start_time_can_be_stopped(tmp_path: Path) -> None:
+    with process() as child:
+        started(child, tmp_path, "print('runs')", hook_in(tmp_path))
+        child.until(lambda: child.held)
+        child.task.release(time.monotonic() + 1000.0)
+        child.task.stop(500.0)
+        child.until(lambda: child.exits)
+        assert child.exits == [Exit(signal=signal.SIGTERM)]
+        assert child.output == b""
 
 
 ALIASED = """

@@ -75,6 +75,10 @@ class Job:
         path = self.directory(slot) / f"attempt-{attempt}" / "log"
         return path.read_text() if path.exists() else ""
 
+    def wait_for_start(self, slot: int) -> None:
+        path = self.directory(slot) / "attempt-1" / "records"
+        wait_for("the start", lambda: '"running"' in path.read_text())
+
     def wait_for_step(self, step: int, slot: int = 0, attempt: int = 1) -> None:
         wait_for(f"step {step}", lambda: f"step {step}\n" in self.log(slot, attempt))
 
@@ -124,6 +128,12 @@ class Job:
         line = self.log(slot, attempt).splitlines()[0].split(" ", 3)
         assert line[:2] == ["begin", str(attempt)]
         return int(line[2]), json.loads(line[3])
+
+
+def test_tasks_without_output_are_recorded_as_running(connect: Connect) -> None:
+    job = Job(connect, 2, Policy(), script="import time\ntime.sleep(1000)\n")
+    for slot in range(2):
+        job.wait_for_start(slot)
 
 
 def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_checkpoint(connect: Connect) -> None:

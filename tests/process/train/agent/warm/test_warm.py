@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -268,6 +269,17 @@ def test_a_task_ends_with_its_keeper_and_its_supervisor(host: WarmHost, killed: 
         assert held.exits == [Exit(signal=signal.SIGKILL)]
     wait_for("the end of the keeper", lambda: not alive(keeper))
     assert marked(str(source)) == []
+
+
+def test_a_fork_runs_no_user_code_before_its_start_time(host: WarmHost) -> None:
+    task = Task(SCRIPT + "import time\nprint(time.monotonic())\n")
+    with host.start(task, host.write(task), warm=True) as (held, cold):
+        assert cold == ""
+        held.until(lambda: held.held)
+        start_at = time.monotonic() + 0.2
+        held.task.release(start_at)
+        held.until(lambda: held.closed)
+        assert float(held.output.split()[-1]) >= start_at
 
 
 def test_stacks_of_a_fork_are_read(host: WarmHost) -> None:

@@ -131,6 +131,18 @@ def test_no_task_starts_before_all_are_ready_and_every_pair_is_proven() -> None:
     assert scheduling.deadline(play.gang, play.now) is None
 
 
+def test_the_tasks_start_at_a_common_time_after_a_part_of_the_time_of_the_check() -> None:
+    play = Play(2)
+    play.report_all(held=True, closed=False)
+    play.send_record("worker-0", probe_results={"worker-1": ""})
+    play.wait(0.01)
+    assert scheduling.desired_state(play.gang).start_delay_s == 0.0
+    play.send_record("worker-1", probe_results={"worker-0": ""})
+    assert play.at(Stage.GO)
+    assert scheduling.desired_state(play.gang).start_delay_s == pytest.approx(0.005)
+    assert scheduling.desired_state(Play(1).start().gang).start_delay_s == 0.0
+
+
 def test_a_gang_of_one() -> None:
     play = Play(1).start()
     play.exit("worker-0", DONE)

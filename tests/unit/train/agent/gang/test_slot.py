@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,15 +34,7 @@ from train.agent.gang.reconciler import (
     Unqueued,
     Work,
 )
-from train.agent.gang.states import (
-    AT_ONCE_MAX,
-    START_DELAY_MAX_S,
-    DesiredState,
-    SlotStatus,
-    Source,
-    Stage,
-    start_delay_s,
-)
+from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage, start_delay_s
 from train.agent.protocol.records import AttemptEnded, Exit, JobResult, Member, Outcome, Reason
 
 MEMBERS = [
@@ -187,6 +180,25 @@ def test_a_queued_slot_locks_its_host_only_when_the_leader_says_so() -> None:
     assert (actions, slot.status.port) == ([Claim(1)], 0)
 
 
-def test_a_large_gang_starts_at_a_common_time() -> None:
-    assert start_delay_s(1) == start_delay_s(AT_ONCE_MAX) == 0.0
-    assert 0.0 < start_delay_s(AT_ONCE_MAX + 1) < start_delay_s(64) < start_delay_s(10_000) <= START_DELAY_MAX_S
+def test_the_start_is_delayed_by_half_of_the_check_within_limits() -> None:
+    assert start_delay_s(1, 0.02) == 0.0
+    assert start_delay_s(8, 0.02) == start_delay_s(64, 0.02) == 0.01
+    assert start_delay_s(8, 2.0) < start_delay_s(64, 2.0) < start_delay_s(10_000, 2.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("now", "left_s"),
+    [
+        (100.0, 0.25),
+        (100.125, 0.125),
+        (100.25, 0.0),
+        (107.0, 0.0),  # the clock is ahead of the leader's, or the message was late
+        (93.0, 0.25),  # the clock is behind the leader's
+    ],
+)
+def test_clocks_that_differ_change_the_start_by_at_most_its_delay(now: float, left_s: float) -> None:
+    assert order(Stage.GO, start_at=100.25, start_delay_s=0.25).time_to_start_s(now) == left_s
+
+
+def test_the_start_without_a_common_time_is_at_once() -> None:
+    assert order(Stage.GO).time_to_start_s(100.0) == 0.0
