@@ -25,11 +25,11 @@ _LISTED = 5  # IDs in an error
 
 
 def job_id(now: float) -> str:
-    """Return a job name that sorts by time: ``20261121-094500-k3f9``."""
-    letters = "abcdefghijkmnpqrstuvwxyz23456789"
+    """Return a job name that sorts by time: ``20261121-094500-k3f9``; the first letter is the 32nd of the second."""
+    letters = "23456789abcdefghijkmnpqrstuvwxyz"
     import secrets
 
-    suffix = "".join(secrets.choice(letters) for _ in range(4))
+    suffix = letters[int(now % 1 * 32)] + "".join(secrets.choice(letters) for _ in range(3))
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{suffix}"
 
 

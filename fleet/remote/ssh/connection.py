@@ -261,7 +261,8 @@ def _open(
         try:
             open_client()
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if watchdog.fired or isinstance(error, TimeoutError):
+            # Paramiko's deadline for the server's version may end in the same moment as the watchdog.
+            if watchdog.fired or watchdog.is_over or isinstance(error, TimeoutError):
                 raise no_answer(host, timeout_s, doing) from error
             if keys is not None and isinstance(error, paramiko.AuthenticationException) and not is_cut(error):
                 raise keys.refused() from error

@@ -32,6 +32,11 @@ class Watchdog:
         """Restart the deadline."""
         self._progressed_at = time.monotonic()
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the deadline has passed."""
+        return time.monotonic() >= self._progressed_at + self._deadline_s
+
     def __enter__(self) -> Watchdog:
         self.progressed()
         self._timer = LOOP.call_at(self._progressed_at + self._deadline_s, self._check)

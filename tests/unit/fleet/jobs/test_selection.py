@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import NotFoundError, UsageError
-from fleet.jobs.selection import NamedJob, check_job_name, is_id, name_jobs, select_job, select_reported
+from fleet.jobs.selection import NamedJob, check_job_name, is_id, job_id, name_jobs, select_job, select_reported
 
 OLD, MIDDLE, NEW = "20261120-080000-aaaa", "20261121-090000-bbbb", "20261121-100000-cccc"
 JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
@@ -103,3 +103,8 @@ def test_an_invalid_name_is_rejected_with_a_valid_one(name: str, meant: str) -> 
     with pytest.raises(UsageError, match="is not a name of a job") as caught:
         check_job_name(name)
     assert [step.change for step in caught.value.next_steps] == ([{"--name": meant}] if meant else [])  # type: ignore[union-attr]
+
+
+def test_ids_of_jobs_of_the_same_second_sort_by_time() -> None:
+    ids = [job_id(1_800_000_000 + number / 32) for number in range(64)]
+    assert ids == sorted(ids)
