@@ -154,7 +154,10 @@ def _file_lists(dataset: "Any") -> "Iterator[Any]":
 
 
 def _reads_files(graph: "Any") -> bool:
-    nodes = [node for function in graph.library.function for node in function.node_def]
+    from operator import attrgetter
+
+    functions = attrgetter("library.function")(graph)
+    nodes = [node for function in functions for node in function.node_def]
     return any(_is_reader(node.op) for node in [*graph.node, *nodes])
 
 

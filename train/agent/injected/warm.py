@@ -358,7 +358,7 @@ def _begin(plan: _Plan, hook: str) -> None:
     try:
         missing = [name for name in plan.modules if _find(name) is None]
         if missing:
-            _write_obstacle(plan, "there is no module %s" % missing[0])
+            _write_obstacle(plan, "the module %s was not found" % missing[0])
             return
         before = _given_environment()
         standard = _descriptors()

@@ -390,7 +390,7 @@ class Follow(NamedTuple):
 
 
 class KeepRunning(NamedTuple):
-    """Stay on the host after this conversation, as its resident agent; there is no answer."""
+    """Stay on the host after this conversation, as its resident agent. The agent does not answer."""
 
     idle_s: float  # longest time without a connection
 

@@ -24,6 +24,7 @@ from train.agent.protocol.records import (
     Chunk,
     Commit,
     Committed,
+    ContentsReceived,
     End,
     Entry,
     EntryKind,
@@ -171,6 +172,19 @@ class Agent:
             data, size = pack_block(block)
             self.send(Chunk(len(data), size), data)
         self.send(Chunk(0))
+
+    def request_contents(self, request: Record) -> NeedContents:
+        """Send a request for which the agent needs contents, and may pass them on to other hosts."""
+        self.send(request)
+        need = self.expect(NeedContents)
+        assert need.port
+        return need
+
+    def answer(self) -> Record:
+        """Return the next record that is not about the progress of contents."""
+        while isinstance(record := self.receive()[0], ContentsReceived):
+            pass
+        return record
 
     def commit(self, request: Commit) -> Committed:
         self.send(request)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Agent, Bundle, stored_contents
+from tests.process.train.agent.hosts import Bundle, stored_contents
 from train.agent.files.contents import Receiver, object_path
 from train.agent.files.packs import PACKED_BYTES
 from train.agent.host.ports import listen_for_links
 from train.agent.peers.relay import RelayServer, fetch
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Chunk, ContentsReceived, NeedContents, Prepare, Prepared, Relay
+from train.agent.protocol.records import Chunk, NeedContents, Prepare, Prepared, Relay
 
 SECRET = "ab" * 32
 OTHER_SECRET = "cd" * 32
@@ -131,33 +131,24 @@ def test_a_content_that_was_made_shorter_is_not_sent(tmp_path: Path) -> None:
 # --- the conversation with the client ---------------------------------------------------------------------
 
 
-def asked(agent: Agent, job: str, bundle: Bundle) -> NeedContents:
-    agent.send(Prepare(job, "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable))
-    need = agent.expect(NeedContents)
-    assert need.port
-    return need
-
-
-def answer(agent: Agent) -> object:
-    while isinstance(record := agent.receive()[0], ContentsReceived):
-        pass
-    return record
+def request(job: str, bundle: Bundle) -> Prepare:
+    return Prepare(job, "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable)
 
 
 def test_an_agent_receives_contents_from_another_one_and_the_rest_from_the_client(connect: Connect) -> None:
     bundle = Bundle("print(1)", data=os.urandom(10 << 20))
     agents = [connect(number) for number in range(3)]
-    needs = [asked(agent, "job", bundle) for agent in agents]
+    needs = [agent.request_contents(request("job", bundle)) for agent in agents]
     data = b"".join(bundle.contents[digest] for digest in needs[0].objects)
     agents[0].send(Relay(SECRET))
     agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
     agents[2].send(Relay(OTHER_SECRET, "127.0.0.1", needs[0].port))
-    rest = answer(agents[2])
+    rest = agents[2].answer()
     assert isinstance(rest, NeedContents)
     assert (rest.objects, rest.size, rest.offset) == (needs[0].objects, len(data), 0)
     agents[2].send_contents([data])
     agents[0].send_contents([data])
-    assert all(isinstance(answer(agent), Prepared) for agent in agents)
+    assert all(isinstance(agent.answer(), Prepared) for agent in agents)
     for agent in agents:
         (source,) = agent.root.glob("jobs/job/worker-0/src/data")
         assert source.read_bytes() == bundle.contents[sha256(source.read_bytes()).hexdigest()]
@@ -166,7 +157,7 @@ def test_an_agent_receives_contents_from_another_one_and_the_rest_from_the_clien
 def test_an_agent_asks_the_client_for_the_rest_when_its_source_is_killed(connect: Connect) -> None:
     bundle = Bundle("print(1)", data=os.urandom(10 << 20))
     first, second = connect(0), connect(1)
-    needs = [asked(agent, "job", bundle) for agent in (first, second)]
+    needs = [agent.request_contents(request("job", bundle)) for agent in (first, second)]
     data = b"".join(bundle.contents[digest] for digest in needs[0].objects)
     first.send(Relay(SECRET))
     second.send(Relay(SECRET, "127.0.0.1", needs[0].port))
@@ -174,7 +165,7 @@ def test_an_agent_asks_the_client_for_the_rest_when_its_source_is_killed(connect
         block = data[start : start + (1 << 19)]
         first.send(Chunk(len(block)), block)
     first.process.kill()
-    rest = answer(second)
+    rest = second.answer()
     assert isinstance(rest, NeedContents)
     second.send_contents([data[len(data) - rest.size :]])
-    assert isinstance(answer(second), Prepared)
+    assert isinstance(second.answer(), Prepared)

@@ -12,7 +12,6 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle
 from train.agent.protocol.records import (
     Chunk,
-    ContentsReceived,
     Entry,
     EntryKind,
     FilesStored,
@@ -120,27 +119,18 @@ def large() -> Bundle:
     return pushed
 
 
-def asked(agent: Agent, directory: Path, pushed: Bundle) -> NeedContents:
-    agent.send(PushFiles(str(directory), sorted(pushed.entries), "127.0.0.1"))
-    need = agent.expect(NeedContents)
-    assert need.port
-    return need
-
-
-def answer(agent: Agent) -> Record:
-    while isinstance(record := agent.receive()[0], ContentsReceived):
-        pass
-    return record
+def request(directory: Path, pushed: Bundle) -> PushFiles:
+    return PushFiles(str(directory), sorted(pushed.entries), "127.0.0.1")
 
 
 def test_a_host_passes_files_on_that_have_their_names_already(connect: Connect, tmp_path: Path) -> None:
     agents, pushed = [connect(0), connect(1)], large()
-    needs = [asked(agent, tmp_path / str(number), pushed) for number, agent in enumerate(agents)]
+    needs = [agent.request_contents(request(tmp_path / str(number), pushed)) for number, agent in enumerate(agents)]
     agents[0].send(Relay(SECRET))
     agents[0].send_contents(pushed.contents[digest] for digest in needs[0].objects)
-    assert answer(agents[0]) == FilesStored(str(tmp_path / "0"), 3)
+    assert agents[0].answer() == FilesStored(str(tmp_path / "0"), 3)
     agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
-    assert answer(agents[1]) == FilesStored(str(tmp_path / "1"), 3)
+    assert agents[1].answer() == FilesStored(str(tmp_path / "1"), 3)
     for entry in pushed.entries:
         assert (tmp_path / "1" / entry.path).read_bytes() == pushed.contents[entry.sha256]
     assert {path.name for path in (tmp_path / "1").iterdir()} == {"data", "large"}
@@ -148,18 +138,18 @@ def test_a_host_passes_files_on_that_have_their_names_already(connect: Connect, 
 
 def test_a_file_that_was_changed_in_the_meantime_comes_from_the_client(connect: Connect, tmp_path: Path) -> None:
     agents, pushed = [connect(0), connect(1)], large()
-    needs = [asked(agent, tmp_path / str(number), pushed) for number, agent in enumerate(agents)]
+    needs = [agent.request_contents(request(tmp_path / str(number), pushed)) for number, agent in enumerate(agents)]
     agents[0].send(Relay(SECRET))
     agents[0].send_contents(pushed.contents[digest] for digest in needs[0].objects)
-    assert isinstance(answer(agents[0]), FilesStored)
+    assert isinstance(agents[0].answer(), FilesStored)
     changed = tmp_path / "0" / "large"
     changed.write_bytes(changed.read_bytes()[::-1])
     agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
-    rest = answer(agents[1])
+    rest = agents[1].answer()
     assert isinstance(rest, NeedContents)
     data = b"".join(pushed.contents[digest] for digest in rest.objects)
     agents[1].send_contents([data[rest.offset :]])
-    assert answer(agents[1]) == FilesStored(str(tmp_path / "1"), 3)
+    assert agents[1].answer() == FilesStored(str(tmp_path / "1"), 3)
     assert all(
         (tmp_path / "1" / entry.path).read_bytes() == pushed.contents[entry.sha256] for entry in pushed.entries
     )

@@ -215,7 +215,7 @@ def test_what_prevents_the_import_is_the_reason_for_a_new_process(tmp_path: Path
     source = host.write(Task("import tensorflow, jax"))
     runs = [host.run(Task("import tensorflow, jax"), source, warm=True) for _ in range(2)]
     host.close()
-    assert runs[1].cold == "there is no module jax"
+    assert runs[1].cold == "the module jax was not found"
     assert runs[0].exit == Exit(code=0)
 
 

@@ -131,7 +131,7 @@ def test_a_change_without_a_trace_is_found() -> None:
     """On tmpfs, a write through a mapping of which the page was read before changes no time."""
     mount = mount_of(read_mounts(), "/dev/shm")
     if mount is None or mount.kind != "tmpfs" or not os.access("/dev/shm", os.W_OK):
-        pytest.skip("there is no tmpfs")
+        pytest.skip("this computer has no tmpfs")
 
     def change(path: Path) -> None:
         settle(host, path)
