@@ -85,9 +85,8 @@ class HashCache:
                 pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "hash")
                 stack.callback(pool.shutdown, cancel_futures=True)
                 is_over = threading.Event()
-                stack.callback(
-                    is_over.set
-                )  # first: do not wait for the rest of a large file after an error or Ctrl-C
+                # Called first: after an error or Ctrl-C, the threads do not read the rest of large files.
+                stack.callback(is_over.set)
                 self._ahead = {path: pool.submit(self._hash, path, is_over.is_set) for path in paths}
             yield
 

@@ -148,8 +148,8 @@ class Stream:
         with ThreadPoolExecutor(threads, "compress-block") as pool:  # zlib does not hold the interpreter's lock
             waiting: deque[tuple[int, Future[tuple[bytes, int]]]] = deque()
             for number, block in enumerate(join_blocks(_skip(_read(self._contents), self._offset))):
-                is_slow = number >= _COMPRESSED_FIRST and (self._is_local or self.is_awaited)
-                waiting.append((len(block), _as_it_is(block) if is_slow else pool.submit(pack_block, block)))
+                is_fast = number >= _COMPRESSED_FIRST and (self._is_local or self.is_awaited)  # the network
+                waiting.append((len(block), _as_it_is(block) if is_fast else pool.submit(pack_block, block)))
                 if len(waiting) > 2 * threads:
                     self._append(*waiting.popleft())
                 if self._closed:

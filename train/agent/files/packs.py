@@ -29,9 +29,7 @@ _LENGTH = struct.Struct(">Q")
 _LONGEST_INDEX = 64 << 20
 _MOST_OPEN = 64  # packs that a reader keeps open
 _MOST_PACKS = 64
-_MERGED_TO = (
-    32  # packs that are left of more than the most, in addition to that with the contents of the smaller ones
-)
+_MERGED_TO = 32  # packs that stay if there are too many; the contents of the smaller ones become one more
 _WORTH = 2  # a pack is written again if less than one part of this many is needed
 
 

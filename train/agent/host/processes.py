@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Set
 
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
-_ENDDEADLINE_S = 10.0
+_END_DEADLINE_S = 10.0
 _POLL_S = 0.02
 _READS_OF_NEW_PROCESSES = 12
 DEAD = ("Z", "X", "x")
@@ -228,14 +228,14 @@ def end_leftovers(paths: TaskPaths) -> bool:
         return False
     leader = _read_process_id(recorded.get("task"))
     has_killed = False
-    end = time.monotonic() + _ENDDEADLINE_S
+    end = time.monotonic() + _END_DEADLINE_S
     while True:
         left = _find_leftovers(paths, leader)
         if not left:
             remove_file(paths.processes)
             return has_killed
         if time.monotonic() > end:
-            raise TimeoutError(f"processes {left} are still there {_ENDDEADLINE_S:.0f} s after SIGKILL")
+            raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
         has_killed = signal_all(left, signal.SIGKILL) or has_killed
         time.sleep(_POLL_S)  # there is no event for the end of another process's child
 

@@ -39,7 +39,7 @@ NAME = "fleet-agent"
 """Name of the process."""
 
 _BACKLOG = 16
-_CHECK_S = 30.0  # between looks whether the fleet's directory is still there
+_CHECK_S = 30.0  # between two checks whether the socket still exists
 _EXIT_S = 5.0
 _CREDENTIALS = "3i"  # struct ucred: process, user, and group ID, unix(7)
 _LOGIN_FILES = (
