@@ -10,7 +10,8 @@ from dataclasses import field
 from typing import Any
 
 from provision.deferred import dataclass
-from provision.gce.diagnosis import Failure, diagnose, from_operation
+from provision.gce.diagnosis.failures import Failure, from_operation
+from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
 from provision.gce.rest.resources import our_name, owned, zone_of

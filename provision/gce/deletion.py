@@ -11,7 +11,7 @@ from provision.gce.account import Account
 from provision.gce.catalog.prices import price
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
-from provision.gce.rest.requests import marked
+from provision.gce.rest.bodies.labels import marked
 from provision.gce.rest.resources import cloud_of, last, our_name, seconds, zone_of
 from provision.model import Orphan
 from provision.provider import Progress

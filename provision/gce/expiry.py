@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from provision.gce.account import Account
 from provision.gce.rest.api import Json
-from provision.gce.rest.requests import STOP_AT
+from provision.gce.rest.bodies.metadata import STOP_AT
 
 
 def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:

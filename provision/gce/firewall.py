@@ -9,7 +9,8 @@ from provision.gce.account import Account
 from provision.gce.options import GceOptions, is_loopback
 from provision.gce.public_ip import public_addresses
 from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.requests import IAP_RANGE, firewalls, stem
+from provision.gce.rest.bodies.labels import stem
+from provision.gce.rest.bodies.network import IAP_RANGE, firewalls
 from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
 

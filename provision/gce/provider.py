@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import creation, deadline, deletion, expiry, firewall, preflight
+from provision.gce import creation, deadline, deletion, expiry, firewall, host_keys, quoting
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
+from provision.gce.doctor import doctor
 from provision.gce.options import GceOptions, is_loopback
 from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
@@ -130,11 +131,11 @@ class GceProvider(Provider):
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.errors_while("prepare the fleet"):
-            return preflight.quote(self._account, spec, _options(spec), names)
+            return quoting.quote(self._account, spec, _options(spec), names)
 
     def doctor(self) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
-        return preflight.doctor(self._account, resolved(self._cloud))
+        return doctor(self._account, resolved(self._cloud))
 
     # --- instances --------------------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ class GceProvider(Provider):
             for worker, resource in pairs:
                 if resource not in running:
                     raise _not_running(worker)
-            late = creation.fetch_keys(self._account, running)
+            late = host_keys.fetch_keys(self._account, running)
         if late:
             names = ", ".join(our_name(resource) for resource in late)
             raise ProviderError(

@@ -10,7 +10,8 @@ from typing import Any
 
 from provision.deferred import dataclass
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
-from provision.gce.diagnosis import Diagnosis, Scope, quota_hint
+from provision.gce.diagnosis.cases import Diagnosis, Scope
+from provision.gce.diagnosis.quotas import quota_hint
 from provision.gce.options import GceOptions
 from provision.provider import ErrorKind
 
@@ -140,3 +141,22 @@ def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, fl
         for quota in quotas
         if quota.get("metric")
     }
+
+
+class Quotas:
+    """Quotas of a project, as Compute Engine reports them.
+
+    Args:
+        name: The project.
+        project: The project, in REST's JSON.
+        regions: Its regions, in REST's JSON.
+    """
+
+    def __init__(self, name: str, project: Mapping[str, Any], regions: Sequence[Mapping[str, Any]]) -> None:
+        self._name = name
+        self._project = project.get("quotas", ())
+        self._regions = {str(region["name"]): region.get("quotas", ()) for region in regions}
+
+    def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
+        """Return the quotas that are too small for `count` instances in a region."""
+        return problems(cloud, count, self._regions.get(region, ()), self._project, region, self._name)

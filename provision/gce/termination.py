@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from provision.gce.account import Account
 from provision.gce.rest.api import Json
-from provision.gce.rest.requests import instance_name
+from provision.gce.rest.bodies.labels import instance_name
 from provision.gce.rest.resources import last, our_name, seconds
 
 PREEMPTED = "compute.instances.preempted"

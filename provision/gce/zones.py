@@ -8,7 +8,7 @@ from dataclasses import replace
 from provision.deferred import dataclass
 from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_ai_zone, is_region, is_zone, region_of
-from provision.gce.diagnosis import Scope
+from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
 
 __all__ = ["Region", "Search", "candidates", "is_region", "is_zone", "region_of"]

@@ -11,8 +11,8 @@ import pytest
 from fleet.config import caller
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
+from provision.gce.checks.permissions import permissions
 from provision.gce.options import GceOptions
-from provision.gce.preflight import permissions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from tests.cloud.histories import QUICK

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from provision.gce.rest.requests import STOP_AT
+from provision.gce.rest.bodies.metadata import STOP_AT
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program, wait_for

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.gce.catalog.prices import price
 from provision.gce.options import GceOptions
-from provision.gce.rest.requests import stem
+from provision.gce.rest.bodies.labels import stem
 from provision.model import Instance, InstanceState
 from provision.names import index_of
 

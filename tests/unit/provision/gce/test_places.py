@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import resolved
-from provision.gce.diagnosis import Scope
+from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
 from provision.gce.zones import Region, Search, candidates
 

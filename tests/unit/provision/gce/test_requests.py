@@ -14,23 +14,15 @@ from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
 from provision.gce.options import GceOptions
-from provision.gce.rest.requests import (
-    IAP_RANGE,
-    bulk_insert,
-    firewalls,
-    instance_name,
-    label_value,
-    labels,
-    mark,
-    marked,
-    ssh_keys,
-    stem,
-)
+from provision.gce.rest.bodies.bulk import bulk_insert
+from provision.gce.rest.bodies.labels import instance_name, label_value, labels, mark, marked, stem
+from provision.gce.rest.bodies.metadata import ssh_keys
+from provision.gce.rest.bodies.network import IAP_RANGE, firewalls
 from provision.model import FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
-STOP_SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "stop_at.sh").read_text()
+STOP_SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "bodies" / "stop_at.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 

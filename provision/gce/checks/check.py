@@ -1,0 +1,49 @@
+"""A check of `fleet doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from provision.gce.account import Account
+from provision.gce.diagnosis.rules import diagnose
+from provision.gce.options import GceOptions
+from provision.gce.rest.api import ApiError
+from provision.model import Finding
+from provision.provider import ProviderError
+
+
+class Check(NamedTuple):
+    """A check of one prerequisite. It does not depend on the results of other checks, except for those it requires.
+
+    Attributes:
+        subject: Name of the prerequisite, ``credentials``.
+        run: Function that returns the result as a message. It raises ApiError or ProviderError if the prerequisite
+            is not met.
+        requires: Subjects of the checks without which this one cannot run.
+    """
+
+    subject: str
+    run: Callable[[Account, GceOptions], str]
+    requires: Collection[str] = ("API",)
+
+    def finding(self, account: Account, cloud: GceOptions) -> Finding:
+        """Return the result as a finding, or the reason why the check failed."""
+        try:
+            return Finding(self.subject, True, self.run(account, cloud))
+        except ApiError as error:
+            project, doing = _project(account), f"check the {self.subject}"
+            diagnosis = diagnose(error.failures, project=project, location="", doing=doing)
+            # If nothing answers, the credentials are not to blame but the connection.
+            offline = self.subject == "credentials" and not error.status
+            return diagnosis.finding("connection" if offline else self.subject)
+        except ProviderError as error:
+            return error.finding(self.subject)
+
+
+def _project(account: Account) -> str:
+    """Return the project, or a placeholder if it is unknown."""
+    try:
+        return account.api.project
+    except (ApiError, ProviderError):
+        return "(unknown)"

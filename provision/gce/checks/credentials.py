@@ -1,0 +1,15 @@
+"""Check that Google Cloud accepts the credentials of this computer."""
+
+from __future__ import annotations
+
+from provision.gce.account import Account
+from provision.gce.checks.check import Check
+from provision.gce.options import GceOptions
+
+
+def _credentials(account: Account, _cloud: GceOptions) -> str:
+    account.api.authenticate()
+    return "accepted by Google Cloud"
+
+
+CREDENTIALS = Check("credentials", _credentials, requires=())

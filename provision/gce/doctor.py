@@ -1,0 +1,46 @@
+"""Check all prerequisites of a fleet that can be checked."""
+
+from __future__ import annotations
+
+from provision.gce.account import Account
+from provision.gce.checks.address import ADDRESS
+from provision.gce.checks.credentials import CREDENTIALS
+from provision.gce.checks.iap import GCLOUD
+from provision.gce.checks.image import IMAGE
+from provision.gce.checks.network import NETWORK
+from provision.gce.checks.permissions import PERMISSIONS
+from provision.gce.checks.project import API, PROJECT
+from provision.gce.checks.quotas import GPU_QUOTA, REGIONAL_QUOTA
+from provision.gce.options import GceOptions
+from provision.model import Finding
+
+_CHECKS = (
+    CREDENTIALS,
+    PROJECT,
+    API,
+    PERMISSIONS,
+    NETWORK,
+    IMAGE,
+    GPU_QUOTA,
+    REGIONAL_QUOTA,
+    ADDRESS,
+    GCLOUD,
+)
+
+
+def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
+    """Run all checks; a failed check hides only those that require it.
+
+    Args:
+        account: The owner of the fleets.
+        cloud: Options of a fleet, resolved.
+    """
+    findings: list[Finding] = []
+    met: set[str] = set()
+    for check in _CHECKS:
+        if met.issuperset(check.requires):
+            finding = check.finding(account, cloud)
+            findings.append(finding)
+            if finding.ok:
+                met.add(check.subject)
+    return findings

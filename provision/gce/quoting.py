@@ -1,0 +1,80 @@
+"""Quote a fleet before anything is rented: zones in order, prices, and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from provision.gce.account import Account
+from provision.gce.catalog.machines import describe
+from provision.gce.catalog.prices import PRICED_AT, price
+from provision.gce.creation import nowhere, offered
+from provision.gce.diagnosis.cases import Diagnosis
+from provision.gce.firewall import ssh_sources
+from provision.gce.options import GceOptions
+from provision.gce.quota import Quotas
+from provision.gce.rest.resources import zone_of
+from provision.gce.zones import Region, candidates, region_of
+from provision.model import FleetSpec, Offer, Quote
+
+
+def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
+    """Return zones in the order in which they will be tried, with prices, without regions whose quota is too small.
+
+    Raises:
+        ApiError: a call failed; for example, the project, network, or image does not exist.
+        ProviderError: there are no credentials, or no zone is left.
+    """
+    count, api = len(names), account.api
+    calls: list[Callable[[], Any]] = [
+        api.get_project,
+        api.regions,
+        lambda: account.resources(spec.name),
+        lambda: api.network(cloud.network),
+        lambda: api.image(cloud.image),
+        lambda: ssh_sources(account, cloud),
+    ]
+    project, region_resources, existing, *_, sources = api.together(*calls)
+    if count == 0:
+        return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
+    pinned = sorted({zone_of(resource) for resource in existing})
+    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
+    if not regions:
+        raise nowhere(count, cloud, {})
+    left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
+    if not left:
+        raise short[0]
+    offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
+    return Quote(
+        count,
+        tuple(offers),
+        spot=cloud.spot,
+        priced_at=PRICED_AT,
+        delete_after_s=cloud.max_duration_s,
+        notes=(*dict.fromkeys(problem.message for problem in short), *_access(cloud, sources)),
+    )
+
+
+def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
+    """Return a sentence with the addresses that can use SSH."""
+    if not cloud.firewall:
+        return [
+            "no firewall rules are created (--no-firewall): existing rules must allow SSH and the fleet's traffic"
+        ]
+    if not cloud.external:
+        return []
+    addresses = ", ".join(sources)
+    if cloud.ssh_from:
+        return [f"SSH is open to {addresses}"]
+    if len(sources) > 1:
+        return [f"SSH is open to {addresses}: this computer has several addresses; --ssh-from limits it to one"]
+    return [f"SSH is open to {addresses}, the address of this computer"]
+
+
+def _within_quota(
+    cloud: GceOptions, count: int, regions: Sequence[Region], quotas: Quotas
+) -> tuple[list[Region], list[Diagnosis]]:
+    """Return the regions whose quotas are large enough, and the problems of the others."""
+    problems_of = {region: quotas.problems(cloud, count, region.name) for region in regions}
+    left = [region for region, shortages in problems_of.items() if not shortages]
+    return left, [shortage for shortages in problems_of.values() for shortage in shortages]

@@ -1,0 +1,87 @@
+"""The request that creates all instances of a fleet, or none.
+
+Source: https://cloud.google.com/compute/docs/reference/rest/v1/instances/bulkInsert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.gce.catalog.locations import region_of
+from provision.gce.catalog.machines import gpu_of
+from provision.gce.options import GceOptions
+from provision.gce.rest.bodies.disks import boot_disk
+from provision.gce.rest.bodies.labels import labels, mark, stem
+from provision.gce.rest.bodies.metadata import metadata_items
+from provision.gce.rest.bodies.network import network_interface
+from provision.gce.rest.bodies.scheduling import scheduling
+from provision.model import FleetSpec
+
+
+def bulk_insert(
+    spec: FleetSpec,
+    names: Mapping[str, str],
+    *,
+    owner: str,
+    user: str,
+    zones: Sequence[str] | None,
+    others: Sequence[str] = (),
+    region: str = "",
+) -> dict[str, Any]:
+    """Return the body of the one request that creates all of `names`, or none.
+
+    Args:
+        spec: The fleet; its options are resolved.
+        names: Names on Compute Engine by the names within the fleet.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+        zones: For bulkInsert in a region: zones from which Compute Engine chooses one; None: bulkInsert in a zone.
+        others: For bulkInsert in a region: the other zones of the region, which Compute Engine must not choose.
+        region: Region of the instances; required for bulkInsert in a zone if the spec names a subnetwork.
+
+    Raises:
+        ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
+    """
+    cloud = GceOptions.of(spec.options)
+    marks = labels(spec.name, owner, user)
+    body: dict[str, Any] = {
+        "count": str(len(names)),
+        "minCount": str(len(names)),
+        "instanceProperties": {
+            "machineType": cloud.machine_type,
+            "description": mark(spec.name, owner, user),
+            "labels": marks,
+            "tags": {"items": [stem(spec.name, owner)]},
+            "disks": [boot_disk(cloud, marks)],
+            "networkInterfaces": [network_interface(cloud, region or (region_of(zones[0]) if zones else ""))],
+            "metadata": {"items": metadata_items(cloud, spec.public_key)},
+            "scheduling": scheduling(cloud),
+            **_accelerators(cloud),
+            **_service_accounts(cloud),
+        },
+        "perInstanceProperties": {name: {"name": name} for name in names.values()},
+    }
+    if zones is not None:
+        body["locationPolicy"] = {
+            "targetShape": "ANY_SINGLE_ZONE",
+            "locations": {
+                **{f"zones/{zone}": {"preference": "ALLOW"} for zone in zones},
+                **{f"zones/{zone}": {"preference": "DENY"} for zone in others},
+            },
+        }
+    return body
+
+
+def _accelerators(cloud: GceOptions) -> dict[str, Any]:
+    """Return the attached GPUs; built-in GPUs come with the machine type and are not listed."""
+    gpu = gpu_of(cloud)
+    if not cloud.gpus or gpu is None or gpu.built_in:
+        return {}
+    return {"guestAccelerators": [{"acceleratorType": cloud.gpu, "acceleratorCount": cloud.gpus}]}
+
+
+def _service_accounts(cloud: GceOptions) -> dict[str, Any]:
+    if not cloud.scopes:
+        return {}
+    return {"serviceAccounts": [{"email": cloud.service_account or "default", "scopes": list(cloud.scopes)}]}

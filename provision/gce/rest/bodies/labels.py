@@ -1,0 +1,48 @@
+"""Names, labels, and descriptions by which the resources of a fleet are listed."""
+
+from __future__ import annotations
+
+import re
+
+_LABEL_LENGTH_MAX = 63
+_MARK = re.compile(r"made by fleet for ([^ ,]+), owner ([^ ,]+), user (.*)")
+_NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]+", re.ASCII)
+
+
+def stem(fleet: str, owner: str) -> str:
+    """Return the network tag of a fleet, with which the names of its resources begin."""
+    return f"{fleet}-{owner}"
+
+
+def instance_name(fleet: str, owner: str, name: str) -> str:
+    """Return the name on Compute Engine of the instance with the name `name` within the fleet."""
+    return f"{stem(fleet, owner)}-{name}"
+
+
+def label_value(text: str) -> str:
+    """Return `text` as a valid label value: at most 63 lower-case letters, digits, hyphens, and underscores."""
+    return _NOT_IN_LABELS.sub("-", text.lower()).strip("-")[:_LABEL_LENGTH_MAX].rstrip("-")
+
+
+def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[str, str]:
+    """Return the labels of an instance and its disk, by which the resources of a fleet are listed.
+
+    Args:
+        fleet: Name of the fleet.
+        owner: ID of the state directory, 8 characters.
+        user: Login and computer of the user, in any form.
+        index: Index of the instance; None: for all instances of a bulk request, which have the same labels.
+    """
+    pairs = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
+    return pairs if index is None else {**pairs, "fleet-index": str(index)}
+
+
+def mark(fleet: str, owner: str, user: str) -> str:
+    """Return the description of a fleet's resources; it identifies firewall rules, which have no labels."""
+    return f"made by fleet for {fleet}, owner {owner}, user {label_value(user)}"
+
+
+def marked(description: str) -> tuple[str, str, str] | None:
+    """Return the fleet, owner, and user in a description; None if the resource belongs to no fleet."""
+    match = _MARK.fullmatch(description)
+    return (match[1], match[2], match[3]) if match else None

@@ -1,0 +1,30 @@
+"""Metadata of instances: SSH keys, guest attributes, and the startup script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provision.gce.options import GceOptions
+
+STOP_AT = "fleet-stop-at"
+"""Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
+
+_STOP_SCRIPT = Path(__file__).with_name("stop_at.sh")
+
+
+def ssh_keys(user: str, public_key: str) -> str:
+    """Return the value of the metadata ``ssh-keys`` that lets the owner of `public_key` log in as `user`."""
+    return f"{user}:{' '.join(public_key.split())}"
+
+
+def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
+    """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys."""
+    items = {
+        "ssh-keys": ssh_keys(cloud.ssh_user, public_key),
+        "block-project-ssh-keys": "true",
+        "enable-oslogin": "FALSE",
+        "enable-guest-attributes": "TRUE",
+        "startup-script": _STOP_SCRIPT.read_text(encoding="utf-8"),
+        STOP_AT: "0",
+    }
+    return [{"key": key, "value": value} for key, value in items.items()]
