@@ -15,7 +15,8 @@ import pytest
 
 from tests.emulator import Emulator
 from tests.emulator import library as compute
-from tests.emulator.client import PROJECT, Client, spot, t4
+from tests.emulator.catalog.images import Image, find_image
+from tests.emulator.client import IMAGE, PROJECT, Client, spot, t4
 from tests.emulator.disk import Disk
 from tests.emulator.guests import GuestSpec, Publish
 from tests.program import wait_for
@@ -101,6 +102,7 @@ def test_a_guest_gets_the_properties_of_the_request(stage: Stage, tmp_path: Path
         gpu="nvidia-tesla-t4",
         metadata={"enable-guest-attributes": "TRUE", "ssh-keys": "fleet:k"},
         directory=tmp_path / str(made.id),
+        image=find_image(IMAGE),
     )
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     assert stage.client.instances.get_guest_attributes(request=query).query_value.items[0].value == "AAAA"
@@ -218,7 +220,8 @@ def test_the_emulator_starts_by_hand_and_ends_with_a_signal(number: int) -> None
 def test_nvidia_smi_lists_the_gpus_that_the_driver_of_the_image_supports(
     tmp_path: Path, gpu: str, driver: str, code: int | None, words: str
 ) -> None:
-    spec = GuestSpec("w", ZONE, PROJECT, "1", "127.0.0.9", 22, 1, gpu, {}, tmp_path / "w", driver)
+    image = Image("p", "f", "n", 50, driver)
+    spec = GuestSpec("w", ZONE, PROJECT, "1", "127.0.0.9", 22, 1, gpu, {}, tmp_path / "w", image)
     Disk(spec, Path(sys.executable)).prepare()
     program = tmp_path / "w" / "bin" / "nvidia-smi"
     assert program.exists() == (code is not None)
@@ -226,3 +229,20 @@ def test_nvidia_smi_lists_the_gpus_that_the_driver_of_the_image_supports(
         ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
         assert ran.returncode == code
         assert words in ran.stdout
+
+
+def test_sessions_of_a_guest_have_the_variables_hosts_and_index_of_its_spec(tmp_path: Path) -> None:
+    texts = []
+    for index in (True, False):
+        directory = tmp_path / str(index)
+        hosts, variables = ("127.0.0.5 index.example",), {"HTTPS_PROXY": "http://127.0.0.5:3128"}
+        spec = GuestSpec(
+            "w", ZONE, PROJECT, "1", "127.0.0.9", 22, 0, "", {}, directory, None, variables, hosts, index
+        )
+        disk = Disk(spec, Path(sys.executable))
+        disk.prepare()
+        disk.write_boot_script(tmp_path / "packages", "127.0.0.9:80")
+        assert (directory / "etc" / "hosts").read_text().splitlines()[-1] == "127.0.0.5 index.example"
+        texts.append((directory / "etc" / "ssh" / "sshd_config").read_text())
+        assert '"HTTPS_PROXY=http://127.0.0.5:3128"' in texts[-1]
+    assert ["PIP_FIND_LINKS" in text for text in texts] == [True, False]

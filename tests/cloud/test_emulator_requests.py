@@ -440,3 +440,19 @@ def test_many_clients_are_served_in_parallel(emulator: Emulator) -> None:
         addresses = list(pool.map(create_one, range(8)))
     assert len(set(addresses)) == 8
     assert emulator.state()["violations"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "verb", "path", "method", "parameters"),
+    [
+        ("oslogin.v1", "GET", "/v1/users/ada@b.c/loginProfile", "users.getLoginProfile", {"name": "users/ada@b.c"}),
+        ("oslogin.v1", "POST", "/v1/users/a:importSshPublicKey", "users.importSshPublicKey", {"parent": "users/a"}),
+        ("serviceusage.v1", "GET", "/v1/projects/p/services/x", "services.get", {"name": "projects/p/services/x"}),
+    ],
+)
+def test_the_path_of_a_method_may_have_a_parameter_of_several_segments(
+    document: str, verb: str, path: str, method: str, parameters: dict[str, str]
+) -> None:
+    match = discovery(document).match(verb, path)
+    assert match is not None
+    assert (match[0].id, match[1]) == (f"{document.partition('.')[0]}.{method}", parameters)

@@ -17,7 +17,7 @@ from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, r
 from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
-from tests.emulator.catalog import MACHINE_TYPES
+from tests.emulator.catalog.machines import MACHINE_TYPES
 from tests.next_steps import repetition
 from tests.settings import settings
 

@@ -12,20 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.emulator import bulk, catalog, failures, instances, resources, waiting
-from tests.emulator.blueprint import project_of
+from tests.emulator import failures
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
-from tests.emulator.failures import Refusal, Violation, invalid, not_found
+from tests.emulator.failures import Refusal, Violation
 from tests.emulator.faults import Faults, Rule
-from tests.emulator.methods import METHODS, STARTING
+from tests.emulator.registry import METHODS, STARTING
+from tests.emulator.services import Service, services
 
 Json = dict[str, Any]
-_MODULES = (bulk, instances, resources, waiting)  # These modules register their methods in METHODS.
-
-_VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
-_OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations")
-_NOUNS = {"regionInstances": "instances"}
 
 
 class Broken(Exception):  # noqa: N818 - what it does to the connection
@@ -49,12 +44,14 @@ class Request:
         target: Path and query.
         body: Its bytes.
         in_batch: Whether it is part of a batch.
+        content_type: Media type of its body.
     """
 
     verb: str
     target: str
     body: bytes = b""
     in_batch: bool = False
+    content_type: str = ""
 
     @property
     def path(self) -> str:
@@ -104,7 +101,7 @@ class Api:
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []
         self.needed: set[str] = set()
-        self._compute = discovery()
+        services()  # their modules register the methods
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request.
@@ -145,14 +142,18 @@ class Api:
             raise refusal
 
     def _answer(self, request: Request) -> Answer:
-        for document in (self._compute, discovery("cloudresourcemanager.v1")):
-            match = document.match(request.verb, request.path)
+        matches = []
+        for service in services():
+            match = discovery(service.DOCUMENT).match(request.verb, request.path)
             if match:
-                return self._call(document, *match, request)
+                matches.append((service, *match))
+        matches.sort(key=lambda each: each[1].id not in METHODS)  # two APIs may have a method at the same path
+        if matches:
+            return self._call(*matches[0], request)
         raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
 
-    def _call(self, document: Discovery, method: Method, path: Mapping[str, str], request: Request) -> Answer:
-        query = request.query
+    def _call(self, service: Service, method: Method, path: Mapping[str, str], request: Request) -> Answer:
+        document, query = discovery(service.DOCUMENT), request.query
         self.count(method.id, request.in_batch)
         body = self._check_request(document, method, {**query, **path}, request.body)
         place = path.get("zone") or path.get("region", "")
@@ -163,24 +164,22 @@ class Api:
         call = Call(method, path, query, body or {}, rule)
         with self.cloud.clock.changed:
             self.cloud.clock.run_due()
-            answer = encode(200, self._perform(document, call))
+            answer = encode(200, self._perform(service, call))
         if rule and rule.kind == "lost":
             raise Broken(reset=False)
         return answer
 
-    def _perform(self, document: Discovery, call: Call) -> Json:
+    def _perform(self, service: Service, call: Call) -> Json:
         """Do what the call asks; the lock is held."""
-        if call.method.id == "cloudresourcemanager.projects.testIamPermissions":
-            return self._test_iam_permissions(call)
         method = METHODS.get(call.method.id)
         if method is None:
             raise Refusal(501, "notImplemented", f"The emulator does not know {call.method.id}.")
-        self._check_access(call)
+        self._check_access(service, call)
         done = self._repeated(call)
         if done is None:
             done = method(self.cloud, call)
             self._remember(call, done)
-        problems = document.check_response(call.method, done)
+        problems = discovery(service.DOCUMENT).check_response(call.method, done)
         if problems:
             self._record("emulator", call.method.id, problems)
             raise Refusal(500, "backendError", f"The emulator's answer is wrong: {'; '.join(problems)}")
@@ -204,18 +203,8 @@ class Api:
         with self.cloud.clock.lock:
             self.violations.append(Violation(side, method, problems))
 
-    def _check_access(self, call: Call) -> None:
-        project = call.path["project"]
-        noun, verb = call.method.id.split(".")[1:]
-        shared = project in self.cloud.shared and noun in _OF_HOST_PROJECTS
-        if project != self.cloud.project and noun != "images" and not shared:
-            raise not_found(f"projects/{project}")
-        for name, existing in (("zone", catalog.ZONES), ("region", catalog.REGIONS)):
-            if noun != f"{name}s" and call.path.get(name, next(iter(existing))) not in existing:
-                raise invalid(name, call.path[name], f"Unknown {name}.")
-        if noun == "images" and project != self.cloud.project:
-            return  # public
-        for permission in (f"compute.{_NOUNS.get(noun, noun)}.{_VERBS.get(verb, verb)}", *_implied(noun, verb, call)):
+    def _check_access(self, service: Service, call: Call) -> None:
+        for project, permission in service.permissions(self.cloud, call):
             self.needed.add(permission if project == self.cloud.project else f"{project}:{permission}")
             if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
                 raise failures.forbidden(permission, f"projects/{project}")
@@ -230,38 +219,6 @@ class Api:
             operation = self.cloud.operations.find(call.scope, started["name"])
             if operation:
                 self.cloud.requests[_request_key(call)] = operation
-
-    def _test_iam_permissions(self, call: Call) -> Json:
-        project = call.path["resource"]
-        if project != self.cloud.project and project not in self.cloud.shared:
-            raise Refusal(403, "forbidden", "The caller does not have permission", canonical="PERMISSION_DENIED")
-        denied = self.cloud.denied
-        asked = call.body.get("permissions", [])
-        return {"permissions": [name for name in asked if not denied & {name, f"{project}:{name}"}]}
-
-
-def _implied(noun: str, verb: str, call: Call) -> list[str]:
-    """Return the permissions that a call needs in addition to the one named like its method."""
-    if noun == "firewalls" and verb in ("insert", "patch", "update", "delete"):
-        return ["compute.networks.updatePolicy"]
-    if verb not in ("insert", "bulkInsert") or not noun.lower().endswith("instances"):
-        return []
-    given = call.body.get("instanceProperties", call.body)
-    permissions = ["compute.disks.create"]
-    setters = {"labels": "setLabels", "metadata": "setMetadata", "tags": "setTags"}
-    setters["serviceAccounts"] = "setServiceAccount"
-    permissions += [f"compute.instances.{name}" for key, name in setters.items() if given.get(key)]
-    interfaces = [
-        interface for interface in given.get("networkInterfaces", ()) if not project_of(interface.get("network", ""))
-    ]
-    permissions += ["compute.subnetworks.use"] if interfaces else []
-    permissions += (
-        ["compute.subnetworks.useExternalIp"]
-        if any(interface.get("accessConfigs") for interface in interfaces)
-        else []
-    )
-    images = [disk.get("initializeParams", {}).get("sourceImage", "") for disk in given.get("disks", ())]
-    return permissions + (["compute.images.useReadOnly"] if call.path["project"] in map(project_of, images) else [])
 
 
 def _is_uuid(text: str) -> bool:

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator import catalog
-from tests.emulator.catalog import MachineType
+from tests.emulator.catalog import entries, images, locations, machines
+from tests.emulator.catalog.machines import MachineType
 from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class Blueprint:
     @property
     def region(self) -> str:
         """Return its region."""
-        return catalog.ZONES[self.zone]
+        return locations.ZONES[self.zone]
 
     @property
     def spot(self) -> bool:
@@ -192,7 +192,7 @@ def _machine_type(given: Json, zone: str, bulk: bool) -> MachineType:
         wanted = "a name, not a URL" if bulk else "a URL"
         raise invalid("resource.machineType", reference, f"The URL is malformed. Expected {wanted}.")
     name = last(reference)
-    machine_type = catalog.MACHINE_TYPES.get(name)
+    machine_type = machines.MACHINE_TYPES.get(name)
     if machine_type is None or not machine_type.is_in(zone):
         raise invalid(
             "resource.machineType", reference, f"Machine type with name '{name}' does not exist in zone '{zone}'."
@@ -211,7 +211,7 @@ def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json],
     name = last(reference)
     if bulk == ("/" in reference):
         raise invalid("resource.guestAccelerators[0].acceleratorType", reference, "The URL is malformed.")
-    accelerator = catalog.ACCELERATORS.get(name)
+    accelerator = machines.ACCELERATORS.get(name)
     if accelerator is None or zone not in accelerator.zones:
         raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
     if name == machine_type.gpu and count == machine_type.gpus:
@@ -289,7 +289,7 @@ def _disks(blueprint: Blueprint, given: list[Json]) -> None:
 def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
     params = disk["initializeParams"]
     source = relative(params.get("sourceImage", ""))
-    image = catalog.find_image(source)
+    image = images.find_image(source)
     if image is None:
         if source:
             raise not_found(source)
@@ -302,7 +302,7 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
             f"Requested disk size cannot be smaller than the image size ({image.disk_gb} GB)",
         )
     kind = last(params.get("diskType") or "pd-standard")
-    if kind not in catalog.DISK_TYPES:
+    if kind not in machines.DISK_TYPES:
         raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
     accepted = blueprint.machine_type.disks or ("pd-balanced", "pd-ssd", "pd-standard")
     if kind not in accepted:
@@ -315,6 +315,6 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
         "sizeGb": str(size_gb),
         "type": kind,
         "sourceImage": image.path,
-        "sourceImageId": catalog.numeric_id(image.path),
+        "sourceImageId": entries.numeric_id(image.path),
         "labels": labels,
     }

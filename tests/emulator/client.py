@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from tests.emulator import catalog
 from tests.emulator import library as compute
+from tests.emulator.catalog import locations
 
 PROJECT = "proj-1"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -91,7 +91,7 @@ class Client:
                 zone=place, bulk_insert_instance_resource_resource=resource, **arguments
             )
             return self.instances.bulk_insert_unary(request=request)
-        others = [zone for zone in catalog.REGIONS[place] if zones and zone not in zones]
+        others = [zone for zone in locations.REGIONS[place] if zones and zone not in zones]
         denied = {f"zones/{zone}": compute.LocationPolicyLocation(preference="DENY") for zone in others}
         resource.location_policy = compute.LocationPolicy(target_shape="ANY_SINGLE_ZONE", locations=denied)
         regional = compute.BulkInsertRegionInstanceRequest(

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.emulator import catalog, firewall
+from tests.emulator import firewall
 from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
+from tests.emulator.catalog import entries, locations
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
-from tests.emulator.failures import Refusal, invalid, not_found
+from tests.emulator.failures import Refusal, not_found
 from tests.emulator.faults import Rule
 from tests.emulator.guests import Guest, Guests
 from tests.emulator.limits import Limits, Usage, disk_quota
@@ -91,22 +92,6 @@ class Instance:
 def items_of(metadata: Json) -> dict[str, str]:
     """Return the items of a Metadata by key."""
     return {item["key"]: item.get("value", "") for item in metadata["items"]}
-
-
-def check_network(cloud: Cloud, interfaces: list[Json], region: str) -> None:
-    """Raise Refusal unless all networks and subnetworks in `interfaces` exist and belong together."""
-    for interface in interfaces:
-        network = cloud.network(interface["network"]) if interface.get("network") else ""
-        subnetwork = interface.get("subnetwork", "")
-        if not subnetwork:
-            if project_of(network) not in ("", cloud.project):
-                raise invalid("resource.networkInterfaces[0].subnetwork", "", "A shared network needs a subnetwork.")
-            continue
-        project = project_of(subnetwork) or cloud.project
-        if last(subnetwork) not in cloud.networks_of(project):
-            raise not_found(f"projects/{project}/regions/{region}/subnetworks/{last(subnetwork)}")
-        if network and project_of(network) != project:
-            raise invalid("resource.networkInterfaces[0].subnetwork", subnetwork, "It is not of the network.")
 
 
 class Cloud:
@@ -202,7 +187,7 @@ class Cloud:
     def new_id(self) -> str:
         """Return a numeric id that no resource has."""
         self._serial += 1
-        return catalog.numeric_id(f"{self.clock.now()} {self._serial}")
+        return entries.numeric_id(f"{self.clock.now()} {self._serial}")
 
     def launch(
         self,
@@ -276,7 +261,7 @@ class Cloud:
             for key, amount in self.limits.consumption(blueprint).items():
                 used[key] = used.get(key, 0.0) + amount
         for (zone, _), disk in self.disks.items():
-            where = (catalog.ZONES[zone], disk_quota(disk["type"].rsplit("/", 1)[-1]))
+            where = (locations.ZONES[zone], disk_quota(disk["type"].rsplit("/", 1)[-1]))
             used[where] = used.get(where, 0.0) + float(disk["sizeGb"])
         return used
 

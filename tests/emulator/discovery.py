@@ -31,7 +31,7 @@ class Method:
     Attributes:
         id: ``compute.instances.insert``.
         verb: ``POST``.
-        template: Path below the service's root, its parameters in braces.
+        template: Path below the service's root, its parameters in braces, each without slashes.
         path: Matches that path; its parameters are the groups.
         parameters: Parameters of path and query by name, as the document describes them.
         request: Name of the request body's schema; empty: it has none.
@@ -157,13 +157,17 @@ class Discovery:
             yield from self._check(schema["items"], part, f"{at}[{index}]", method)
 
 
-@cache
 def discovery(name: str = "compute.v1") -> Discovery:
     """Return the document of an API, by the name of its file, such as ``compute.v1``.
 
     Raises:
         FileNotFoundError: google-api-python-client is not installed.
     """
+    return _load(name)
+
+
+@cache
+def _load(name: str) -> Discovery:
     spec = importlib.util.find_spec("googleapiclient")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("google-api-python-client, which carries the discovery documents, is not installed")
@@ -177,8 +181,8 @@ def _methods(resource: Json) -> Iterator[Method]:
         yield Method(
             method["id"],
             method["httpMethod"],
-            method["path"],
-            _path(method["path"]),
+            method.get("flatPath", method["path"]),
+            _path(method["path"], parameters),
             parameters,
             method.get("request", {}).get("$ref", ""),
             method.get("response", {}).get("$ref", ""),
@@ -187,9 +191,15 @@ def _methods(resource: Json) -> Iterator[Method]:
         yield from _methods(child)
 
 
-def _path(template: str) -> re.Pattern[str]:
-    """Return ``projects/{project}/zones`` as a pattern."""
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", template))
+def _path(template: str, parameters: Mapping[str, Json]) -> re.Pattern[str]:
+    """Return ``projects/{project}/zones`` as a pattern; the value of ``{+name}`` may have slashes."""
+    pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", template)
+    return re.compile(re.sub(r"\{\+(\w+)\}", lambda name: f"(?P<{name[1]}>{_form(parameters[name[1]])})", pattern))
+
+
+def _form(parameter: Json) -> str:
+    """Return the pattern of a parameter's values, without a verb such as ``:enable`` after them."""
+    return str(parameter.get("pattern", ".+")).strip("^$").replace("[^/]+", "[^/:]+")
 
 
 def _tail(path: str) -> str:

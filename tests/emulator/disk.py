@@ -14,12 +14,13 @@ import sys
 import sysconfig
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator.accounts import Accounts
+from tests.emulator.catalog.images import IMAGES, Image
 from tests.emulator.space import UP
 
 _IMAGES = Path(__file__).with_name("images")
@@ -67,7 +68,10 @@ class GuestSpec:
         gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
         metadata: Its metadata items.
         directory: Of all its files; its own, and gone with it.
-        driver: Kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: it has none.
+        image: The image of its boot disk; None: unknown, without a driver.
+        variables: Environment variables of all sessions.
+        hosts: Further lines of its /etc/hosts.
+        index: Whether pip finds packages.
     """
 
     name: str
@@ -80,7 +84,15 @@ class GuestSpec:
     gpu: str
     metadata: Mapping[str, str]
     directory: Path
-    driver: str = "open"
+    image: Image | None = IMAGES[0]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    index: bool = True
+
+    @property
+    def driver(self) -> str:
+        """Return the kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: none."""
+        return self.image.driver if self.image else ""
 
 
 class Disk:
@@ -128,6 +140,7 @@ class Disk:
         (self._etc / "hostname").write_text(f"{self._spec.name}\n")
         (self._etc / "hosts").write_text(
             f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
+            + "".join(f"{line}\n" for line in self._spec.hosts)
         )
         self._write_programs()
         return self._host_key()
@@ -234,7 +247,9 @@ class Disk:
         return lines
 
     def _environment(self, index: Path, metadata: str) -> Mapping[str, str]:
-        variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index.as_uri()}
+        variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", **self._spec.variables}
+        if self._spec.index:
+            variables["PIP_FIND_LINKS"] = index.as_uri()
         if self._visible_gpus:
             variables["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
         return variables

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from tests.emulator import catalog, failures
+from tests.emulator import failures
+from tests.emulator.catalog import locations
 from tests.emulator.failures import Failure, Machine, Refusal
 
 CREATING = ("compute.instances.insert", "compute.instances.bulkInsert", "compute.regionInstances.bulkInsert")
@@ -150,7 +151,7 @@ class Rule:
 
     def _where(self, place: str) -> str:
         """Return the scope of a quota, as messages name it."""
-        return "globally" if "ALL_REGIONS" in self.metric else f"in region {catalog.ZONES.get(place, place)}"
+        return "globally" if "ALL_REGIONS" in self.metric else f"in region {locations.ZONES.get(place, place)}"
 
     def _can_strike(self, method: str, makes_operation: bool) -> bool:
         if method == "oauth.token":

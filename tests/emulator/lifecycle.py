@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.emulator import catalog
 from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
+from tests.emulator.catalog import locations
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.failures import Failure, already_exists
-from tests.emulator.guests import GuestSpec
+from tests.emulator.guest_specs import guest_spec
 from tests.emulator.metadata import POWER_OFF
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
 
@@ -84,7 +84,7 @@ def start(cloud: Cloud, instance: Instance) -> None:
         _limit(cloud, instance)
     if instance.guest is None:
         instance.guest = cloud.guests(
-            _guest_spec(cloud, instance), lambda *attribute: _publish(cloud, instance, *attribute)
+            guest_spec(cloud, instance), lambda *attribute: _publish(cloud, instance, *attribute)
         )
     cloud.apply_firewall(instance)
     instance.guest.boot()
@@ -184,29 +184,6 @@ def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: 
         cloud.clock.changed.notify_all()
 
 
-def _guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
-    blueprint, number = instance.blueprint, instance.body["id"]
-    return GuestSpec(
-        name=blueprint.name,
-        zone=blueprint.zone,
-        project=cloud.project,
-        id=number,
-        address=instance.address,
-        ssh_port=cloud.ssh_port,
-        gpus=blueprint.gpus,
-        gpu=blueprint.gpu,
-        metadata=cloud.guest_metadata(instance),
-        directory=cloud.directory / number,
-        driver=_driver(blueprint),
-    )
-
-
-def _driver(blueprint: Blueprint) -> str:
-    """The kernel modules of NVIDIA's driver on the boot image; empty: none, or the boot disk was made before."""
-    image = catalog.find_image(blueprint.disks[0].get("sourceImage", "")) if blueprint.disks else None
-    return image.driver if image else ""
-
-
 def _show_external_address(instance: Instance, address: str) -> None:
     for interface in instance.body["networkInterfaces"]:
         for access in interface.get("accessConfigs", ()):
@@ -260,7 +237,7 @@ def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, addr
         "kind": "compute#networkInterface",
         "name": f"nic{index}",
         "network": f"{base}/global/networks/{network}",
-        "subnetwork": f"{base}/regions/{catalog.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
+        "subnetwork": f"{base}/regions/{locations.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
         "networkIP": address,
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),

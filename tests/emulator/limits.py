@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.emulator import catalog, failures
+from tests.emulator import failures
 from tests.emulator.blueprint import LONGEST_PREEMPTIBLE_S, Blueprint
-from tests.emulator.catalog import PROJECT_QUOTAS, REGION_QUOTAS, REGIONS
+from tests.emulator.catalog import locations, machines, quotas
+from tests.emulator.catalog.locations import REGIONS
+from tests.emulator.catalog.quotas import PROJECT_QUOTAS, REGION_QUOTAS
 from tests.emulator.failures import Failure
 
 Json = dict[str, Any]
@@ -32,7 +34,7 @@ class Limits:
         Raises:
             ValueError: there is no such zone or resource.
         """
-        if zone not in catalog.ZONES or resource not in ("instances", "spot", *catalog.ACCELERATORS):
+        if zone not in locations.ZONES or resource not in ("instances", "spot", *machines.ACCELERATORS):
             raise ValueError(f"no capacity {resource!r} in zone {zone!r}")
         self._capacity[zone, resource] = limit
 
@@ -88,7 +90,7 @@ class Limits:
     def consumption(self, blueprint: Blueprint) -> Usage:
         """Return the quota usage of a running instance; its disks are counted separately."""
         region, cpus = blueprint.region, float(blueprint.machine_type.cpus)
-        cpu_metric = catalog.cpu_quota(blueprint.machine_type)
+        cpu_metric = quotas.cpu_quota(blueprint.machine_type)
         if blueprint.spot and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
             cpu_metric = "PREEMPTIBLE_CPUS"
         used: Usage = {("", "CPUS_ALL_REGIONS"): cpus, (region, cpu_metric): cpus, (region, "INSTANCES"): 1.0}
@@ -122,7 +124,7 @@ class Limits:
         """Spot GPUs have quotas of their own, which those deleted within a week may use as well."""
         if not blueprint.gpus:
             return ""
-        plain = catalog.ACCELERATORS[blueprint.gpu].quota
+        plain = machines.ACCELERATORS[blueprint.gpu].quota
         if not plain:
             return ""
         preemptible = f"PREEMPTIBLE_{plain}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.catalog import numeric_id
+from tests.emulator.catalog.entries import numeric_id
 from tests.emulator.clock import Clock
 from tests.emulator.failures import Failure
 

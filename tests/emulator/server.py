@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import struct
@@ -10,23 +9,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-from tests.emulator import batch, lifecycle
+from tests.emulator import lifecycle
 from tests.emulator.api import Answer, Api, Broken, Request, encode
 from tests.emulator.clock import Clock
 from tests.emulator.cloud import Cloud, Instance
+from tests.emulator.endpoints import endpoint_of
 from tests.emulator.failures import Refusal
 from tests.emulator.faults import Faults
 from tests.emulator.guests import Guests, NoGuest
 
 Json = dict[str, Any]
-_BATCH = ("/batch/compute/v1", "/batch")
 _STOP_S = 30.0
 
 
@@ -280,7 +277,8 @@ class _Connection(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            answer = self._answer(Request(self.command, self.path, body))
+            media_type = self.headers.get("Content-Type", "")
+            answer = self._answer(Request(self.command, self.path, body, content_type=media_type))
         except Broken as broken:
             self._break(broken)
             return
@@ -293,16 +291,13 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _answer(self, request: Request) -> Answer:
         emulator = self.server.emulator
+        answer = endpoint_of(request.path)
+        if answer is None:
+            return emulator.api.answer(request)
         try:
-            if request.path.startswith("/emulator/"):
-                return _administer(emulator, request)
-            if request.path == "/token":
-                return _token(emulator, request)
-            if request.path in _BATCH:
-                return _batch(emulator.api, request, self.headers.get("Content-Type", ""))
+            return answer(emulator, request)
         except Refusal as refusal:
             return encode(refusal.status, refusal.body, refusal.headers)
-        return emulator.api.answer(request)
 
     def _break(self, broken: Broken) -> None:
         self.close_connection = True
@@ -312,67 +307,3 @@ class _Connection(BaseHTTPRequestHandler):
             self.connection.close()
         else:
             self.connection.shutdown(socket.SHUT_RDWR)
-
-
-def _batch(api: Api, request: Request, content_type: str) -> Answer:
-    api.count("batch")
-    rule = api.faults.draw("batch", in_batch=False, place="", makes_operation=False)
-    api.strike(rule)
-    answer = batch.answer(batch.parse(content_type, request.body), api.answer)
-    if rule and rule.kind == "lost":
-        raise Broken(reset=False)
-    return answer
-
-
-def _token(emulator: Emulator, request: Request) -> Answer:
-    """Return OAuth's answer to a refresh token, or to a service account's assertion."""
-    emulator.api.count("oauth.token")
-    rule = emulator.faults.draw("oauth.token", in_batch=False, place="", makes_operation=False)
-    emulator.api.strike(rule)
-    if rule and rule.kind == "invalid-grant":
-        return encode(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
-    grant = dict(parse_qsl(request.body.decode())).get("grant_type", "")
-    if grant not in ("refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer"):
-        return encode(400, {"error": "unsupported_grant_type", "error_description": f"Invalid grant_type: {grant}"})
-    if rule and rule.kind == "lost":
-        raise Broken(reset=False)
-    token = {"access_token": "emulated", "expires_in": 3599, "token_type": "Bearer"}
-    return encode(200, {**token, "scope": "https://www.googleapis.com/auth/cloud-platform"})
-
-
-def _administer(emulator: Emulator, request: Request) -> Answer:
-    """The emulator's own API, under ``/emulator/``."""
-    action = urlsplit(request.target).path.removeprefix("/emulator/")
-    if request.verb == "GET" and action == "state":
-        return encode(200, emulator.state())
-    if request.verb == "GET" and action == "address":
-        return Answer(200, f"{emulator.cloud.caller}\n".encode(), {"Content-Type": "text/plain"})
-    try:
-        given = json.loads(request.body or b"{}")
-        done = request.verb == "POST" and _act(emulator, action, given)
-    except (KeyError, LookupError, TypeError, ValueError) as error:
-        return encode(400, {"error": str(error)})
-    return encode(200, {}) if done else encode(404, {"error": f"nothing is at {request.verb} {request.path}"})
-
-
-def _act(emulator: Emulator, action: str, given: Mapping[str, Any]) -> bool:
-    """Run an action; return whether it exists."""
-    actions: dict[str, Callable[[], Any]] = {
-        "faults": lambda: emulator.faults.add_json(given),
-        "faults/clear": emulator.faults.clear,
-        "preempt": lambda: emulator.preempt(given["name"], given.get("grace_s")),
-        "quota": lambda: emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", "")),
-        "capacity": lambda: emulator.set_capacity(
-            given["zone"], float(given["limit"]), given.get("resource", "instances")
-        ),
-        "deny": lambda: emulator.deny(*given["permissions"]),
-        "networks": lambda: emulator.set_networks(*given["names"]),
-        "shared": lambda: emulator.share_networks(given["project"], *given["names"]),
-        "caller": lambda: emulator.set_caller(given["address"]),
-        "advance": lambda: emulator.clock.advance(float(given["seconds"])),
-        "clear": emulator.reset,
-    }
-    if action not in actions:
-        return False
-    actions[action]()
-    return True

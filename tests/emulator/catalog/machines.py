@@ -1,25 +1,14 @@
-"""The catalog: some regions, their zones, machine types, accelerators, images, and default quotas."""
+"""Machine types, accelerators, and disk types."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from tests.emulator.catalog.entries import entry
+from tests.emulator.catalog.locations import AI_ZONES, ZONES
+
 Json = dict[str, Any]
-
-CREATED = "2026-01-05T08:00:00.000-08:00"
-
-REGIONS = {
-    "europe-west1": ("europe-west1-b", "europe-west1-c", "europe-west1-d"),
-    "europe-west2": ("europe-west2-a", "europe-west2-b"),
-    "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-central1-ai1a"),
-    "us-west4": ("us-west4-a", "us-west4-b"),
-}
-AI_ZONES = ("us-central1-ai1a",)
-"""Zones with only the newest accelerators."""
-ZONES = {zone: region for region, zones in REGIONS.items() for zone in zones}
 
 
 @dataclass(frozen=True)
@@ -77,35 +66,15 @@ class Accelerator:
     zones: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Image:
-    """A boot image.
-
-    Attributes:
-        project: The project that owns it.
-        family: ``debian-12``.
-        name: ``debian-12-bookworm-v20261014``.
-        disk_gb: Smallest disk it fits on.
-        driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one; empty: none.
-    """
-
-    project: str
-    family: str
-    name: str
-    disk_gb: int
-    driver: str = ""
-
-    @property
-    def path(self) -> str:
-        """``projects/debian-cloud/global/images/…``."""
-        return f"projects/{self.project}/global/images/{self.name}"
-
-
 _L4_ZONES = (
     *("europe-west1-b", "europe-west1-c", "europe-west2-a", "europe-west2-b"),
     *("us-central1-a", "us-central1-b", "us-central1-c", "us-west4-a"),
 )
+
+
 _HYPERDISKS = ("hyperdisk-balanced",)
+
+
 _A100_ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f")
 
 
@@ -157,7 +126,10 @@ _ALL_MACHINE_TYPES = [
     MachineType("a9-newgpu-4g", 96, 786432, "nvidia-new-1tb", 4, _A100_ZONES),
     MachineType("ct6e-standard-1t", 44, 458752, "ct6e", 1, ("us-central1-b",), disks=("hyperdisk-balanced",)),
 ]
+
+
 MACHINE_TYPES = {machine.name: machine for machine in _ALL_MACHINE_TYPES}
+
 
 ACCELERATORS = {
     accelerator.name: accelerator
@@ -192,89 +164,14 @@ ACCELERATORS = {
     )
 }
 
-_DEEP_LEARNING = "deeplearning-platform-release"
-IMAGES = (
-    *(
-        Image(_DEEP_LEARNING, f"{stem}-nvidia-580", f"{stem}-nvidia-580-v20261016", 50, "open")
-        for stem in (
-            *("common-cu129-ubuntu-2404", "common-cu129-ubuntu-2204"),
-            *("pytorch-2-9-cu129-ubuntu-2404", "pytorch-2-9-cu129-ubuntu-2204"),
-        )
-    ),
-    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10),
-    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10),
-    Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),
-    Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10),
-)
 
-_IMAGE_PATH = re.compile(r"projects/([^/]+)/(?:global|zones/[^/]+)/(images|images/family|imageFamilyViews)/([^/]+)")
 DISK_TYPES = ("pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced")
-
-REGION_QUOTAS = {
-    "CPUS": 1024.0,
-    "PREEMPTIBLE_CPUS": 0.0,
-    "A2_CPUS": 96.0,
-    "N2_CPUS": 128.0,
-    "DISKS_TOTAL_GB": 40960.0,
-    "SSD_TOTAL_GB": 40960.0,
-    "IN_USE_ADDRESSES": 256.0,
-    "STATIC_ADDRESSES": 8.0,
-    "INSTANCES": 6000.0,
-    **{prefix + gpu.quota: 128.0 for gpu in ACCELERATORS.values() if gpu.quota for prefix in ("", "PREEMPTIBLE_")},
-}
-PROJECT_QUOTAS = {"CPUS_ALL_REGIONS": 2048.0, "GPUS_ALL_REGIONS": 256.0, "FIREWALLS": 100.0, "NETWORKS": 5.0}
-
-
-def numeric_id(text: str) -> str:
-    """Return a numeric id, the same for the same text."""
-    return str(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") + 10**17)
-
-
-def cpu_quota(machine: MachineType) -> str:
-    """Return the quota that the machine's CPUs count against."""
-    return {"a2": "A2_CPUS", "n2": "N2_CPUS"}.get(machine.family, "CPUS")
-
-
-def find_image(source: str) -> Image | None:
-    """Return the image for a path from ``projects/`` on: by name, by family, or by family as a zone sees it."""
-    match = _IMAGE_PATH.fullmatch(source)
-    if not match:
-        return None
-    project, where, name = match.groups()
-    for image in IMAGES:
-        if (image.project, image.name if where == "images" else image.family) == (project, name):
-            return image
-    return None
-
-
-def zone_body(base: str, zone: str) -> Json:
-    """Return a Zone; `base` is the URL of the project."""
-    return {
-        **_common("zone", zone),
-        "status": "UP",
-        "region": f"{base}/regions/{ZONES[zone]}",
-        "selfLink": f"{base}/zones/{zone}",
-        "availableCpuPlatforms": ["Intel Cascade Lake", "Intel Skylake"],
-        "supportsPzs": False,
-    }
-
-
-def region_body(base: str, region: str, quotas: list[Json]) -> Json:
-    """Return a Region."""
-    return {
-        **_common("region", region),
-        "status": "UP",
-        "zones": [f"{base}/zones/{zone}" for zone in REGIONS[region]],
-        "quotas": quotas,
-        "selfLink": f"{base}/regions/{region}",
-        "supportsPzs": False,
-    }
 
 
 def machine_type_body(base: str, zone: str, machine: MachineType) -> Json:
     """Return a MachineType."""
     body = {
-        **_common("machineType", machine.name),
+        **entry("machineType", machine.name),
         "description": f"{machine.cpus} vCPUs, {machine.memory_mb / 1024:g} GB RAM",
         "guestCpus": machine.cpus,
         "memoryMb": machine.memory_mb,
@@ -294,7 +191,7 @@ def machine_type_body(base: str, zone: str, machine: MachineType) -> Json:
 def accelerator_body(base: str, zone: str, accelerator: Accelerator) -> Json:
     """Return an AcceleratorType."""
     return {
-        **_common("acceleratorType", accelerator.name),
+        **entry("acceleratorType", accelerator.name),
         "description": accelerator.title,
         "maximumCardsPerInstance": max(accelerator.counts, default=8),
         "zone": f"{base}/zones/{zone}",
@@ -305,66 +202,9 @@ def accelerator_body(base: str, zone: str, accelerator: Accelerator) -> Json:
 def disk_type_body(base: str, zone: str, name: str) -> Json:
     """Return a DiskType."""
     return {
-        **_common("diskType", name),
+        **entry("diskType", name),
         "validDiskSize": "10GB-65536GB",
         "defaultDiskSizeGb": "100",
         "zone": f"{base}/zones/{zone}",
         "selfLink": f"{base}/zones/{zone}/diskTypes/{name}",
-    }
-
-
-def image_body(root: str, image: Image) -> Json:
-    """Return an Image; `root` is the URL of the API."""
-    return {
-        **_common("image", image.name),
-        "family": image.family,
-        "status": "READY",
-        "sourceType": "RAW",
-        "architecture": "X86_64",
-        "archiveSizeBytes": "1073741824",
-        "diskSizeGb": str(image.disk_gb),
-        "guestOsFeatures": [{"type": "UEFI_COMPATIBLE"}, {"type": "VIRTIO_SCSI_MULTIQUEUE"}],
-        "labelFingerprint": "42WmSpB8rSM=",
-        "selfLink": f"{root}/{image.path}",
-    }
-
-
-def network_body(base: str, name: str) -> Json:
-    """Return a Network with one subnetwork in each region."""
-    return {
-        **_common("network", name),
-        "description": "Default network for the project",
-        "autoCreateSubnetworks": True,
-        "subnetworks": [f"{base}/regions/{region}/subnetworks/{name}" for region in REGIONS],
-        "routingConfig": {"routingMode": "REGIONAL"},
-        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
-        "selfLink": f"{base}/global/networks/{name}",
-    }
-
-
-def subnetwork_body(base: str, region: str, name: str) -> Json:
-    """Return a Subnetwork."""
-    third = 128 + 4 * list(REGIONS).index(region)
-    return {
-        **_common("subnetwork", name),
-        "network": f"{base}/global/networks/{name}",
-        "ipCidrRange": f"10.{third}.0.0/20",
-        "gatewayAddress": f"10.{third}.0.1",
-        "region": f"{base}/regions/{region}",
-        "privateIpGoogleAccess": False,
-        "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
-        "purpose": "PRIVATE",
-        "stackType": "IPV4_ONLY",
-        "fingerprint": "7ATVeZfHBPE=",
-        "selfLink": f"{base}/regions/{region}/subnetworks/{name}",
-    }
-
-
-def _common(kind: str, name: str) -> Json:
-    return {
-        "kind": f"compute#{kind}",
-        "id": numeric_id(f"{kind} {name}"),
-        "name": name,
-        "description": name,
-        "creationTimestamp": CREATED,
     }

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.parser import BytesParser
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.emulator.api import Answer, Request
+from tests.emulator.api import Answer, Broken, Request
+from tests.emulator.endpoints import endpoint
 from tests.emulator.failures import bad_request
+
+if TYPE_CHECKING:
+    from tests.emulator.server import Emulator
 
 _MOST = 1000
 _REQUEST_LINE = re.compile(rb"(?P<verb>[A-Z]+) (?P<target>\S+)(?: HTTP/1\.[01])?\r?\n")
@@ -28,6 +33,19 @@ class Part:
 
     id: str
     request: Request
+
+
+@endpoint("/batch/compute/v1", "/batch")
+def answer_batch(emulator: Emulator, request: Request) -> Answer:
+    """Answer all calls of a batch request."""
+    api = emulator.api
+    api.count("batch")
+    rule = api.faults.draw("batch", in_batch=False, place="", makes_operation=False)
+    api.strike(rule)
+    answered = answer(parse(request.content_type, request.body), api.answer)
+    if rule and rule.kind == "lost":
+        raise Broken(reset=False)
+    return answered
 
 
 def parse(content_type: str, body: bytes) -> list[Part]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.emulator import catalog
 from tests.emulator.blueprint import project_of
+from tests.emulator.catalog import locations
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import not_found
 from tests.emulator.listing import aggregated, page
-from tests.emulator.methods import method
 from tests.emulator.operations import Operation
+from tests.emulator.registry import method
 
 Json = dict[str, Any]
 _LONGEST_WAIT_S = 120.0
@@ -38,8 +38,8 @@ def list_(cloud: Cloud, call: Call) -> Json:
 def aggregated_list(cloud: Cloud, call: Call) -> Json:
     scopes = [
         "global",
-        *(f"regions/{name}" for name in catalog.REGIONS),
-        *(f"zones/{name}" for name in catalog.ZONES),
+        *(f"regions/{name}" for name in locations.REGIONS),
+        *(f"zones/{name}" for name in locations.ZONES),
     ]
     scoped: dict[str, list[Json]] = {scope: [] for scope in scopes}
     for operation in cloud.operations.of():

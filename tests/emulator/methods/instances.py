@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.emulator import blueprint as blueprints
-from tests.emulator import catalog, failures, lifecycle
+from tests.emulator import creation, failures, lifecycle
 from tests.emulator.blueprint import Blueprint, check_labels, check_metadata, fingerprint
-from tests.emulator.cloud import Call, Cloud, Instance, check_network
+from tests.emulator.catalog import locations
+from tests.emulator.cloud import Call, Cloud, Instance
 from tests.emulator.failures import Failure, Refusal, bad_request, condition_not_met, invalid
 from tests.emulator.listing import aggregated, page
-from tests.emulator.methods import method, starting
 from tests.emulator.operations import Done, Work
+from tests.emulator.registry import method, starting
 
 Json = dict[str, Any]
 INTERNAL = failures.operation_failure(
@@ -31,7 +32,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
 
 @method("compute.instances.aggregatedList")
 def aggregated_list(cloud: Cloud, call: Call) -> Json:
-    scoped: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in catalog.ZONES}
+    scoped: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in locations.ZONES}
     for (zone, _), instance in sorted(cloud.instances.items()):
         scoped[f"zones/{zone}"].append(instance.body)
     return aggregated(cloud, call, scoped)
@@ -40,7 +41,7 @@ def aggregated_list(cloud: Cloud, call: Call) -> Json:
 @starting("compute.instances.insert")
 def insert(cloud: Cloud, call: Call) -> Json:
     drawn = blueprints.draw(cloud.project, call.zone, call.body["name"], call.body)
-    check_network(cloud, drawn.body["networkInterfaces"], drawn.region)
+    creation.check(cloud, drawn)
     lifecycle.refuse_taken_names(cloud, drawn)
     target = f"{cloud.base}/zones/{call.zone}/instances/{drawn.name}"
     made: list[Instance] = []

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.emulator import blueprint as blueprints
-from tests.emulator import catalog, failures, instances, lifecycle
+from tests.emulator import creation, failures, lifecycle
 from tests.emulator.blueprint import Blueprint
-from tests.emulator.cloud import Call, Cloud, Instance, check_network
+from tests.emulator.catalog import locations
+from tests.emulator.cloud import Call, Cloud, Instance
 from tests.emulator.failures import Failure, Refusal, invalid, required
 from tests.emulator.faults import Rule
-from tests.emulator.methods import starting
+from tests.emulator.methods import instances
 from tests.emulator.operations import Done, Launch, Operation, Work
+from tests.emulator.registry import starting
 
 Json = dict[str, Any]
 _PATTERN = re.compile(r"(?P<stem>[^#]*)(?P<marks>#+)(?P<rest>[^#]*)")
@@ -76,12 +78,14 @@ def _zones(call: Call, region: str) -> list[str]:
     DENY excludes a zone, ALLOW excludes no other one; zones for AI are never chosen.
     """
     policy = call.body.get("locationPolicy", {})
-    locations = {name.rsplit("/", 1)[-1]: place for name, place in policy.get("locations", {}).items()}
-    for zone in locations:
-        if zone not in catalog.REGIONS[region]:
+    preferences = {
+        name.rsplit("/", 1)[-1]: location.get("preference") for name, location in policy.get("locations", {}).items()
+    }
+    for zone in preferences:
+        if zone not in locations.REGIONS[region]:
             raise invalid("resource.locationPolicy.locations", zone, f"The zone is not of region '{region}'.")
-    denied = [zone for zone, place in locations.items() if place.get("preference") == "DENY"]
-    zones = [zone for zone in catalog.REGIONS[region] if zone not in (*denied, *catalog.AI_ZONES)]
+    denied = [zone for zone, preference in preferences.items() if preference == "DENY"]
+    zones = [zone for zone in locations.REGIONS[region] if zone not in (*denied, *locations.AI_ZONES)]
     if not zones:
         raise invalid("resource.locationPolicy.locations", "", "It leaves no zone.")
     return zones
@@ -101,8 +105,7 @@ def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
         blueprints.draw(cloud.project, zone, name, body["instanceProperties"], bulk=True)
         for name in _names(cloud, body, zone, count)
     ]
-    interfaces = drawn[0].body["networkInterfaces"]
-    check_network(cloud, interfaces, catalog.ZONES[zone])
+    creation.check(cloud, drawn[0])
     return _Bulk(zone, min_count, drawn, fault=call.fault)
 
 
@@ -154,7 +157,7 @@ def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
         struck = bulk.fault is not None and bulk.fault.zone == bulk.zone
         if not (struck and len(bulks) > 1) and cloud.limits.has_room(bulk.drawn[0], held, bulk.zone, len(bulk.drawn)):
             # A fault of another zone does not apply here.
-            if bulk.fault and bulk.fault.zone in catalog.ZONES and not struck:
+            if bulk.fault and bulk.fault.zone in locations.ZONES and not struck:
                 return replace(bulk, fault=None)
             return bulk
     return bulks[0]

@@ -1,4 +1,4 @@
-"""Registry of the functions that answer each method; filled by the modules that define them."""
+"""Registries of the functions that answer requests; the modules in `services` and `methods` fill them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The offers of the emulated Compute Engine: locations, machines, images, networks, and default quotas."""

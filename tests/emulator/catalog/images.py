@@ -1,0 +1,84 @@
+"""Boot images."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tests.emulator.catalog.entries import entry
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A boot image.
+
+    Attributes:
+        project: The project that owns it.
+        family: ``debian-12``.
+        name: ``debian-12-bookworm-v20261014``.
+        disk_gb: Smallest disk it fits on.
+        driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one; empty: none.
+    """
+
+    project: str
+    family: str
+    name: str
+    disk_gb: int
+    driver: str = ""
+
+    @property
+    def path(self) -> str:
+        """``projects/debian-cloud/global/images/…``."""
+        return f"projects/{self.project}/global/images/{self.name}"
+
+
+_DEEP_LEARNING = "deeplearning-platform-release"
+
+
+IMAGES = (
+    *(
+        Image(_DEEP_LEARNING, f"{stem}-nvidia-580", f"{stem}-nvidia-580-v20261016", 50, "open")
+        for stem in (
+            *("common-cu129-ubuntu-2404", "common-cu129-ubuntu-2204"),
+            *("pytorch-2-9-cu129-ubuntu-2404", "pytorch-2-9-cu129-ubuntu-2204"),
+        )
+    ),
+    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10),
+    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10),
+    Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),
+    Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10),
+)
+
+
+_IMAGE_PATH = re.compile(r"projects/([^/]+)/(?:global|zones/[^/]+)/(images|images/family|imageFamilyViews)/([^/]+)")
+
+
+def find_image(source: str) -> Image | None:
+    """Return the image for a path from ``projects/`` on: by name, by family, or by family as a zone sees it."""
+    match = _IMAGE_PATH.fullmatch(source)
+    if not match:
+        return None
+    project, where, name = match.groups()
+    for image in IMAGES:
+        if (image.project, image.name if where == "images" else image.family) == (project, name):
+            return image
+    return None
+
+
+def image_body(root: str, image: Image) -> Json:
+    """Return an Image; `root` is the URL of the API."""
+    return {
+        **entry("image", image.name),
+        "family": image.family,
+        "status": "READY",
+        "sourceType": "RAW",
+        "architecture": "X86_64",
+        "archiveSizeBytes": "1073741824",
+        "diskSizeGb": str(image.disk_gb),
+        "guestOsFeatures": [{"type": "UEFI_COMPATIBLE"}, {"type": "VIRTIO_SCSI_MULTIQUEUE"}],
+        "labelFingerprint": "42WmSpB8rSM=",
+        "selfLink": f"{root}/{image.path}",
+    }

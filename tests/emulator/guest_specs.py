@@ -1,0 +1,31 @@
+"""The properties of a guest that follow from its instance and its project."""
+
+from __future__ import annotations
+
+from tests.emulator.blueprint import Blueprint
+from tests.emulator.catalog.images import Image, find_image
+from tests.emulator.cloud import Cloud, Instance
+from tests.emulator.disk import GuestSpec
+
+
+def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
+    """Return the properties of the guest of `instance`."""
+    blueprint, number = instance.blueprint, instance.body["id"]
+    return GuestSpec(
+        name=blueprint.name,
+        zone=blueprint.zone,
+        project=cloud.project,
+        id=number,
+        address=instance.address,
+        ssh_port=cloud.ssh_port,
+        gpus=blueprint.gpus,
+        gpu=blueprint.gpu,
+        metadata=cloud.guest_metadata(instance),
+        directory=cloud.directory / number,
+        image=_image(blueprint),
+    )
+
+
+def _image(blueprint: Blueprint) -> Image | None:
+    """Return the image of the boot disk; None: the disk was made before the instance."""
+    return find_image(blueprint.disks[0].get("sourceImage", "")) if blueprint.disks else None

@@ -1,0 +1,67 @@
+"""The methods of networks and subnetworks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.emulator.blueprint import Blueprint, last, project_of
+from tests.emulator.catalog import locations, networks
+from tests.emulator.cloud import Call, Cloud
+from tests.emulator.creation import on_create
+from tests.emulator.failures import invalid, not_found
+from tests.emulator.listing import aggregated, page
+from tests.emulator.methods.common import existing_name
+from tests.emulator.registry import method
+
+Json = dict[str, Any]
+
+
+@method("compute.networks.get")
+def get_network(cloud: Cloud, call: Call) -> Json:
+    project = call.path["project"]
+    name = existing_name(cloud, call, "network", cloud.networks_of(project), "global/networks")
+    return networks.network_body(cloud.url_of(project), name)
+
+
+@method("compute.networks.list")
+def list_networks(cloud: Cloud, call: Call) -> Json:
+    return page(cloud, call, [networks.network_body(cloud.base, name) for name in cloud.networks])
+
+
+@method("compute.subnetworks.get")
+def get_subnetwork(cloud: Cloud, call: Call) -> Json:
+    region = existing_name(cloud, call, "region", locations.REGIONS, "regions")
+    name = existing_name(cloud, call, "subnetwork", cloud.networks, f"regions/{region}/subnetworks")
+    return networks.subnetwork_body(cloud.base, region, name)
+
+
+@method("compute.subnetworks.list")
+def list_subnetworks(cloud: Cloud, call: Call) -> Json:
+    region = existing_name(cloud, call, "region", locations.REGIONS, "regions")
+    return page(cloud, call, _subnetworks(cloud, region))
+
+
+@method("compute.subnetworks.aggregatedList")
+def aggregated_subnetworks(cloud: Cloud, call: Call) -> Json:
+    return aggregated(cloud, call, {f"regions/{region}": _subnetworks(cloud, region) for region in locations.REGIONS})
+
+
+def _subnetworks(cloud: Cloud, region: str) -> list[Json]:
+    return [networks.subnetwork_body(cloud.base, region, name) for name in cloud.networks]
+
+
+@on_create
+def check_interfaces(cloud: Cloud, blueprint: Blueprint) -> None:
+    """Raise Refusal unless all networks and subnetworks of an instance exist and belong together."""
+    for interface in blueprint.body["networkInterfaces"]:
+        network = cloud.network(interface["network"]) if interface.get("network") else ""
+        subnetwork = interface.get("subnetwork", "")
+        if not subnetwork:
+            if project_of(network) not in ("", cloud.project):
+                raise invalid("resource.networkInterfaces[0].subnetwork", "", "A shared network needs a subnetwork.")
+            continue
+        project = project_of(subnetwork) or cloud.project
+        if last(subnetwork) not in cloud.networks_of(project):
+            raise not_found(f"projects/{project}/regions/{blueprint.region}/subnetworks/{last(subnetwork)}")
+        if network and project_of(network) != project:
+            raise invalid("resource.networkInterfaces[0].subnetwork", subnetwork, "It is not of the network.")

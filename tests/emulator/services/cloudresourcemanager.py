@@ -1,0 +1,26 @@
+"""Cloud Resource Manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.emulator.cloud import Call, Cloud
+from tests.emulator.failures import Refusal
+from tests.emulator.registry import method
+
+Json = dict[str, Any]
+DOCUMENT = "cloudresourcemanager.v1"
+
+
+def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
+    """Return no permission: callers may always test theirs."""
+    return ()
+
+
+@method("cloudresourcemanager.projects.testIamPermissions")
+def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
+    project = call.path["resource"]
+    if project != cloud.project and project not in cloud.shared:
+        raise Refusal(403, "forbidden", "The caller does not have permission", canonical="PERMISSION_DENIED")
+    asked = call.body.get("permissions", [])
+    return {"permissions": [name for name in asked if not cloud.denied & {name, f"{project}:{name}"}]}
