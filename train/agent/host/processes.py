@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from train.agent.files.disk import read_json, read_text, remove_file
+from train.agent.files.disk import list_names, read_json, read_text, remove_file
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Exit
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0
 _POLL_S = 0.02
-_READS_OF_NEW_PROCESSES = 12
+_LONGEST_STAT = 1 << 12  # bytes; 52 numbers and the name of a program
 DEAD = ("Z", "X", "x")
 """States of processes that have ended."""
 _PF_EXITING = 0x4  # include/linux/sched.h
@@ -80,8 +80,12 @@ def parse_stat(line: str) -> Stat:
 def read_stat(pid: int, thread: int = 0) -> Optional[Stat]:
     """Return what /proc reports about a process, or about one of its threads; None if it is gone."""
     try:
-        return parse_stat(read_text(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat"))
-    except ValueError:
+        fd = os.open(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return parse_stat(os.read(fd, _LONGEST_STAT).decode("utf-8", "replace"))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
         return None
 
 
@@ -98,11 +102,21 @@ def list_children() -> Optional[List[int]]:
 
     The list is complete, because only this process can remove from it, by waiting for a child: proc(5), `children`.
     """
+    return _children_of_thread(os.getpid(), os.getpid())
+
+
+def _children_of_thread(pid: int, thread: int) -> Optional[List[int]]:
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+        with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
             return [int(word) for word in file.read().split()]
     except (OSError, ValueError):
         return None
+
+
+def _children_of(pid: int) -> List[int]:
+    """Return the children of all threads of a process; one that ends meanwhile may hide others from the list."""
+    threads = map(int, list_names(f"/proc/{pid}/task"))
+    return [child for thread in threads for child in _children_of_thread(pid, thread) or ()]
 
 
 def list_processes() -> Dict[int, Stat]:
@@ -130,30 +144,21 @@ def descendants(ancestor: int, table: Dict[int, Stat]) -> Set[int]:
     return result
 
 
-class ProcessTree:
-    """The living descendants of a process, read again and again.
+def read_descendants(ancestor: int) -> Dict[int, Stat]:
+    """Return the living descendants of a process, without itself.
 
-    Of all other processes of the host, only those that are new since the last time are read: these are hundreds.
-
-    Args:
-        ancestor: The process; it adopts its orphans, so that a descendant stays one.
+    Only these are read, unless the kernel does not list the children of a process: a host has hundreds of others.
     """
-
-    def __init__(self, ancestor: int) -> None:
-        self._ancestor = ancestor
-        self._others: Set[int] = set()  # processes that do not descend from it
-        self._reads = 0
-
-    def read(self) -> Dict[int, Stat]:
-        """Return the descendants, without the process itself."""
-        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        # A process ID may be used again by a descendant.
-        self._others = self._others & pids if self._reads % _READS_OF_NEW_PROCESSES else set()
-        self._reads += 1
-        table = _read_stats(pids - self._others)
-        result = descendants(self._ancestor, table)
-        self._others = pids - result
-        return {pid: table[pid] for pid in result}
+    if list_children() is None:
+        table = list_processes()
+        return {pid: table[pid] for pid in descendants(ancestor, table)}
+    pids: Set[int] = set()
+    queue = [ancestor]
+    while queue:
+        children = [child for child in _children_of(queue.pop()) if child not in pids]
+        pids.update(children)
+        queue += children
+    return _read_stats(pids)
 
 
 def identify(pid: int) -> ProcessId:
@@ -168,6 +173,17 @@ def is_alive(process: ProcessId) -> bool:
     if stat is None or stat.state in DEAD:
         return False
     return stat.started == process.started and boot_id() == process.boot
+
+
+def receive_signals(numbers: Iterable[int]) -> int:
+    """Return a descriptor from which the numbers of these signals can be read, one byte each, when they arrive."""
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    os.set_blocking(writes, False)
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return reads
 
 
 def signal_all(pids: Iterable[int], number: int) -> bool:

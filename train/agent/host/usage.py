@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Set, Tuple
 
 PERIOD_S = 5.0
+SLACK_S = 1.5
 GPU_COMMAND = (
     "nvidia-smi",
     "--query-gpu=index,utilization.gpu,memory.used",

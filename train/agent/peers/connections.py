@@ -25,6 +25,7 @@ _BEAT: Message = {"beat": 1}
 _PROBE_PREFIX = "probe "
 _FEW = 8  # agents that receive their heartbeats at the same moment
 _MOST_PARTS = 8
+_BEAT_SLACK = 0.25  # of the time between two heartbeats
 
 
 def _describe_break(error: Exception) -> str:
@@ -255,7 +256,10 @@ class PeerConnections:
                 stream.send(_BEAT)
         if self._leader in slots:
             self._beat_to_leader(limit)
-        self._loop.after("links", self._beat_s / len(self._parts), self._send_heartbeats)
+        # An agent that has just received the heartbeat of its leader sends its own, without waking up for it later.
+        period_s = self._beat_s / len(self._parts)
+        slack_s = _BEAT_SLACK * period_s
+        self._loop.after("links", period_s - slack_s, self._send_heartbeats, slack_s=slack_s)
 
     def _beat_to_leader(self, limit: float) -> None:
         outgoing = self._outgoing

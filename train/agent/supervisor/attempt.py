@@ -17,10 +17,10 @@ from train.agent.gang.readiness import Facts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import ProcessTree, Stat, identify
+from train.agent.host.processes import Stat, identify, read_descendants
 from train.agent.host.spawn import spawn
 from train.agent.host.startup import Hook, Proof, hook_for
-from train.agent.host.usage import GPU_COMMAND, PERIOD_S, CpuMeter, GpuMeter
+from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
@@ -158,8 +158,6 @@ class Attempt:
         self._observations = Observations()
         self._was_observed = False  # followers have a progress that may have to be replaced
         self._port_watch: Optional[PortWatch] = None
-        self._tree = ProcessTree(os.getpid())
-        self._kept_tree: Optional[ProcessTree] = None  # of a task that is not our child
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
@@ -485,7 +483,7 @@ class Attempt:
             self._write_sample(self._usage)
         # The tasks start together; their leader should not receive all reports at the same moment.
         period_s = PERIOD_S if percent >= 0 else PERIOD_S * (0.5 + os.urandom(1)[0] / 256)
-        self._loop.after("usage", period_s, self._sample)
+        self._loop.after("usage", period_s, self._sample, slack_s=SLACK_S)
         stepped = self._parser.latest is not None
         self._report_event(
             reconciler.TaskActivity(
@@ -499,11 +497,9 @@ class Attempt:
 
     def _read_processes(self) -> Dict[int, Stat]:
         """Return the processes of the task."""
-        stats = self._tree.read()
-        if self.task.keeper is not None:
-            if self._kept_tree is None:
-                self._kept_tree = ProcessTree(self.task.keeper.keeper)
-            stats.update(self._kept_tree.read())
+        stats = read_descendants(os.getpid())
+        if self.task.keeper is not None:  # the task is not our child
+            stats.update(read_descendants(self.task.keeper.keeper))
         return {pid: stat for pid, stat in stats.items() if self.task.owns(pid)}
 
     def _start_gpu_meter(self) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Collection, Dict, FrozenSet, Optional, Set
 
 PERIOD_S = 1.0
-_OFTEN_S = 60.0  # for which the port is checked each second; later only together with the libraries
+_SLACK = 1.5  # of the period, to wait for another reason to wake up: the next heartbeat
+_OFTEN_S = 60.0  # for which the port is checked this often; later only together with the libraries
 TIMER = "port"
 _TABLES = ("tcp", "tcp6")
 _LISTEN = "0A"
@@ -105,7 +106,7 @@ class PortWatch:
             self._sockets = sockets
             self._compare()
         if not self._opened and time.monotonic() < self._seldom_at:
-            self._loop.after(TIMER, PERIOD_S, self._check_port)
+            self._loop.after(TIMER, PERIOD_S, self._check_port, slack_s=_SLACK * PERIOD_S)
 
     def _compare(self) -> None:
         """Compare the sockets of the task with all that listen on this host."""

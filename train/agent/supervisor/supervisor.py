@@ -28,6 +28,7 @@ from train.agent.gang.states import (
 )
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
+from train.agent.host.processes import receive_signals
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol import records
@@ -126,12 +127,7 @@ class Supervisor:
         self._end()
 
     def _take_signals(self) -> None:
-        reads, writes = os.pipe()
-        os.set_blocking(reads, False)
-        os.set_blocking(writes, False)
-        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)  # their numbers come through the pipe
+        reads = receive_signals([signal.SIGCHLD, signal.SIGTERM])
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))

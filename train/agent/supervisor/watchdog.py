@@ -15,7 +15,7 @@ import time
 
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
-from train.agent.host.processes import end_leftovers, read_stat
+from train.agent.host.processes import end_leftovers, read_stat, receive_signals
 from train.agent.host.spawn import adopt_orphans, end_with
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Callable, List, NoReturn, Optional, TypeAlias
 
 _LONGEST = 1 << 20
-_CHECK_INTERVAL_S = 1.0
 _MAX_SUPERVISORS = 20
 _AT_ONCE = 1 << 16
 
@@ -117,6 +116,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
+    changes = receive_signals([signal.SIGCHLD])
     state = _SupervisorState()
     reason = NO_REASON
     for count in range(_MAX_SUPERVISORS):
@@ -132,7 +132,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
         if count == 0:
             forked()
         with ours:
-            status = _await_end(pid, ours, state, stopped_s)
+            status = _await_end(pid, ours, changes, state, stopped_s)
         if status == 0 or state.order is None:
             return
         end_leftovers(paths)
@@ -162,7 +162,8 @@ def _run_supervisor(
     code = 1
     try:
         if end_with(watchdog.pid):
-            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             supervise(watchdog, last, reason)
             code = 0
@@ -174,19 +175,37 @@ def _run_supervisor(
         os._exit(code)
 
 
-def _await_end(pid: int, line: socket.socket, state: _SupervisorState, stopped_s: float) -> int:
+def _await_end(pid: int, line: socket.socket, changes: int, state: _SupervisorState, stopped_s: float) -> int:
+    """Handle the messages of a supervisor until it ends, and kill it if it is stopped for too long.
+
+    Args:
+        pid: Of the supervisor.
+        line: To it.
+        changes: Readable after SIGCHLD, which the kernel also sends when a child is stopped or continues.
+        state: Of the supervisor.
+        stopped_s: For how long it may be stopped.
+
+    Returns:
+        Its status, as waitpid(2) returns it.
+    """
     poll = select.poll()
     poll.register(line, select.POLLIN)
-    stopped_at: Optional[float] = None
+    poll.register(changes, select.POLLIN)
+    kill_at: Optional[float] = None
     while True:
-        if poll.poll(_CHECK_INTERVAL_S * 1000) and not _receive_message(line, state):
+        left_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        ready = [fd for fd, _ in poll.poll(None if left_s is None else left_s * 1000)]
+        if changes in ready:
+            os.read(changes, _AT_ONCE)
+        if line.fileno() in ready and not _receive_message(line, state):
             return os.waitpid(pid, 0)[1]
         stat = read_stat(pid)
         if stat is None or stat.state != "T":
-            stopped_at = None
-        elif stopped_at is None:
-            stopped_at = time.monotonic()
-        elif time.monotonic() - stopped_at > stopped_s:
+            kill_at = None
+        elif kill_at is None:
+            kill_at = time.monotonic() + stopped_s
+        elif time.monotonic() >= kill_at:
+            kill_at = None
             os.kill(pid, signal.SIGKILL)
 
 

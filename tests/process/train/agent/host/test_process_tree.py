@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 
-from train.agent.host.processes import ProcessTree, descendants, list_children, list_processes
+import pytest
+
+from train.agent.host import processes
+from train.agent.host.processes import descendants, list_children, list_processes, read_descendants
 
 
-def test_a_process_tree_follows_its_processes() -> None:
-    tree = ProcessTree(os.getpid())
-    before = set(tree.read())
-    for _ in range(2):
-        with subprocess.Popen(
-            ["/bin/sh", "-c", "sleep 60 & echo; read line; kill $!"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as shell:
-            assert shell.stdout is not None
-            shell.stdout.readline()
-            started = tree.read()
-            assert shell.pid in started
-            assert len(started.keys() - before) == 2
-            assert started.keys() == descendants(os.getpid(), list_processes())
-        assert shell.pid not in tree.read()
+def test_the_descendants_of_a_process() -> None:
+    before = read_descendants(os.getpid()).keys()
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 60 & echo; read line; kill $!"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        started = read_descendants(os.getpid()).keys()
+        assert shell.pid in started
+        assert len(started - before) == 2
+        assert started == descendants(os.getpid(), list_processes())
+    assert shell.pid not in read_descendants(os.getpid())
+
+
+def test_children_of_threads_are_descendants() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+    has_started, may_end = threading.Event(), threading.Event()
+
+    def start() -> None:
+        children.append(subprocess.Popen(["sleep", "600"]))
+        has_started.set()
+        may_end.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    has_started.wait()
+    with children[0] as child:
+        assert child.pid in read_descendants(os.getpid())
+        child.kill()
+    may_end.set()
+    thread.join()
+
+
+def test_without_lists_of_children_all_processes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "list_children", lambda: None)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        assert child.pid in read_descendants(os.getpid())
+        child.kill()
 
 
 def test_the_kernel_lists_the_children_of_a_process() -> None:
