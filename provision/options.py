@@ -252,10 +252,11 @@ class ProviderOptions:
 def declarations(options: type[ProviderOptions]) -> dict[str, Option]:
     """Return the declared options of a provider, by field."""
     fields = {field.name: field for field in dataclasses.fields(options)}
-    order = [*options.__annotations__, *fields]  # inherited fields that are declared again keep their place in fields
+    # Of each class before its bases; in `fields`, inherited fields that are declared again keep their place.
+    order = [name for kind in options.__mro__ for name in vars(kind).get("__annotations__", ())]
     return {
         name: fields[name].metadata[_METADATA]
-        for name in order
+        for name in dict.fromkeys(order)
         if name in fields and _METADATA in fields[name].metadata
     }
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from provision.gce.account import Account
-from provision.gce.options import GceOptions, is_loopback
+from provision.gce.options import GceOptions
+from provision.gce.options.account import is_loopback
 from provision.gce.public_ip import public_addresses
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import stem

@@ -13,7 +13,8 @@ from provision.gce import creation, deadline, deletion, expiry, firewall, host_k
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
 from provision.gce.doctor import doctor
-from provision.gce.options import GceOptions, is_loopback
+from provision.gce.options import GceOptions
+from provision.gce.options.account import is_loopback
 from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
 from provision.gce.termination import termination_reasons

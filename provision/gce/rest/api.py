@@ -22,7 +22,7 @@ from provision.deferred import dataclass
 from provision.gce.catalog.networks import network_of
 from provision.gce.diagnosis.credentials import expired_credentials, no_credentials, no_project
 from provision.gce.diagnosis.failures import Failure, from_http, from_operation
-from provision.gce.options import is_loopback
+from provision.gce.options.account import is_loopback
 from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
 from provision.gce.rest.clients import client_class, types
 from provision.gce.rest.resources import last

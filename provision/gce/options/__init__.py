@@ -1,0 +1,55 @@
+"""Options of fleets on Google Compute Engine, declared by topic."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from provision.deferred import dataclass
+from provision.gce.options.access import AccessOptions
+from provision.gce.options.account import AccountOptions
+from provision.gce.options.identity import IdentityOptions
+from provision.gce.options.images import ImageOptions
+from provision.gce.options.machines import MachineOptions
+from provision.gce.options.time import TimeOptions
+from provision.options import PreemptionNotice, ProviderOptions
+
+
+@dataclass(frozen=True)
+class GceOptions(
+    AccountOptions,
+    MachineOptions,
+    TimeOptions,
+    ImageOptions,
+    AccessOptions,
+    IdentityOptions,
+    ProviderOptions,
+):
+    """Options of the instances of a fleet, and their zones; help texts list them in the order of the bases."""
+
+    implementation: ClassVar[str] = "provision.gce.provider:GceProvider"
+    title: ClassVar[str] = "Compute Engine"
+    rents: ClassVar[bool] = True
+    extend_warning: ClassVar[str] = "Compute Engine may have to restart the instances"
+    # 30 s before the host is taken. The address is that of metadata.google.internal; Google's libraries use the
+    # variable, too. Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),
+    # https://cloud.google.com/compute/docs/metadata/querying-metadata (wait_for_change, last_etag, timeout_sec).
+    preemption_notice = PreemptionNotice(
+        product="Google Compute Engine",
+        url="http://169.254.169.254/computeMetadata/v1/instance/preempted",
+        variable="GCE_METADATA_HOST",
+        headers={"Metadata-Flavor": "Google"},
+        value="TRUE",
+        wait="wait_for_change=true&last_etag={etag}&timeout_sec={seconds}",
+    )
+
+    @property
+    def account(self) -> str:
+        """Return the project."""
+        return self.project
+
+    def conflicts(self, existing: ProviderOptions) -> list[str]:
+        """Return a clause for each option that cannot change; the number of GPUs is one of them."""
+        clauses = super().conflicts(existing)
+        if self.gpus != existing.gpus:
+            clauses.append(f"{self.gpus} GPUs per instance requested, the fleet has {existing.gpus}")
+        return clauses

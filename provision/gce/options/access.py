@@ -1,0 +1,70 @@
+"""Options of the network, and of the access to instances."""
+
+from __future__ import annotations
+
+from provision.deferred import dataclass
+from provision.gce.options.groups import NETWORK
+from provision.options import COUNT, FLAG, TEXT, TEXTS, option
+
+
+@dataclass(frozen=True)
+class AccessOptions:
+    """Options of the network, and of the access to instances.
+
+    Attributes:
+        network: VPC network: a name, or ``projects/P/global/networks/N`` of a Shared VPC.
+        subnetwork: Subnetwork in it; empty: the one of the region.
+        firewall: Create firewall rules for the fleet; otherwise existing rules must admit its traffic.
+        external: Each instance has an external address; otherwise SSH goes through Identity-Aware Proxy.
+        ssh_from: Addresses that may use SSH, in CIDR notation; empty: only the caller's.
+        ssh_user: Login name on the instances.
+        ssh_port: Port of the image's sshd.
+    """
+
+    network: str = option(
+        "default",
+        TEXT,
+        "network",
+        metavar="NAME",
+        help="VPC network, or the path of a shared one, projects/P/global/networks/N.",
+        group=NETWORK,
+    )
+    subnetwork: str = option(
+        "",
+        TEXT,
+        "subnet",
+        metavar="NAME",
+        help="Subnetwork, or its path.",
+        default="the one of the region",
+        label="subnetwork",
+        group=NETWORK,
+    )
+    firewall: bool = option(
+        True,
+        FLAG,
+        "firewall",
+        help="Create firewall rules for the fleet, or rely on existing ones.",
+        group=NETWORK,
+        fixed=False,
+    )
+    external: bool = option(
+        True,
+        FLAG,
+        "iap",
+        help="No external addresses; SSH goes through Identity-Aware Proxy.",
+        label="Identity-Aware Proxy:",
+        group=NETWORK,
+        negated=True,
+    )
+    ssh_from: tuple[str, ...] = option(
+        (),
+        TEXTS,
+        "ssh-from",
+        metavar="CIDR",
+        help="Source range allowed to use SSH. Repeatable.",
+        default="your public address",
+        group=NETWORK,
+        fixed=False,
+    )
+    ssh_user: str = option("fleet", TEXT, "ssh-user", label="login name")
+    ssh_port: int = option(22, COUNT, "ssh-port", label="SSH port")

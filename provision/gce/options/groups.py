@@ -1,0 +1,6 @@
+"""Titles of the groups of options in help texts."""
+
+from __future__ import annotations
+
+GENERAL = "Compute Engine"
+NETWORK = "Network and access on Compute Engine"

@@ -1,0 +1,60 @@
+"""Options of the machines and their zones."""
+
+from __future__ import annotations
+
+from provision.deferred import dataclass
+from provision.gce.options.groups import GENERAL
+from provision.options import FLAG, TEXT, TEXTS, option
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Options of the machines and their zones.
+
+    Attributes:
+        zones: Zones (``us-central1-a``) or regions (``us-central1``) in order of preference; empty: by price.
+        machine_type: ``n1-standard-4``; empty: the default for the GPU.
+        gpu: Type of the GPUs, ``nvidia-tesla-t4``; empty: none.
+        gpus: GPUs of each instance.
+        spot: Use Spot VMs.
+    """
+
+    zones: tuple[str, ...] = option(
+        (),
+        TEXTS,
+        "zones",
+        flags=("--zone",),
+        metavar="ZONE",
+        help="Zone or region to try; repeatable, tried in order.",
+        default="cheapest first",
+        group=GENERAL,
+        selects=True,
+    )
+    machine_type: str = option(
+        "",
+        TEXT,
+        "machine-type",
+        metavar="TYPE",
+        help="Machine type, e.g. n1-standard-8.",
+        default="chosen for the GPU",
+        group=GENERAL,
+        selects=True,
+    )
+    gpu: str = option(
+        "",
+        TEXT,
+        "gpu",
+        metavar="TYPE[:N]",
+        help="GPUs per worker, e.g. t4 or t4:2.",
+        label="GPU type",
+        group=GENERAL,
+        selects=True,
+    )
+    spot: bool = option(
+        False,
+        FLAG,
+        "spot",
+        help="Use Spot VMs: cheaper, but may be preempted at any time.",
+        group=GENERAL,
+        selects=True,
+    )
