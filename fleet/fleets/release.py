@@ -9,7 +9,7 @@ from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.agents import call_each, opened
 from fleet.remote.fanout import errors_by_host, values_of
-from fleet.state import slots
+from fleet.state import FleetDirectory, slots
 from provision.model import FleetSpec, Host, Instance
 from provision.provider import Provider
 from train.agent.protocol.records import Release
@@ -48,6 +48,17 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: 
             text = f"{failed[host.name].message}; what fleet has there stays: ~/{host.root}"
             sink.emit(Note(text, Level.WARNING))
     return [host.name for host in hosts if host.name in failed]
+
+
+def release_files(
+    spec: FleetSpec, instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink
+) -> list[str]:
+    """Delete the files of a fleet on existing hosts; return the names of those on which some may be left."""
+    if not spec.options.existing:
+        return []
+    record = directory.read()
+    hosts = external_hosts(spec, instances, provider)
+    return release_hosts(hosts, directory.key, sink, record.tasks_per_host if record else 1)
 
 
 def ignore_progress(_name: str, _step: str) -> None:

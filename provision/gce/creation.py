@@ -6,6 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from provision.deferred import dataclass
+from provision.gce.access.firewall import open_firewall
+from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe
@@ -15,8 +17,6 @@ from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.failures import Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
 from provision.gce.expiry import stop_at
-from provision.gce.firewall import open_firewall
-from provision.gce.host_keys import await_keys
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.bulk import bulk_insert

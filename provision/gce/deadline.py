@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
 from provision.gce.creation import start
-from provision.gce.host_keys import await_keys
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.resources import our_name

@@ -9,16 +9,18 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import creation, deadline, deletion, expiry, firewall, host_keys, quoting
+from provision.gce import creation, deadline, deletion, expiry, quoting
+from provision.gce.access import firewall
+from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
 from provision.gce.doctor import doctor
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
 from provision.gce.rest.api import Api, Json, Timing
-from provision.gce.rest.resources import addresses, in_order, instance, our_name, zone_of
+from provision.gce.rest.resources import in_order, instance, our_name
 from provision.gce.termination import termination_reasons
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Orphan, Quote, SshAccess
+from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess
 from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 1000
@@ -168,45 +170,8 @@ class GceProvider(Provider):
         Raises:
             ProviderError: an instance does not run, or has not published its host key.
         """
-        cloud = _options(spec)
         with self._account.errors_while("list the instances"):
-            existing = {str(resource["id"]): resource for resource in self._account.resources(spec.name)}
-            pairs = [(worker, existing.get(worker.id)) for worker in instances]
-            running = [
-                resource for _, resource in pairs if resource is not None and resource.get("status") == "RUNNING"
-            ]
-            for worker, resource in pairs:
-                if resource not in running:
-                    raise _not_running(worker)
-            late = host_keys.fetch_keys(self._account, running)
-        if late:
-            names = ", ".join(our_name(resource) for resource in late)
-            raise ProviderError(
-                ErrorKind.UNREACHABLE,
-                f"{names} in fleet {spec.name} has not published a host key yet",
-                again={},
-            )
-        return [self._host(resource, cloud, spec.python) for resource in running]
-
-    def _host(self, resource: Json, cloud: GceOptions, python: str) -> Host:
-        inside, outside = addresses(resource)
-        external = cloud.external and outside
-        return Host(
-            name=our_name(resource),
-            address=outside if external else inside,
-            port=cloud.ssh_port,
-            user=cloud.ssh_user,
-            host_key=self._account.keys[str(resource["id"])],
-            key_alias=f"compute.{resource['id']}",
-            private_address=inside,
-            python=python,
-            proxy=() if external else self._tunnel(resource, cloud.ssh_port),
-        )
-
-    def _tunnel(self, resource: Json, port: int) -> tuple[str, ...]:
-        """Return the command that reaches an instance through Identity-Aware Proxy."""
-        start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
-        return (*start, f"--project={self._account.api.project}", f"--zone={zone_of(resource)}")
+            return hosts(self._account, spec, _options(spec), instances)
 
     def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
         """Admit this computer in the fleet's firewall rule; ranges that the user gave are not widened.
@@ -346,12 +311,3 @@ def _check_endpoint(endpoint: str) -> None:
             f"the endpoint {endpoint!r} would send the credentials unencrypted",
             hint=f"write it as https{endpoint.removeprefix('http')}",
         )
-
-
-def _not_running(worker: Instance) -> ProviderError:
-    state = worker.state.value if worker.state is not InstanceState.RUNNING else "gone"
-    return ProviderError(
-        ErrorKind.UNREACHABLE,
-        f"{worker.name} in fleet {worker.fleet} is not running: it is {state}",
-        next_steps=[("fleet", "up")],
-    )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
 from provision.gce.diagnosis.cases import Diagnosis
-from provision.gce.firewall import ssh_sources
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.rest.resources import zone_of

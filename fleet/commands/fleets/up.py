@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, UsageError
-from fleet.events import FleetResized, Level, Note, Quoted, Sink
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError
+from fleet.events import FleetResized, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
+from fleet.fleets.creation.consent import confirm_price
+from fleet.fleets.creation.keeping import Keeper
 from fleet.fleets.deletion import delete_instances
 from fleet.fleets.host_keys import confirm_host_keys
 from fleet.fleets.rejoin import rejoin
-from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
+from fleet.fleets.release import release_files
 from fleet.fleets.repair import at_rest
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.folding import fold
@@ -24,7 +25,7 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, cost_usd, replace_hosts
 from fleet.steps import Again, Shell, Step
 from provision.deferred import dataclass
-from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Quote, Resize
+from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resize
 from provision.names import index_of
 from provision.planner import plan, resize
 from provision.provider import Provider
@@ -32,8 +33,6 @@ from provision.quantities import counted
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
-KEEP_S = 1800.0
-"""Time for which instances are kept that could not be prepared."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     """
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = _confirm_price(request, _resolve_request(request, record, services), record, services, sink)
+    agreed = confirm_price(request, _resolve_request(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):
@@ -87,42 +86,6 @@ def _resolve_request(request: UpRequest, record: FleetRecord | None, services: S
     completed = provider.complete(spec)
     gpus = completed.options.gpus
     return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
-
-
-def _confirm_price(
-    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
-) -> frozenset[str]:
-    """Return the names of the instances that the user agrees to pay for; change nothing.
-
-    Raises:
-        UsageError: they cost money, and no user can be asked.
-        CancelledError: the user declined.
-    """
-    provider = services.provider(spec.options, keep=False)
-    provider.check(spec)
-    steps = plan(spec, provider.list(spec.name) if record else ())
-    names, excess = steps.create, resize(spec.workers, spec, steps).released
-    quote = provider.quote(spec, names) if names else Quote(0)
-    if quote.offers:
-        sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
-    elif request.dry_run and not excess:
-        sink.emit(
-            Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
-        )
-    if request.dry_run and excess:
-        verb = "released" if spec.options.existing else "deleted"
-        sink.emit(Note(f"{fold(instance.name for instance in excess)} would be {verb}"))
-    if request.dry_run or not quote.offers:
-        return frozenset(names)
-    if not services.attended:
-        raise UsageError(
-            "this costs money, and confirmation requires a terminal",
-            hint="--yes accepts the price; --dry-run shows it",
-            next_steps=[Again({"--yes": True})],
-        )
-    if not services.confirm("Proceed?"):
-        raise CancelledError("nothing was created", next_steps=[Step("up", "--help")])
-    return frozenset(names)
 
 
 def _check_key(directory: FleetDirectory, before: Sequence[Instance]) -> None:
@@ -174,9 +137,11 @@ class _Up:
             self.directory.write(record)
         except (KeyboardInterrupt, FleetError) as error:
             old = [instance for instance in before if instance.name not in kept]
-            if record and isinstance(error, FleetError) and (explained := self._keep(record, old, error)):
+            keeper = Keeper(self.spec, self.directory, self.provider, self.services, self.sink)
+            unprepared = error if self._created and isinstance(error, FleetError) else None
+            if record and unprepared and (explained := keeper.keep(record, old, unprepared)):
                 raise explained from error
-            self._undo(old, error)
+            keeper.undo(old, error)
             if isinstance(error, KeyboardInterrupt):
                 left = "everything it created was deleted" if before else "nothing is left"
                 left = "hosts to release may be left, and the next call releases them" if steps.delete else left
@@ -247,7 +212,7 @@ class _Up:
             CancelledError: a host does not answer, and the user declined to leave files of the fleet on it.
             FleetError: an instance could not be deleted.
         """
-        silent = self._clean(instances)
+        silent = release_files(self.spec, instances, self.directory, self.provider, self.sink)
         if silent and not self.services.confirm(f"Forget {fold(silent)} anyway?"):
             raise CancelledError(
                 f"{fold(silent)} was not released",
@@ -259,14 +224,6 @@ class _Up:
                 f"{counted(len(left), 'instance')} could not be deleted: {', '.join(left)}",
                 next_steps=[Again({}, "up"), Step("down")],
             )
-
-    def _clean(self, instances: Sequence[Instance]) -> list[str]:
-        """Delete the files of the fleet on existing hosts; return the names of those on which some may be left."""
-        if not self.spec.options.existing:
-            return []
-        record = self.directory.read()
-        hosts = external_hosts(self.spec, instances, self.provider)
-        return release_hosts(hosts, self.directory.key, self.sink, record.tasks_per_host if record else 1)
 
     def _create(self, names: Sequence[str]) -> None:
         """Create the instances; without capacity, retry if the user requested that."""
@@ -295,68 +252,6 @@ class _Up:
         if running and self.spec.options.rents:
             self.provider.stop_at(running, 0)
 
-    def _keep(self, record: FleetRecord, old: Sequence[Instance], error: FleetError) -> FleetError | None:
-        """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
-
-        Returns:
-            `error`, with how long they are kept; None if they cannot be kept and must be deleted.
-        """
-        if not (self._created and self.spec.options.rents) or self.spec.workers > record.spec.workers:
-            return None  # after a failure to add workers, the fleet is as before
-        ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
-        try:
-            instances = self._list()
-            new = [instance for instance in instances if instance.id not in ids]
-            if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
-                return None
-            names = tuple(instance.name for instance in new)
-            self.directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
-            kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
-            self.directory.write(kept)
-            if not self.provider.stop_at(new, until):
-                return None
-        except FleetError:
-            return None
-        return _explain_kept(error, kept)
-
-    def _undo(self, before: Sequence[Instance], error: BaseException) -> None:
-        """Delete the resources that this call created, and no others.
-
-        Raises:
-            FleetError: some are left; of the kind of `error`, and names them.
-            CancelledError: a second Ctrl-C; names them too.
-        """
-        try:
-            left = self._delete_created(before)
-        except KeyboardInterrupt:
-            raise CancelledError(
-                "interrupted during cleanup: resources may remain and incur cost",
-                next_steps=[Step("down")],
-            ) from None
-        except FleetError as second:
-            raise _add_leftovers(error, f"{second.message}: resources may remain and incur cost") from second
-        if left:
-            raise _add_leftovers(error, f"still there: {', '.join(left)}") from error
-
-    def _delete_created(self, before: Sequence[Instance]) -> list[str]:
-        """Delete them, and return the names of those that still exist."""
-        if before:
-            old = {instance.id for instance in before}
-            made = [instance for instance in self._list() if instance.id not in old]
-            self._clean(made)
-            return delete_instances(made, self.directory, self.provider, self.sink)
-        if not self.directory.exists():
-            return []
-        self.directory.intend("delete_fleet")
-        progress = progress_to(self.sink, "deleted")
-        if self.spec.options.existing:
-            release_hosts(external_hosts(self.spec, self._list(), self.provider), self.directory.key, self.sink)
-            progress = ignore_progress
-        left = list(self.provider.delete_fleet(self.spec.name, progress))
-        if not left:
-            self.directory.delete()
-        return left
-
     def _report(self, record: FleetRecord, steps: Plan, change: Resize) -> None:
         name = record.spec.name
         self.sink.emit(fleet_opened(record))
@@ -378,17 +273,6 @@ class _Up:
         self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
 
 
-def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:
-    """Return `error` with the instances that are kept, what they cost, and what to do."""
-    at = time.strftime("%H:%M", time.localtime(record.kept_until))
-    price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they stop then"
-    return error.replaced(
-        cause="\n".join(filter(None, (error.cause, words))),
-        next_steps=[*error.next_steps, Step("up"), Step("down")],
-    )
-
-
 def next_train(scripts: Collection[str]) -> Step:
     """Return the command to type when a fleet is up, with the most likely script of this directory."""
     likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
@@ -400,11 +284,3 @@ def _repeat_as_typed(error: FleetError) -> None:
     """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet."""
     again = [step for step in error.next_steps if isinstance(step, Again)] or [Again({}, "up")]
     error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
-
-
-def _add_leftovers(error: BaseException, left: str) -> FleetError:
-    """Return `error` with the addition that some resources could not be deleted."""
-    if isinstance(error, FleetError):
-        cause = f"{error.cause}\n{left}" if error.cause else left
-        return error.replaced(cause=cause, hint="", next_steps=[Step("down")])
-    return CancelledError("fleet up was interrupted", cause=left, next_steps=[Step("down")])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.checks.check import Check
-from provision.gce.firewall import ssh_sources
 from provision.gce.options import GceOptions
 
 

@@ -10,6 +10,7 @@ from fleet.commands.fleets import up
 from fleet.commands.fleets.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
+from fleet.fleets.creation.keeping import KEEP_S
 from fleet.fleets.resolution import UpRequest
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
@@ -275,7 +276,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     world.answers, world.cloud.keeps = [True], True
     with pytest.raises(NotReadyError, match="no disk space") as failure:
         run(ASKED, world.services(), world.sink)
-    until = NOW + 7200 + up.KEEP_S
+    until = NOW + 7200 + KEEP_S
     assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1"]
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
     assert "kept until" in failure.value.cause

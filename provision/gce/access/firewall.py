@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from provision.gce.access.public_ip import public_addresses
 from provision.gce.account import Account
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
-from provision.gce.public_ip import public_addresses
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import stem
 from provision.gce.rest.bodies.network import IAP_RANGE, firewalls

@@ -1,0 +1,123 @@
+"""After a failure, keep instances that could not be prepared, or delete those that were created."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleet.errors import CancelledError, FleetError
+from fleet.events import Sink
+from fleet.fleets.connect import progress_to
+from fleet.fleets.deletion import delete_instances
+from fleet.fleets.release import external_hosts, ignore_progress, release_files, release_hosts
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.steps import Step
+from provision.deferred import dataclass
+from provision.model import FleetSpec, Instance, InstanceState
+from provision.provider import Provider
+
+KEEP_S = 1800.0
+"""Time for which instances are kept that could not be prepared."""
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Keeps or deletes the instances that an unsuccessful call of `fleet up` created.
+
+    Args:
+        spec: The requested fleet.
+        directory: Files of the fleet.
+        provider: The provider of the instances.
+        services: The outside world.
+        sink: Takes the events.
+    """
+
+    spec: FleetSpec
+    directory: FleetDirectory
+    provider: Provider
+    services: Services
+    sink: Sink
+
+    def keep(self, record: FleetRecord, old: Sequence[Instance], error: FleetError) -> FleetError | None:
+        """Keep rented instances that run but could not be prepared, so that the next try need not wait for capacity.
+
+        Returns:
+            `error`, with how long they are kept; None if they cannot be kept and must be deleted.
+        """
+        if not self.spec.options.rents or self.spec.workers > record.spec.workers:
+            return None  # after a failure to add workers, the fleet is as before
+        ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
+        try:
+            instances = self.provider.list(self.spec.name)
+            new = [instance for instance in instances if instance.id not in ids]
+            if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
+                return None
+            names = tuple(instance.name for instance in new)
+            self.directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
+            kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
+            self.directory.write(kept)
+            if not self.provider.stop_at(new, until):
+                return None
+        except FleetError:
+            return None
+        return _explain_kept(error, kept)
+
+    def undo(self, before: Sequence[Instance], error: BaseException) -> None:
+        """Delete the resources that this call created, and no others.
+
+        Raises:
+            FleetError: some are left; of the kind of `error`, and names them.
+            CancelledError: a second Ctrl-C; names them too.
+        """
+        try:
+            left = self._delete_created(before)
+        except KeyboardInterrupt:
+            raise CancelledError(
+                "interrupted during cleanup: resources may remain and incur cost",
+                next_steps=[Step("down")],
+            ) from None
+        except FleetError as second:
+            raise _add_leftovers(error, f"{second.message}: resources may remain and incur cost") from second
+        if left:
+            raise _add_leftovers(error, f"still there: {', '.join(left)}") from error
+
+    def _delete_created(self, before: Sequence[Instance]) -> list[str]:
+        """Delete them, and return the names of those that still exist."""
+        if before:
+            old = {instance.id for instance in before}
+            made = [instance for instance in self.provider.list(self.spec.name) if instance.id not in old]
+            release_files(self.spec, made, self.directory, self.provider, self.sink)
+            return delete_instances(made, self.directory, self.provider, self.sink)
+        if not self.directory.exists():
+            return []
+        self.directory.intend("delete_fleet")
+        progress = progress_to(self.sink, "deleted")
+        if self.spec.options.existing:
+            hosts = external_hosts(self.spec, self.provider.list(self.spec.name), self.provider)
+            release_hosts(hosts, self.directory.key, self.sink)
+            progress = ignore_progress
+        left = list(self.provider.delete_fleet(self.spec.name, progress))
+        if not left:
+            self.directory.delete()
+        return left
+
+
+def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:
+    """Return `error` with the instances that are kept, what they cost, and what to do."""
+    at = time.strftime("%H:%M", time.localtime(record.kept_until))
+    price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
+    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they stop then"
+    return error.replaced(
+        cause="\n".join(filter(None, (error.cause, words))),
+        next_steps=[*error.next_steps, Step("up"), Step("down")],
+    )
+
+
+def _add_leftovers(error: BaseException, left: str) -> FleetError:
+    """Return `error` with the addition that some resources could not be deleted."""
+    if isinstance(error, FleetError):
+        cause = f"{error.cause}\n{left}" if error.cause else left
+        return error.replaced(cause=cause, hint="", next_steps=[Step("down")])
+    return CancelledError("fleet up was interrupted", cause=left, next_steps=[Step("down")])

@@ -1,0 +1,1 @@
+"""Access to instances: firewall rules, addresses, and host keys."""
