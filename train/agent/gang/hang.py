@@ -34,6 +34,7 @@ _WAITS = (
     (re.compile(r"/eager/context\.py wait_at_barrier"), BARRIER),
     (re.compile(r"/eager/context\.py (?:ensure_initialized|enable_collective_ops|get_config_key_value)"), START),
     (re.compile(r"/training/server_lib\.py __init__"), START),
+    (re.compile(r"^<frozen fleet> await_leader"), START),  # train.agent.injected.observer
     (re.compile(r"/eager/execute\.py quick_execute|/ops/gen_collective_ops\.py |/cross_device_ops\.py "), COLLECTIVE),
     (
         re.compile(r"/distribute/cross_device_utils\.py |/cluster_coordinator\.py |/eager/context\.py sync"),
@@ -204,7 +205,7 @@ def _activity_of_stack(stack: Stack) -> Activity:
         return Activity(does="input", location=_user_location(stack))
     at = stack.index(first)
     for pattern, where in _WAITS:
-        if any(pattern.search(str(frame)) for frame in stack[at : at + _NEAR]):
+        if any(pattern.search(str(frame)) for frame in stack[: at + _NEAR]):
             return Activity(waits=where, location=_user_location(stack))
     return Activity(does="library", location=_location(stack))
 

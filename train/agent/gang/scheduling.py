@@ -69,7 +69,7 @@ _PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exis
 EVALUATION_S = 300.0  # for evaluators to evaluate the last checkpoint after the training
 EVALUATION_IDLE_S = 10.0  # an evaluator that has the last checkpoint and was idle this long is done
 _HOLDER_TIMEOUT_S = 5.0  # a new agent does not know the checkpoint of its host yet
-_GROWTH_PAUSE_S = 0.2  # so that all slots receive, and report, that the attempt has ended
+_REPORT_PAUSE_S = 0.2  # between two attempts; all slots receive, and report, that the first one has ended
 _FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
 
 
@@ -151,6 +151,7 @@ class Gang(NamedTuple):
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
     end: Optional[End] = None
+    ended_at: float = 0.0  # when the end of the attempt was decided; its tasks end after that
     grace_s: float = 0.0
     fenced_until: float = 0.0  # lost slots have noticed the loss and ended their tasks by then
     snapshot: Optional[Snapshot] = None
@@ -321,7 +322,8 @@ def _summarize(end: End) -> Reason:
 
 def _attempt_ended(gang: Gang, end: End) -> AttemptEnded:
     reason, first = _summarize(end), _display_name(gang, end.first_failed_slot)
-    ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, _exits(gang), _retry_s(gang))
+    retry_s = round(_retry_time(gang) - gang.began_at, 3)
+    ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, _exits(gang), retry_s)
     return ended._replace(
         preempted=_is_tolerated_preemption(gang),
         first_failed_slot=end.first_failed_slot,
@@ -545,7 +547,7 @@ def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = No
         hopeless = end.outcome is Outcome.FAILED and not end.final and not _is_growth(end)
         longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first_failed_slot) else FAILURE_GRACE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
-    return _enter(gang._replace(end=end, grace_s=grace_s), Stage.STOP, now)
+    return _enter(gang._replace(end=end, ended_at=now, grace_s=grace_s), Stage.STOP, now)
 
 
 def _advance_start(gang: Gang, now: float) -> Gang:
@@ -858,14 +860,15 @@ def _should_restart(gang: Gang) -> bool:
     return not (permanent and policy.restart is RestartPolicy.EXIT_CODE)
 
 
-def _retry_s(gang: Gang) -> float:
+def _backoff_s(gang: Gang) -> float:
     if _is_growth(gang.end):
-        return _GROWTH_PAUSE_S
+        return 0.0
     return min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
 
 
 def _retry_time(gang: Gang) -> float:
-    return max(gang.began_at + _retry_s(gang), gang.fenced_until)
+    """Return when the next attempt may begin: the back-off runs while the tasks of this one are stopped."""
+    return max(gang.ended_at + _backoff_s(gang), gang.began_at + _REPORT_PAUSE_S, gang.fenced_until)
 
 
 def _advance_wait(gang: Gang, now: float) -> Gang:

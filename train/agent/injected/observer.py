@@ -13,6 +13,8 @@ to the supervisor through the hook's pipe: a record separator, a JSON object, an
 Nothing is guessed: each activity begins and ends with a call that is observed. Steps are measured only in a cluster
 of several workers. No thread is started. Errors in here are suppressed: TensorFlow's internals may change, and then
 less is reported. For Python 3.8 and later. Modules are imported when the script imports them, never earlier.
+
+One thing is changed: a worker connects to the first one only when that one listens, see `await_leader`.
 """
 
 import os
@@ -34,6 +36,8 @@ _BUILDING = "tf.function-graph_building"  # name of TensorFlow's own trace event
 _NOT_FUNCTIONS = ("tf.constant", _BUILDING)
 _WINDOW_S = 2.0
 _STEPS_LEAST = 3  # in a window
+_LEADER_S = 30.0  # after this time TensorFlow waits for it, with its own deadline
+_LEADER_POLL_S = 0.02
 
 
 class Reporter:
@@ -170,6 +174,37 @@ def _count_gpus() -> int:
         return 1  # unknown
 
 
+def await_leader(resolver: "Any") -> None:
+    """Wait until the first task of a cluster accepts connections; TensorFlow repeats a refused one after a second.
+
+    Source: fixed_reconnect_backoff_ms in tensorflow/core/distributed_runtime/rpc/grpc_channel.cc.
+
+    Args:
+        resolver: The cluster resolver of a strategy.
+    """
+    try:
+        cluster = resolver.cluster_spec().as_dict()
+        kind = "chief" if "chief" in cluster else "worker"
+        if resolver.task_type in ("chief", "worker") and (resolver.task_type, resolver.task_id) != (kind, 0):
+            _await_listener(cluster[kind][0])
+    except Exception:  # noqa: BLE001, S110 - an unusual resolver, or a network in which the address is not reached
+        pass
+
+
+def _await_listener(address: str) -> None:
+    import socket
+
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + _LEADER_S
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _LEADER_S).close()
+        except ConnectionRefusedError:
+            time.sleep(_LEADER_POLL_S)
+        else:
+            return
+
+
 class Observer:
     """Wrap modules when they are imported.
 
@@ -221,13 +256,23 @@ class Observer:
             except Exception:  # noqa: BLE001, S110 - TensorFlow's internals have changed
                 pass
 
-    def _wrap(self, owner: "Any", name: str, activity: str, on_end: "Callable[[], None] | None" = None) -> None:
-        """Report an activity while a function runs."""
+    def _wrap(
+        self,
+        owner: "Any",
+        name: str,
+        activity: str,
+        *,
+        before: "Callable[..., None] | None" = None,
+        on_end: "Callable[[], None] | None" = None,
+    ) -> None:
+        """Report an activity while a function runs; `before` is called first, with the arguments of the function."""
         original, reporter = getattr(owner, name), self._reporter
 
         def wrapper(*args: "Any", **kwargs: "Any") -> "Any":
             reporter.begin(activity)
             try:
+                if before is not None:
+                    before(*args, **kwargs)
                 return original(*args, **kwargs)
             finally:
                 reporter.end()
@@ -237,7 +282,11 @@ class Observer:
         setattr(owner, name, _imitate(wrapper, original))
 
     def _patch_collective(self, module: "Any") -> None:
-        self._wrap(module.CollectiveAllReduceExtended, "_initialize_multi_worker", WAITING, self._enable_steps)
+        def await_first(_: "Any", cluster_resolver: "Any") -> None:
+            await_leader(cluster_resolver)
+
+        kind = module.CollectiveAllReduceExtended
+        self._wrap(kind, "_initialize_multi_worker", WAITING, before=await_first, on_end=self._enable_steps)
 
     def _enable_steps(self) -> None:
         self._steps.enabled = True

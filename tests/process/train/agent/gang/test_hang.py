@@ -161,7 +161,7 @@ def test_who_computes_inside_tensorflow_is_waited_for() -> None:
 
 
 def frames(*places: str) -> str:
-    lines = [f'  File "{place.split()[0]}", line 7 in {place.split()[1]}' for place in places]
+    lines = [f'  File "{file}", line 7 in {name}' for file, _, name in (place.rpartition(" ") for place in places)]
     return "\n".join(["Main thread (most recent call first):", *lines]) + "\n"
 
 
@@ -194,6 +194,16 @@ def test_places(stack: str, expected: str) -> None:
     gang = edited(recorded("ctl-load"), "worker-1", stack=stack)
     message = f"worker-1 {expected}, and worker-0 and worker-2 wait for it in a collective operation"
     assert describe_hang(*gang) == message
+
+
+def test_a_worker_that_waits_until_the_first_one_listens_does_not_block_others() -> None:
+    strategy = f"{PACKAGES}/tensorflow/python/distribute/collective_all_reduce_strategy.py __init__"
+    hook = ("<frozen fleet> _await_listener", "<frozen fleet> await_leader", "<frozen fleet> wrapper")
+    waiting = frames("/usr/lib/python3.11/socket.py create_connection", *hook, strategy, "/src/task.py main")
+    gang = recorded("ctl-load")
+    for task in ("worker-0", "worker-2"):
+        gang = edited(gang, task, stack=waiting)
+    assert describe_hang(*gang).endswith("and worker-0 and worker-2 wait for it at the start of TensorFlow's server")
 
 
 def test_a_server_in_join_does_not_block_others() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.process.train.agent.requests.test_bootstrap import interpreter
 from tests.program import PYTHON
 from train.agent.host.facts import Probe
 from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
+from train.agent.injected.observer import WAITING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, HangInspection
 from train.agent.supervisor import task as task_module
@@ -573,3 +575,48 @@ def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path,
         assert child.output == b"broken\nTrue\n"
         expected = ["importing tensorflow", None, "tracing a tf.function", None, "importing keras", None]
         assert reports == expected
+
+
+FAKE_STRATEGY = """
+import socket
+class CollectiveAllReduceExtended:
+    def _initialize_multi_worker(self, cluster_resolver):
+        address = cluster_resolver.cluster_spec().as_dict()["worker"][0].split(":")
+        with socket.socket() as connection:
+            print(connection.connect_ex((address[0], int(address[1]))) == 0)
+"""
+INITIALIZED = """
+import sys
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+class Resolver:
+    task_type, task_id = "worker", int(sys.argv[1])
+    def cluster_spec(self):
+        return self
+    def as_dict(self):
+        return {"worker": [ADDRESS, "127.0.0.1:1"]}
+CollectiveAllReduceExtended()._initialize_multi_worker(Resolver())
+"""
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_worker_connects_to_the_first_one_when_that_one_listens(tmp_path: Path, index: int) -> None:
+    package = tmp_path / "tensorflow" / "python" / "distribute"
+    package.mkdir(parents=True)
+    for directory in (package.parent.parent, package.parent, package):
+        (directory / "__init__.py").touch()
+    (package / "collective_all_reduce_strategy.py").write_text(FAKE_STRATEGY)
+    with process() as child, socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        address = repr(f"127.0.0.1:{first.getsockname()[1]}")
+        script = script_in(tmp_path, INITIALIZED.replace("ADDRESS", address))
+        reports: list[object] = []
+        child.task._on_report = lambda report: reports.append(json.loads(report)["activity"])
+        command = [sys.executable, script, str(index)]
+        child.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
+        child.until(lambda: child.held)
+        child.task.release()
+        child.until(lambda: WAITING in reports)
+        if index:
+            first.listen()
+        child.until(lambda: child.exits)
+        assert bytes(child.output) == (b"True\n" if index else b"False\n")

@@ -316,6 +316,29 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
     assert (play.result.outcome, play.result.attempt) == (Outcome.FAILED, 3)
 
 
+def test_the_back_off_runs_while_the_tasks_are_stopped() -> None:
+    play = Play(2, AGAIN).start()
+    play.exit("worker-1", KILLED)
+    play.wait(0.7)
+    play.close()
+    ended = scheduling.desired_state(play.gang).ended
+    assert ended is not None
+    assert (play.gang.stage, ended.retry_s) == (Stage.WAIT, 0.3)
+    play.wait(0.3)
+    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
+
+
+def test_all_receive_the_end_of_an_attempt_after_a_back_off_that_has_passed() -> None:
+    play = Play(2, AGAIN).start()
+    play.exit("worker-1", KILLED)
+    play.wait(5.0)
+    play.close()
+    play.wait(0.1)
+    assert play.at(Stage.WAIT)
+    play.wait(0.2)
+    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
+
+
 @pytest.mark.parametrize(
     ("policy", "ended", "again"),
     [
