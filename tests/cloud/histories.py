@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 import requests
 
-from fleet.commands.fleets import down, gc, up
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event
-from fleet.fleets.resolution import UpRequest
 from fleet.jobs.results import Survey
 from fleet.services import Services
 from fleet.state import FleetDirectory, Store
@@ -27,10 +25,11 @@ from provision.gce.rest.api import Timing
 from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider
+from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, WEIGHTS, load
 from tests.emulator import Emulator
+from tests.emulator import cloud as emulated
 from tests.settings import settings
 
-FLEET = "history"
 QUICK = Timing(
     first_poll_s=0.005,
     longest_poll_s=0.05,
@@ -176,6 +175,8 @@ class History:
     """One user's commands for one fleet, and the faults that occur; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
+        load()
+        self.fleet = "history"
         self.random = random.Random(seed)
         self.emulator = emulator
         self.root = root
@@ -194,6 +195,14 @@ class History:
             workers=self.workers,
         )
 
+    def running(self) -> list[emulated.Instance]:
+        """Return the instances that run."""
+        return [instance for instance in self.emulator.cloud.instances.values() if instance.status == "RUNNING"]
+
+    def sink(self) -> Quiet:
+        """Return a sink for a command."""
+        return Quiet()
+
     def services(self) -> QuickServices:
         return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
 
@@ -201,20 +210,14 @@ class History:
         """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
         for _ in range(self.random.randint(1, 3)):
             self.some_faults()
-            self.command(self.random.choice(("up", "up", "up", "down")))
-            if self.random.random() < 0.2:
-                self.preempt()
-            if self.random.random() < 0.2:
-                self.move()
+            [verb] = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))
+            self.command(verb)
+            for chance, act in EVENTS:
+                if self.random.random() < chance:
+                    act(self)
         self.emulator.faults.clear()
         self.unprepared = False
         self.end()
-
-    def move(self) -> None:
-        """Change the caller's address."""
-        address = self.random.choice(("198.51.100.7", "203.0.113.9"))
-        self.emulator.set_caller(address)
-        self.told.append(f"the caller is at {address}")
 
     def some_faults(self) -> None:
         self.emulator.faults.clear()
@@ -230,12 +233,6 @@ class History:
                 zones_available=self.random.choice(("", "us-central1-f")),
             )
             self.told.append(f"fault {rule}")
-
-    def preempt(self) -> None:
-        for name in self.emulator.state()["instances"][:1]:
-            with contextlib.suppress(LookupError, ValueError):
-                self.emulator.preempt(name, 0.0)
-                self.told.append(f"preempted {name}")
 
     def command(self, verb: str) -> None:
         chance = self.random.random()
@@ -254,13 +251,7 @@ class History:
     def run(self, verb: str) -> bool:
         """Run a command; if it reports success, check that it succeeded."""
         try:
-            if verb == "up":
-                up.run(UpRequest(FLEET, self.settings), self.services(), Quiet())
-            elif verb == "gc":
-                request = gc.GcRequest(settings(project="proj-1", endpoint=self.emulator.url))
-                gc.run(request, self.services(), Quiet())
-            else:
-                down.run(down.DownRequest(FLEET), self.services(), Quiet())
+            COMMANDS[verb](self)
         except Killed:
             self.told.append("killed")
             return False
@@ -271,25 +262,9 @@ class History:
             self.told.append("interrupted")
             return False
         self.told.append("success")
-        if verb == "up":
-            self.check_up()
-        else:
-            self.check_nothing()
+        for act in CHECKS.get(verb, ()):
+            act(self)
         return True
-
-    def check_up(self) -> None:
-        """Check that the fleet is up, as `up` reported, except after a preemption."""
-        running = [instance for instance in self.emulator.cloud.instances.values() if instance.status == "RUNNING"]
-        assert len(running) == self.workers, self.story()
-        assert len({instance.blueprint.zone for instance in running}) == 1, self.story()
-        assert not [instance for instance in running if instance.metadata()["fleet-stop-at"] != "0"], self.story()
-        sources = [rule.get("sourceRanges") for rule in self.emulator.cloud.firewalls.values()]
-        assert [f"{self.emulator.cloud.caller}/32"] in sources, self.story()
-
-    def check_nothing(self) -> None:
-        state = self.emulator.state()
-        held = {key: state[key] for key in ("instances", "disks", "firewalls", "addresses", "operations")}
-        assert not any(held.values()), f"{held}\n{self.story()}"
 
     def end(self) -> None:
         self.emulator.settle()
@@ -301,7 +276,6 @@ class History:
             assert self.run("gc"), self.story()
         else:
             assert self.run("down"), self.story()
-        self.check_nothing()
         assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation], (
             self.story()
         )

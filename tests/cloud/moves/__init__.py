@@ -1,0 +1,56 @@
+"""Commands, events, and checks of the random histories; each module registers those of its topic."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cloud.histories import History
+
+Act = Callable[["History"], None]
+COMMANDS: dict[str, Act] = {}
+WEIGHTS: dict[str, int] = {}
+EVENTS: list[tuple[float, Act]] = []
+CHECKS: dict[str, list[Act]] = {}
+
+
+def command(name: str, weight: int = 0) -> Callable[[Act], Act]:
+    """Let the decorated function run ``fleet NAME``; `weight` is its weight among the random commands."""
+
+    def register(act: Act) -> Act:
+        COMMANDS[name], WEIGHTS[name] = act, weight
+        return act
+
+    return register
+
+
+def event(chance: float) -> Callable[[Act], Act]:
+    """Let the decorated function change the cloud with this probability after each command."""
+
+    def register(act: Act) -> Act:
+        EVENTS.append((chance, act))
+        return act
+
+    return register
+
+
+def check(*names: str) -> Callable[[Act], Act]:
+    """Let the decorated function check the cloud after each of these commands that reports success."""
+
+    def register(act: Act) -> Act:
+        for name in names:
+            CHECKS.setdefault(name, []).append(act)
+        return act
+
+    return register
+
+
+@cache
+def load() -> None:
+    """Import the modules of this package, which fill the registries."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
