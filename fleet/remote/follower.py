@@ -114,7 +114,6 @@ class Follower:
         """Follow another host, which has joined the job; nothing happens if it is followed already."""
         if self._terms.closed.is_set() or any(line.host.name == host.name for line in self._lines):
             return
-        self._queue.add_sender(host.name)
         self._terms.expect(host.name, is_new=True)
         line = _Line(host, request, None, self._terms)
         self._lines.append(line)
@@ -154,6 +153,7 @@ class Follower:
             event.set()
         self._queue.close()
         for line in self._lines:
+            line.resume()
             line.sever()
         end = time.monotonic() + _CLOSE_S
         for line in self._lines:
@@ -247,20 +247,28 @@ class _Line:
         self._lost_at: float | None = None
         self._supervised = True
         self._waiting = False
+        self._full_at: float | None = None  # since then, the reader is slow
         self._received_at = self._news_at = time.monotonic()
         self._retry_s = _FIRST_RETRY_S
         self.unanswered_s = 0.0  # time for which the supervisor has not answered the agent
         self._is_warned = False
+        self._result: JobResult | None = None
+        self._room = threading.Event()
+        terms.queue.add_sender(host.name, self.resume)
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._waiting or self._full_at is not None
 
     @property
     def silent_s(self) -> float:
         """Return the seconds since the last data from the host; 0 while no request is pending."""
-        return 0.0 if self._waiting else time.monotonic() - self._received_at
+        return 0.0 if self._is_paused else time.monotonic() - self._received_at
 
     @property
     def without_news_s(self) -> float:
         """Return the seconds since the last new record of the host other than Beat; 0 while no request is pending."""
-        return 0.0 if self._waiting else time.monotonic() - self._news_at
+        return 0.0 if self._is_paused else time.monotonic() - self._news_at
 
     def sever(self) -> None:
         """End the current wait of the thread."""
@@ -302,34 +310,61 @@ class _Line:
 
     def _follow_once(self, client: AgentClient) -> JobResult | None:
         """Deliver the records of the agent up to its end; return the result of the job according to this host."""
-        result = None
+        self._result = None
         self._received_at = time.monotonic()
-        received = client.transport.received
-        for record, payload in client.follow(self.position.request(), self._terms.silence_s):
-            size, received = client.transport.received - received, client.transport.received
-            self._received_at = time.monotonic()
-            self._check_owner(record)
-            self._note_supervisor(record)
-            if self._lost_at is not None:
-                self._lost_at = None
-                self._retry_s = _FIRST_RETRY_S
-                if self._supervised:
-                    self._report(ConnectionRestored(self.host.name))
-            new = self._new(record, payload)
-            is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
-            if new and not isinstance(record, (Progress, Usage, Beat)):
-                self._news_at = self._received_at
-                if not self._supervised and not is_loss:
-                    self._supervised = True
-                    self._terms.expect(self.host.name)
-                    self._report(ConnectionRestored(self.host.name))
-            if new and not self._put(*new, size=size):
-                return result
-            if isinstance(record, JobResult):
-                result = record
-                if not is_loss:
-                    self._terms.add_result(self.host.name, record)
-        return result
+        client.pass_on(self.position.request(), self, self._terms.silence_s)
+        return self._result
+
+    def take(self, record: Record, payload: bytes, size: int) -> bool:
+        """Deliver what is new in a record; return False if the items are no longer read."""
+        self._received_at = time.monotonic()
+        self._check_owner(record)
+        self._note_supervisor(record)
+        if self._lost_at is not None:
+            self._lost_at = None
+            self._retry_s = _FIRST_RETRY_S
+            if self._supervised:
+                self._report(ConnectionRestored(self.host.name))
+        new = self._new(record, payload)
+        is_loss = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
+        if new and not isinstance(record, (Progress, Usage, Beat)):
+            self._news_at = self._received_at
+            if not self._supervised and not is_loss:
+                self._supervised = True
+                self._terms.expect(self.host.name)
+                self._report(ConnectionRestored(self.host.name))
+        if new and not self._terms.queue.put(self.host.name, new, size):
+            return False
+        if isinstance(record, JobResult):
+            self._result = record
+            if not is_loss:
+                self._terms.add_result(self.host.name, record)
+        return True
+
+    def has_room(self) -> bool:
+        """Return whether an item can be delivered; do not count the time of a slow reader as silence of the host."""
+        has_room = self._terms.queue.has_room(self.host.name)
+        if has_room and self._full_at is not None:
+            now = time.monotonic()
+            self._news_at += now - self._full_at
+            self._received_at = now
+            self._full_at = None
+        elif not has_room and self._full_at is None:
+            self._full_at = time.monotonic()
+        return has_room
+
+    def await_room(self) -> None:
+        """Wait until an item can be delivered."""
+        while not self.has_room():
+            self._room.wait()
+            self._room.clear()
+
+    def resume(self) -> None:
+        """Deliver further items: there is room for them."""
+        self._room.set()
+        client = self._client
+        if client is not None:
+            client.transport.resume()
 
     def _new(self, record: Record, payload: bytes) -> list[Item]:
         """Return the new parts of a record, each with its time."""
@@ -417,24 +452,14 @@ class _Line:
             client.close()
 
     def _report(self, event: ConnectionLost | ConnectionRestored | Note) -> None:
-        self._put(Item(self.host.name, event))
-
-    def _put(self, *items: Item, size: int = 0) -> bool:
-        """Deliver items of `size` bytes; do not count the time of a slow reader as silence of the host."""
-        began, self._waiting = time.monotonic(), True
-        taken = self._terms.queue.put(self.host.name, items, size)
-        waited_s = time.monotonic() - began
-        self._received_at += waited_s
-        self._news_at += waited_s
-        self._waiting = False
-        return taken
+        self._terms.queue.put(self.host.name, [Item(self.host.name, event)], 0)
 
 
 class Queue:
     """The items of several hosts in the order of their times, with a limit on their number and bytes.
 
     Args:
-        hosts: Names of the hosts; each has a thread that puts its items and then leaves.
+        hosts: Names of the hosts that put items until they are removed.
         hold_s: Longest wait of new items for those of other hosts, in seconds.
     """
 
@@ -444,38 +469,44 @@ class Queue:
         self._sizes: dict[str, deque[int]] = {host: deque() for host in self._senders}  # of the items of each host
         self._bytes: Counter[str] = Counter()
         self._share = max(1, len(self._senders))
+        self._on_room: dict[str, Callable[[], object]] = {}
+        self._full: set[str] = set()
         self._closed = False
-        lock = threading.Lock()
-        self._lock = lock
-        self._filled = threading.Condition(lock)
-        self._emptied = {host: threading.Condition(lock) for host in self._senders}
+        self._waits_until = -math.inf  # time until which the reader waits unless an item is due earlier
+        self._filled = threading.Condition(threading.Lock())
 
-    def add_sender(self, host: str) -> None:
-        """Add a host that puts items from now on."""
+    def add_sender(self, host: str, on_room: Callable[[], object]) -> None:
+        """Add a host that puts items from now on; `on_room` is called when it has room after `has_room` was False."""
         with self._filled:
-            self._senders.add(host)
-            self._merge.add_host(host)
-            self._sizes[host] = deque()
-            self._emptied[host] = threading.Condition(self._lock)
-            self._share = len(self._sizes)
+            self._on_room[host] = on_room
+            if host not in self._senders:
+                self._senders.add(host)
+                self._merge.add_host(host)
+                self._sizes[host] = deque()
+                self._share = len(self._sizes)
 
     def put(self, host: str, items: Sequence[Item], size: int) -> bool:
-        """Add items of `size` bytes when the host has room; return False if the queue was closed."""
-        with self._lock:
-            self._emptied[host].wait_for(lambda: self._has_room(host))
+        """Add items of `size` bytes; return False if the queue was closed."""
+        with self._filled:
             if self._closed:
                 return False
             self._merge.add(items, time.monotonic())
             self._sizes[host].extend([size // len(items)] * len(items))
             self._bytes[host] += size // len(items) * len(items)
-            self._filled.notify()
+            if self._merge.due_at() < self._waits_until:
+                self._filled.notify()
             return True
 
-    def _has_room(self, host: str) -> bool:
+    def has_room(self, host: str) -> bool:
         """Return whether a host has not used its share of the queue; others may have to wait for its items."""
-        return self._closed or (
-            self._bytes[host] < _QUEUE_BYTES // self._share and len(self._sizes[host]) < _QUEUE_ITEMS // self._share
-        )
+        with self._filled:
+            has_room = self._closed or (
+                self._bytes[host] < _QUEUE_BYTES // self._share
+                and len(self._sizes[host]) < _QUEUE_ITEMS // self._share
+            )
+            if not has_room:
+                self._full.add(host)
+            return has_room
 
     def get(self) -> Item | None:
         """Return the next item when there is one; None if there will be no more."""
@@ -487,14 +518,20 @@ class Queue:
                     return item
                 if not self._senders and wait_s == math.inf:
                     return None
+                self._waits_until = self._merge.due_at()
                 self._filled.wait(None if wait_s == math.inf else wait_s)
+                self._waits_until = -math.inf
             return None
 
     def _take(self, host: str) -> None:
-        had_room = self._has_room(host)
         self._bytes[host] -= self._sizes[host].popleft()
-        if not had_room and self._has_room(host):
-            self._emptied[host].notify()
+        is_low = (
+            self._bytes[host] <= _QUEUE_BYTES // self._share // 2
+            and len(self._sizes[host]) <= _QUEUE_ITEMS // self._share // 2
+        )
+        if host in self._full and is_low:
+            self._full.discard(host)
+            self._on_room[host]()
 
     def remove_sender(self, host: str) -> None:
         """Record that a host has put its last item."""
@@ -504,9 +541,7 @@ class Queue:
             self._filled.notify_all()
 
     def close(self) -> None:
-        """Drop all items, and wake all waiting threads."""
+        """Drop all items, and wake the reader."""
         with self._filled:
             self._closed = True
             self._filled.notify_all()
-            for emptied in self._emptied.values():
-                emptied.notify_all()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fleet.errors import NotReadyError
-from fleet.remote.client import ANSWER_S, AgentClient
+from fleet.remote.client import ANSWER_S, AgentClient, Transport
 from provision.model import Host
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError
@@ -46,7 +46,7 @@ def open_local_agent(node: str, root: Path, digest: str, env: dict[str, str]) ->
     return AgentClient(transport, host, hello)
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Carry records over the pipes of an agent process; `open_local_agent` starts one.
 
     Args:

@@ -6,6 +6,7 @@ An item that has no time has that of the item before it. Clocks are those of the
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -59,12 +60,14 @@ class _Stream:
     """The items of one host.
 
     Attributes:
+        number: Place of the host among the hosts.
         held: Items that have not been returned yet.
         reached: All items up to this time have been added, seconds since the epoch.
         await_until: The other hosts wait for its next item until this time: inf while it sends stored items, -inf
             if it has sent all of them.
     """
 
+    number: int
     held: deque[_Held] = field(default_factory=deque)
     reached: float = 0.0
     await_until: float = math.inf
@@ -85,11 +88,16 @@ class Merge:
 
     def __init__(self, hosts: Iterable[str], hold_s: float = HOLD_S) -> None:
         self._hold_s = max(hold_s, HOLD_S)
-        self._streams = {host: _Stream() for host in hosts}
+        self._streams = {host: _Stream(number) for number, host in enumerate(hosts)}
+        self._order = list(self._streams.values())  # by number
+        self._first: list[tuple[float, int]] = []  # heap of the first items: key, number of the host
+        self._awaited = dict.fromkeys(range(len(self._order)))  # numbers of hosts that the others wait for, or did
 
     def add_host(self, host: str) -> None:
         """Add a host, whose first items are new ones."""
-        self._streams.setdefault(host, _Stream(await_until=-math.inf))
+        if host not in self._streams:
+            self._streams[host] = _Stream(len(self._order), await_until=-math.inf)
+            self._order.append(self._streams[host])
 
     def add(self, items: Sequence[Item], now: float) -> None:
         """Add the next items of a host.
@@ -115,7 +123,11 @@ class Merge:
             if isinstance(record, (Log, *_TIMED)):
                 key = stream.at = record.at or stream.at
                 stream.reached = max(stream.reached, key)
+            if not stream.held:
+                heapq.heappush(self._first, (key, stream.number))
             stream.held.append(_Held(key, now, item))
+            if stream.await_until > -math.inf:
+                self._awaited[stream.number] = None
 
     def remove(self, host: str) -> None:
         """Record that a host sends no more items."""
@@ -124,23 +136,37 @@ class Merge:
 
     def next(self, now: float) -> tuple[Item | None, float]:
         """Return the next item, or None and the time to wait for it unless items are added; inf: until then."""
-        first: _Stream | None = None
-        first_key, until, reached = math.inf, -math.inf, math.inf  # the last two are of the hosts without items
-        for stream in self._streams.values():
-            if not stream.held:
-                until, reached = max(until, stream.await_until), min(reached, stream.reached)
-            elif first is None or stream.held[0].key < first_key:
-                first, first_key = stream, stream.held[0].key
-        if first is None:
-            return None, math.inf
-        key, added_at, item = first.held[0]
-        if key != _AT_ONCE:
-            if reached < key:
-                until = max(until, added_at + self._hold_s)
-            if until > now:
-                return None, until - now
-        first.held.popleft()
+        due_at = self.due_at()
+        if due_at > now:
+            return None, due_at - now
+        stream = self._order[heapq.heappop(self._first)[1]]
+        item = stream.held.popleft().item
+        if stream.held:
+            heapq.heappush(self._first, (stream.held[0].key, stream.number))
         return item, 0.0
+
+    def due_at(self) -> float:
+        """Return the time from which `next` returns an item unless items are added; inf: not until then."""
+        if not self._first:
+            return math.inf
+        key, number = self._first[0]
+        if key == _AT_ONCE:
+            return _AT_ONCE
+        until = self._await_until()
+        if until < math.inf and any(stream.reached < key for stream in self._order if not stream.held):
+            until = max(until, self._order[number].held[0].added_at + self._hold_s)
+        return until
+
+    def _await_until(self) -> float:
+        """Return the time until which the items wait for hosts without items."""
+        until = -math.inf
+        for number in list(self._awaited):
+            stream = self._order[number]
+            if stream.await_until == -math.inf:
+                del self._awaited[number]
+            elif not stream.held:
+                until = max(until, stream.await_until)
+        return until
 
 
 def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:

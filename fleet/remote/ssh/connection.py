@@ -32,7 +32,7 @@ from fleet.remote.ssh.internals import (
     tune,
 )
 from fleet.remote.ssh.proxy import Proxy
-from fleet.remote.ssh.receiving import WINDOW
+from fleet.remote.ssh.receiving import PACKET, WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
@@ -350,7 +350,7 @@ def _pinned_key(host: Host) -> paramiko.PKey:
 def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         _tune(sock)
-    transport = make_transport(sock, default_window_size=WINDOW, **options)
+    transport = make_transport(sock, default_window_size=WINDOW, default_max_packet_size=PACKET, **options)
     security = transport.get_security_options()
     security.kex = (*_KEX, *(name for name in security.kex if name not in _KEX))
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]

@@ -320,7 +320,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         self._check_banner()
         return True
 
-    def _dispatch(self, number: int, payload: bytes) -> None:
+    def _dispatch(self, number: int, payload: memoryview) -> None:
         """Handle a message, as paramiko.Transport.run does."""
         kind = payload[0]
         if kind >= _FIRST_OF_CONNECTION and not self.authenticated:
@@ -328,7 +328,7 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
         if kind == MSG_CHANNEL_DATA and not self._expected_packet:
             self._take(payload)
             return
-        message = paramiko.Message(payload[1:])
+        message = paramiko.Message(bytes(payload[1:]))
         message.seqno = number
         if kind == MSG_DISCONNECT:
             self._end(None)
@@ -359,12 +359,12 @@ class DrivenTransport(_Transport):  # type: ignore[misc]
             answer.add_int(message.seqno)
             self._send_message(answer)
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: memoryview) -> None:
         """Handle data of a channel; paramiko would copy it three times."""
         number, size = _DATA.unpack_from(payload, 1)
         channel = self._channel(number)
         if channel is not None:
-            channel.in_buffer.feed(payload[9 : 9 + size])
+            channel.in_buffer.feed(bytes(payload[9 : 9 + size]))
 
     def _channel(self, number: int) -> paramiko.Channel | None:
         """Return a channel; None if it was closed.

@@ -178,6 +178,25 @@ def drop_stderr(session: paramiko.Channel, kept: int) -> bool:
     return True
 
 
+def watch(session: paramiko.Channel, on_input: Callable[[], object]) -> bool:
+    """Call a function in the thread of the loop now, and whenever a session has received data or its end.
+
+    Returns:
+        Whether that is possible.
+    """
+    buffer: Any = session.in_buffer
+    if not isinstance(buffer, ChunkBuffer) or not isinstance(session.get_transport(), DrivenTransport):
+        return False
+    buffer.on_input = on_input
+    call_soon(on_input)
+    return True
+
+
+def call_soon(call: Callable[[], object]) -> None:
+    """Call a function in the thread of the loop."""
+    LOOP.call_soon(call)
+
+
 def open_socket(transport: paramiko.Transport, path: str, window: int | None) -> paramiko.Channel:
     """Open a connection to a Unix socket of the host.
 
@@ -219,6 +238,9 @@ class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
 
     Args:
         window: Bytes that the other end may send before they are read. Paramiko does not enforce it.
+
+    Attributes:
+        on_input: Called when data has been added, and, in the thread of the loop, after the end of it.
     """
 
     _lock: Any
@@ -233,6 +255,13 @@ class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
         self._size = 0
         self._kept: float = math.inf
         self._on_dropped: Callable[[int], None] = lambda _: None
+        self.on_input: Callable[[], object] | None = None
+
+    def close(self) -> None:
+        """Add no more data; `read` returns the rest of it and then nothing."""
+        super().close()
+        if self.on_input is not None:  # later: the channel holds its lock
+            call_soon(self.on_input)
 
     def drop(self, kept: int, on_dropped: Callable[[int], None]) -> None:
         """Drop the oldest chunks from now on, but keep at least `kept` bytes; report the size of what is dropped."""
@@ -268,6 +297,8 @@ class ChunkBuffer(BufferedPipe):  # type: ignore[type-arg]
             self._cv.notify_all()
         if dropped:
             self._on_dropped(dropped)
+        if self.on_input is not None:
+            self.on_input()
 
     def read_ready(self) -> bool:
         """Return True if a read returns data at once."""

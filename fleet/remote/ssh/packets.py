@@ -331,7 +331,7 @@ class Packets:
         self._at = end + 1
         return line.removesuffix(b"\r").decode()
 
-    def next_payload(self) -> tuple[int, bytes] | None:
+    def next_payload(self) -> tuple[int, memoryview] | None:
         """Return the next message and its number; None if it is not complete.
 
         Raises:
@@ -353,7 +353,7 @@ class Packets:
             if cipher.bytes >= self.REKEY_BYTES + self.REKEY_OVERFLOW_BYTES:
                 raise paramiko.SSHException("Remote transport is ignoring rekey requests")
             self._needs_rekey = True
-        return number, packet[1 : size - padding]
+        return number, memoryview(packet)[1 : size - padding]
 
     def _packet_size(self, cipher: _Cipher, data: bytes, at: int) -> int | None:
         """Return the size of the packet without its length field and MAC; None if it is not received yet."""

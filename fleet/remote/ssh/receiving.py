@@ -5,6 +5,9 @@ from __future__ import annotations
 WINDOW = 16 * 1024 * 1024
 """Largest receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
 
+PACKET = 128 * 1024
+"""Largest packet in bytes that hosts may send: four times the usual size, because each one takes time."""
+
 _WINDOWS = 8 * 1024 * 1024  # of all hosts that a command reads at the same time
 _LEAST_WINDOW = 64 * 1024
 

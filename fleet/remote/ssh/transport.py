@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
+from typing import TypeVar
 
 import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
-from fleet.remote.client import ANSWER_S, AgentClient
+from fleet.remote.client import ANSWER_S, AgentClient, Receiver, Transport
 from fleet.remote.fanout import no_answer, where
+from fleet.remote.record_buffer import LINE_MAX, LONG_LINE_MAX, NotARecordError, RecordBuffer
 from fleet.remote.ssh.connection import HostConnection, NoSocketError, Start, connect
 from fleet.remote.ssh.errors import translate
-from fleet.remote.ssh.internals import drop_stderr
+from fleet.remote.ssh.internals import call_soon, drop_stderr, watch
 from fleet.remote.ssh.resident import IDLE_S, ResidentAgent
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
@@ -24,12 +27,11 @@ from provision.model import Host
 from train import pack
 from train.agent.protocol.records import Hello, KeepRunning, MalformedRecordError, Record, decode, encode
 
+T = TypeVar("T")
+
 _PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
 _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
-_READ = 64 * 1024
-_LINE_MAX = 4 * 1024 * 1024
-_LONG_LINE_MAX = 64 * 1024 * 1024  # lists of a job's files and their hashes
-_PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
+_READ = 256 * 1024
 _SLOWEST = 32 * 1024  # minimum bytes per second of an answer in progress
 _STDERR_KEPT = 8 * 1024
 _STDERR_S = 0.5
@@ -37,6 +39,7 @@ _NOISE_LINES = 100
 _EXIT_S = 2.0
 _RESIDENT_S = 5.0  # until a resident agent answers, also on a busy host; one that is started takes about 0.1 s
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
+_LAST_CHANCE_S = 0.2  # for the thread of the loop to read it
 _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 
@@ -110,7 +113,26 @@ def _reach_resident(
     return None
 
 
-class SSHTransport:
+class _Passing:
+    """State of records that are passed to a receiver.
+
+    Attributes:
+        receiver: The receiver.
+        is_over: The receiver takes no more, or an error occurred.
+        has_ended: The data has ended.
+        error: The error.
+        began: Time since which the next record has been awaited; inf: while the receiver has no room.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.is_over = Event()
+        self.has_ended = False
+        self.error: Exception | None = None
+        self.began = time.monotonic()
+
+
+class SSHTransport(Transport):
     """Carry records over a channel of an SSH connection; `open_agent` creates one.
 
     Attributes:
@@ -127,8 +149,9 @@ class SSHTransport:
         self._python = python
         self._greeted = False
         self.received = 0
-        self._buffer = bytearray()
-        self._start = 0  # of what is not yet consumed in _buffer
+        self._input = RecordBuffer()
+        self._passing: _Passing | None = None
+        self._passing_lock = Lock()
         self._stderr = b""
         # If what it writes to stderr is not dropped, it is read now and then while an answer is awaited.
         self._longest_wait_s = math.inf if drop_stderr(session, _STDERR_KEPT) else _STDERR_S
@@ -136,7 +159,7 @@ class SSHTransport:
     @property
     def has_input(self) -> bool:
         """Return whether data of the agent is available that was not yet received."""
-        return self._start < len(self._buffer) or self._session.recv_ready()
+        return bool(self._input) or self._session.recv_ready()
 
     def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:
         """Send a record, and the payload that it announces."""
@@ -144,13 +167,82 @@ class SSHTransport:
 
     def receive(self, deadline_s: float, waiting_for: str, *, long: bool = False) -> tuple[Record, bytes]:
         """Return the next record, and the payload that follows it."""
-        line = self._line(deadline_s, waiting_for, _LONG_LINE_MAX if long else _LINE_MAX)
-        record = self._decoded(line)
-        size = getattr(record, "payload", 0)
-        if type(size) is not int or not 0 <= size <= _PAYLOAD_MAX:
-            raise self._not_an_agent(line)
-        self.received += len(line) + size
-        return record, self._take(size, deadline_s, waiting_for) if size else b""
+        longest = LONG_LINE_MAX if long else LINE_MAX
+        record, payload, size = self._await(lambda: self._input.next(longest), deadline_s, waiting_for)
+        self.received += size
+        return record, payload
+
+    def pass_on(self, receiver: Receiver, deadline_s: float, waiting_for: str) -> bool:
+        """Pass records to a receiver in the thread of the loop until it takes no more."""
+        passing = self._passing = _Passing(receiver)
+        self._session.settimeout(0)
+        if not watch(self._session, self._pass_received):
+            self._passing = None
+            return False
+        try:
+            is_late = False
+            left_s = deadline_s
+            while not passing.is_over.wait(max(_LAST_CHANCE_S, min(deadline_s, left_s))):
+                left_s = passing.began + self._input.pending / _SLOWEST + deadline_s - time.monotonic()
+                if is_late and left_s <= 0:
+                    raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
+                is_late = left_s <= 0  # this program may have been stopped while data arrived: the loop reads it now
+        finally:
+            with self._passing_lock:
+                self._passing = None
+        if passing.error is not None:
+            raise passing.error
+        if passing.has_ended:
+            raise self._ended(waiting_for)
+        return True
+
+    def resume(self) -> None:
+        """Pass records to a receiver that has room again, from any thread."""
+        call_soon(self._pass_received)
+
+    def _pass_received(self) -> None:
+        """Pass what was received to the receiver while it has room; called in the thread of the loop."""
+        with self._passing_lock:
+            passing = self._passing
+            if passing is None or passing.is_over.is_set():
+                return
+            try:
+                is_over = self._pass_some(passing)
+            except NotARecordError as error:
+                passing.error, is_over = self._not_an_agent(error.line), True
+            except Exception as error:  # noqa: BLE001 - raised again by pass_on
+                passing.error, is_over = error, True
+            if is_over:
+                passing.is_over.set()
+
+    def _pass_some(self, passing: _Passing) -> bool:
+        """Pass records on; return whether the receiver takes no more."""
+        needs_more = not self._input
+        while True:
+            if needs_more:
+                if not self._has_data():
+                    return False
+                data = self._session.recv(_READ)
+                if not data:
+                    passing.has_ended = True
+                    return True
+                self._input.feed(data)
+            if not passing.receiver.has_room():
+                passing.began = math.inf
+                return False
+            received = self._input.next()
+            needs_more = not self._input or received is None
+            if received is None:
+                passing.began = min(passing.began, time.monotonic())
+            else:
+                self.received += received[2]
+                passing.began = time.monotonic()
+                if not passing.receiver.take(*received):
+                    return True
+
+    def _has_data(self) -> bool:
+        """Return whether the session has data, or its end."""
+        return bool(self._session.recv_ready() or self._session.eof_received or self._session.closed)
 
     def sever(self) -> None:
         """End pending calls with an error, from any thread."""
@@ -175,7 +267,7 @@ class SSHTransport:
         """Receive the agent's first record, after uploading the agent to a host that requests it."""
         doing = "the agent was being started"
         for _ in range(_NOISE_LINES):  # start-up files of the login shell may print
-            line = self._line(deadline_s, doing)
+            line = self._await(self._input.line, deadline_s, doing)
             if line == pack.NEED_AGENT:
                 self._send(pack.upload(agent), "the agent was being sent", deadline_s)
             elif line.startswith((pack.TOO_OLD, pack.FAILED)):
@@ -215,44 +307,23 @@ class SSHTransport:
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
-    def _line(self, deadline_s: float, waiting_for: str, longest: int = _LINE_MAX) -> bytes:
-        looked = 0
+    def _await(self, read: Callable[[], T | None], deadline_s: float, waiting_for: str) -> T:
+        """Return what `read` returns when enough has been received."""
         began = time.monotonic()
-        while True:
-            end = self._buffer.find(b"\n", self._start + looked)
-            if end >= 0:
-                line = bytes(memoryview(self._buffer)[self._start : end])
-                self._start = end + 1
-                return line
-            looked = len(self._buffer) - self._start
-            if looked > longest:
-                raise self._not_an_agent(bytes(self._buffer[self._start : self._start + 80]))
-            self._fill(began + looked / _SLOWEST, deadline_s, waiting_for)
+        try:
+            while (result := read()) is None:
+                self._input.feed(self._receive(began + self._input.pending / _SLOWEST, deadline_s, waiting_for))
+        except NotARecordError as error:
+            raise self._not_an_agent(error.line) from error
+        return result
 
-    def _take(self, size: int, deadline_s: float, waiting_for: str) -> bytes:
-        began = time.monotonic()
-        pieces = [bytes(memoryview(self._buffer)[self._start : self._start + size])]
-        self._start += len(pieces[0])
-        missing = size - len(pieces[0])
-        while missing:
-            pieces.append(self._receive(missing, began + (size - missing) / _SLOWEST, deadline_s, waiting_for))
-            missing -= len(pieces[-1])
-        return b"".join(pieces)
-
-    def _fill(self, began: float, deadline_s: float, waiting_for: str) -> None:
-        """Wait for more bytes, until `deadline_s` seconds after `began`."""
-        if self._start:
-            del self._buffer[: self._start]
-            self._start = 0
-        self._buffer += self._receive(_READ, began, deadline_s, waiting_for)
-
-    def _receive(self, limit: int, began: float, deadline_s: float, waiting_for: str) -> bytes:
-        """Return up to `limit` bytes; wait for the first one until `deadline_s` seconds after `began`."""
+    def _receive(self, began: float, deadline_s: float, waiting_for: str) -> bytes:
+        """Return received bytes; wait for the first one until `deadline_s` seconds after `began`."""
         left_s = began + deadline_s - time.monotonic()
         if left_s < -2 * deadline_s:  # not immediately: this program may have been stopped while the answer arrived
             raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
         try:
-            data = self._await_data(limit, time.monotonic() + max(_LAST_WAIT_S, left_s))
+            data = self._await_data(time.monotonic() + max(_LAST_WAIT_S, left_s))
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise self._broken(error, None, deadline_s, waiting_for) from error
         self._keep_stderr()
@@ -260,12 +331,12 @@ class SSHTransport:
             raise self._ended(waiting_for)
         return data
 
-    def _await_data(self, limit: int, until: float) -> bytes:
+    def _await_data(self, until: float) -> bytes:
         while True:
             left_s = max(_LAST_WAIT_S, until - time.monotonic())
             self._session.settimeout(min(left_s, self._longest_wait_s))
             try:
-                return self._session.recv(limit)
+                return self._session.recv(_READ)
             except TimeoutError:
                 if time.monotonic() >= until:
                     raise
@@ -274,12 +345,6 @@ class SSHTransport:
     def _keep_stderr(self) -> None:
         while self._session.recv_stderr_ready():
             self._stderr = (self._stderr + self._session.recv_stderr(_READ))[-_STDERR_KEPT:]
-
-    def _decoded(self, line: bytes) -> Record:
-        try:
-            return decode(line)
-        except MalformedRecordError as error:
-            raise self._not_an_agent(line) from error
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
