@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from provision.deferred import dataclass
+from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.diagnosis.failures import Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
@@ -148,10 +149,15 @@ class Account:
         if refused:
             raise ApiError(refused)
 
+    def diagnosis(self, failures: Sequence[Failure], doing: str, location: str = "") -> Diagnosis:
+        """Return the diagnosis of the failures of one call."""
+        api = self.api
+        return diagnose(failures, project=api.project, location=location, doing=doing, member=api.member)
+
     @contextlib.contextmanager
     def errors_while(self, doing: str, location: str = "") -> Iterator[None]:
         """Convert errors of the API to the ProviderError that the user reads."""
         try:
             yield
         except ApiError as error:
-            raise diagnose(error.failures, project=self.api.project, location=location, doing=doing) from error
+            raise self.diagnosis(error.failures, doing, location) from error

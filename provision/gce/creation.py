@@ -15,7 +15,6 @@ from provision.gce.catalog.networks import subnetwork_of
 from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.failures import Failure, from_operation
-from provision.gce.diagnosis.rules import diagnose
 from provision.gce.expiry import stop_at
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
@@ -148,7 +147,7 @@ def _insert(
         if not failures:
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
-        diagnosis = diagnose(failures, project=account.api.project, location=attempt.location, doing=doing)
+        diagnosis = account.diagnosis(failures, doing, attempt.location)
         progress(attempt.location, diagnosis.message.removeprefix(f"{attempt.location} "))
         reasons[str(attempt)] = diagnosis.message
         if diagnosis.scope is Scope.EVERYTHING:

@@ -11,7 +11,7 @@ from typing import Any
 from provision.deferred import dataclass
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.diagnosis.cases import Diagnosis, Scope
-from provision.gce.diagnosis.quotas import quota_hint
+from provision.gce.diagnosis.quotas import quota_hint, quota_request
 from provision.gce.options import GceOptions
 from provision.provider import ErrorKind
 
@@ -120,13 +120,15 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
     limit, usage = quotas[metric]
     where = "in all regions together" if need.everywhere else f"in {region}"
     allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"is 0 {where}"
+    scope_region = "" if need.everywhere else region
     also = [other for other in listed if other != metric]
     return Diagnosis(
         ErrorKind.QUOTA,
         f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
         scope=Scope.EVERYTHING if need.everywhere else Scope.REGION,
         cause="".join(f"{other} is too small as well (limit {quotas[other][0]:g})" for other in also),
-        hint=quota_hint(metric, project, "" if need.everywhere else region),
+        hint=quota_hint(metric, project, scope_region),
+        next_steps=[quota_request(metric, project, scope_region, usage + need.amount)],
     )
 
 

@@ -143,6 +143,7 @@ class Cloud:
         self.denied: set[str] = set()
         self.requests: dict[tuple[str, ...], Operation] = {}
         self.metadata: Json = {}
+        self.scopes = ""  # of the access token that was granted last
         self._serial = 0
         self.empty()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -68,6 +69,7 @@ class Rule:
         status: Of ``http``.
         reason: Of ``http``.
         message: Of ``http`` and ``operation-error``.
+        body: Of these two: JSON of the whole error, with the HTTP status `status`; empty: made of the others.
     """
 
     kind: str
@@ -90,6 +92,7 @@ class Rule:
     status: int = 400
     reason: str = "badRequest"
     message: str = "Internal error. Please try again or contact Google Support."
+    body: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -131,14 +134,15 @@ class Rule:
             "500": lambda: failures.backend_error(500),
             "503": lambda: failures.backend_error(503),
             "quota-http": lambda: failures.quota_refusal(self.metric, self.limit, self._where(zone)),
-            "http": lambda: Refusal(self.status, self.reason, self.message),
+            "http": self._http,
         }
         return makers[self.kind]() if self.kind in _REFUSALS else None
 
     def failure(self, machine: Machine | None, region: str) -> Failure | None:
         """Return the failure of an operation before its effect; None: it does not fail."""
         if self.kind == "operation-error":
-            return failures.operation_failure(self.code, self.message)
+            given = Failure(tuple(json.loads(self.body)["errors"]), self.status) if self.body else None
+            return given or failures.operation_failure(self.code, self.message)
         if machine is None:
             return None
         if self.kind in ("stockout", "disk-left"):
@@ -148,6 +152,12 @@ class Rule:
         if self.kind == "quota":
             return failures.quota_failure(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else region)
         return None
+
+    def _http(self) -> Refusal:
+        refusal = Refusal(self.status, self.reason, self.message)
+        if self.body:
+            refusal.body = json.loads(self.body)
+        return refusal
 
     def _where(self, place: str) -> str:
         """Return the scope of a quota, as messages name it."""

@@ -75,7 +75,7 @@ def _permissions(account: Account, cloud: GceOptions) -> str:
     except ApiError as error:
         return f"not checked: {error}"
     if missing:
-        grant = grant_role(account.api.project, _ROLE)
+        grant = grant_role("projects", [account.api.project], _ROLE, account.api.member())
         raise ProviderError(ErrorKind.CREDENTIALS, f"missing: {', '.join(missing)}", next_steps=[grant])
     return f"all {len(needed)} required permissions"
 

@@ -46,12 +46,21 @@ class Diagnosis(ProviderError):  # noqa: N818 - it also decides where to try aga
 
 @dataclass(frozen=True)
 class Case:
-    """A failure with the project, location, and activity of its call."""
+    """A failure with the circumstances of its call.
+
+    Attributes:
+        failure: The failure.
+        project: Project of the call.
+        location: Zone or region of the call; empty: it has none.
+        doing: Purpose of the call, ``create 2 instances``.
+        member: Function that returns the caller as a member of a policy, quoted for a shell.
+    """
 
     failure: Failure
     project: str
     location: str
     doing: str
+    member: Callable[[], str]
 
     @property
     def code(self) -> str:
@@ -133,7 +142,7 @@ class Case:
     @property
     def constraint(self) -> str:
         """Return the constraint of an organization policy that was violated; empty if none is named."""
-        match = _CONSTRAINT.search(self.text)
+        match = _CONSTRAINT.search(self.text) or _CONSTRAINT.search(self.metadata("customConstraints", "constraints"))
         return match[1] if match else ""
 
     @property
@@ -209,3 +218,8 @@ class Rule:
         return Diagnosis(
             self.kind, message, scope=self.scope, cause=cause, hint=hint, next_steps=steps, again=self.again
         )
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, on one line."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")

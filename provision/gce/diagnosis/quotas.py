@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from urllib.parse import quote
 
 from provision.gce.diagnosis.cases import Case, Diagnose, Diagnosis, Scope
@@ -10,6 +11,10 @@ from provision.provider import ErrorKind
 
 _QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9.]+))?")
 _GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", "CPUS_ALL_REGIONS"})
+_ADVICE = {
+    "GPUS_ALL_REGIONS": "; the answer takes minutes to days, and an account in its free trial must be upgraded first",
+    "SSD_TOTAL_GB": ', or use disk-type = "pd-standard" in fleet.toml or a smaller --disk-size',
+}
 _OVER_QUOTA = re.compile(r"exceed\w* (?:the )?quota limit", re.IGNORECASE)
 
 
@@ -19,9 +24,27 @@ def quota_page(project: str) -> str:
 
 
 def quota_hint(metric: str, project: str, region: str = "") -> str:
-    """Return a hint how to request a larger quota."""
+    """Return a hint how to request a larger quota, or how to use another one."""
     where = f" in {region}" if region else ""
-    return f"request more {metric}{where} at {quota_page(project)}"
+    return f"request more {metric}{where} at {quota_page(project)}{_ADVICE.get(metric, '')}"
+
+
+def quota_request(metric: str, project: str, region: str, limit: float) -> str:
+    """Return the command line that requests a quota; the account of gcloud is asked if Google has a question.
+
+    Args:
+        metric: ``NVIDIA_T4_GPUS``.
+        project: The project.
+        region: Region of the quota; empty: it counts all regions together.
+        limit: The limit to request.
+
+    Source: https://cloud.google.com/docs/quotas/gcloud-cli-examples.
+    """
+    quota = metric.replace("_", "-") + ("-per-project-region" if region else "-per-project")
+    words = ["gcloud", "beta", "quotas", "preferences", "create", "--service", "compute.googleapis.com"]
+    words += ["--project", project, "--quota-id", quota, "--preferred-value", f"{limit:g}"]
+    words += ["--dimensions", f"region={region}"] if region else []
+    return f'{shlex.join(words)} --email="$(gcloud config get account)"'
 
 
 def _quota(case: Case) -> Diagnosis | None:

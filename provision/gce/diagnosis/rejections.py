@@ -9,7 +9,9 @@ from provision.gce.diagnosis.transient import RATE
 from provision.provider import ErrorKind
 
 _REJECTED = "{c.could_not}: Compute Engine rejected the request"
-_INVALID = {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
+_INVALID = frozenset(
+    {"invalid", "badRequest", "required", "INVALID_ARGUMENT", "INVALID_USAGE", "INVALID_FIELD_VALUE"}
+)
 _INCOMPATIBLE = re.compile(
     r"not compatible|incompatible|not supported|not available for|cannot be used with", re.IGNORECASE
 )
@@ -21,6 +23,17 @@ def _disk_too_small(case: Case) -> Diagnosis | None:
     message = _REJECTED.format(c=case)
     return Diagnosis(ErrorKind.USAGE, message, cause=case.text, again={"--disk-size": size[1]}) if size else None
 
+
+INCOMPATIBLE: tuple[Diagnose, ...] = (
+    # The code UNSUPPORTED_OPERATION also means that instances were preempted during their creation.
+    Rule(
+        ErrorKind.USAGE,
+        _REJECTED,
+        when=lambda c: bool(c.reasons & {*_INVALID, "UNSUPPORTED_OPERATION"} and _INCOMPATIBLE.search(c.text)),
+        hint="select another --machine-type or --gpu, or another disk-type in fleet.toml",
+        next_steps=("gcloud compute machine-types list --project {c.project}",),
+    ),
+)
 
 REJECTIONS: tuple[Diagnose, ...] = (
     Rule(
@@ -36,12 +49,6 @@ REJECTIONS: tuple[Diagnose, ...] = (
         _REJECTED,
         text="custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))",
         hint="this network requires a subnetwork: --subnet NAME",
-    ),
-    Rule(
-        ErrorKind.USAGE,
-        _REJECTED,
-        when=lambda c: bool(c.reasons & _INVALID and _INCOMPATIBLE.search(c.text)),
-        hint="select another --machine-type or --gpu, or another disk-type in fleet.toml",
     ),
     Rule(ErrorKind.USAGE, _REJECTED, codes=_INVALID, hint="change the request as the cause describes"),
     RATE,

@@ -57,3 +57,14 @@ RESOURCES: tuple[Diagnose, ...] = (
         Scope.EVERYTHING,
     ),
 )
+
+RESERVATIONS: tuple[Diagnose, ...] = (
+    Rule(
+        ErrorKind.USAGE,
+        "{c.could_not}: the reservation does not exist, or instances cannot select it by name",
+        codes={"RESERVATION_NOT_FOUND"},
+        text=r"\breservations?\b.*\b(?:not found|does not exist|not exist|can ?not be targeted)",
+        hint="a reservation is in one zone and one project, and is selected by name only if it requires this",
+        next_steps=("gcloud compute reservations list --project {c.project}",),
+    ),
+)

@@ -1,4 +1,4 @@
-"""Predefined roles, and the command that grants one.
+"""Predefined roles, and the commands that grant them.
 
 Source: https://cloud.google.com/compute/docs/access/iam.
 """
@@ -6,12 +6,19 @@ Source: https://cloud.google.com/compute/docs/access/iam.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+
+UNKNOWN_MEMBER = '"user:$(gcloud config get account)"'
+"""The account that gcloud uses, for credentials whose account cannot be determined; the shell inserts it."""
 
 _ROLES = (
     ("iam.serviceAccounts.", "roles/iam.serviceAccountUser"),
     ("serviceusage.", "roles/serviceusage.serviceUsageConsumer"),
     ("iap.", "roles/iap.tunnelResourceAccessor"),
     ("resourcemanager.", "roles/browser"),
+    ("cloudkms.", "roles/cloudkms.cryptoKeyEncrypterDecrypter"),
+    ("billing.", "roles/billing.viewer"),
+    ("orgpolicy.", "roles/orgpolicy.policyViewer"),
     ("compute.firewalls.", "roles/compute.securityAdmin"),
     ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
     *(
@@ -30,10 +37,17 @@ _ROLES = (
 )
 
 
-def grant_role(project: str, role: str) -> str:
-    """Return the command line that gives the user a role; the shell inserts the account that gcloud uses."""
-    words = shlex.join(["gcloud", "projects", "add-iam-policy-binding", project, "--role", role])
-    return f'{words} --member="user:$(gcloud config get account)"'
+def grant_role(group: str, resource: Sequence[str], role: str, member: str) -> str:
+    """Return the command line that gives a member a role.
+
+    Args:
+        group: Commands of gcloud for the type of the resource, ``projects``, ``iam service-accounts``.
+        resource: Operands and options that select the resource.
+        role: ``roles/compute.admin``.
+        member: Member of the policy, quoted for a shell: ``user:me@example.com``.
+    """
+    words = shlex.join(["gcloud", *group.split(), "add-iam-policy-binding", *resource, "--role", role])
+    return f"{words} --member={member}"
 
 
 def role_for(permission: str) -> str:

@@ -1,4 +1,4 @@
-"""Client of Compute Engine, the only module that uses Google's library; resources are JSON of the REST API.
+"""Client of Compute Engine; resources are JSON of the REST API. Only this package uses Google's libraries.
 
 Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discovery document of that API.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,18 +21,23 @@ from urllib.parse import urlencode
 
 from provision.deferred import dataclass
 from provision.gce.catalog.networks import network_of
-from provision.gce.diagnosis.credentials import expired_credentials, no_credentials, no_project
+from provision.gce.diagnosis.credentials import expired_credentials, no_credentials
 from provision.gce.diagnosis.failures import Failure, from_http, from_operation
+from provision.gce.diagnosis.projects import no_project
+from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
 from provision.gce.options.account import is_loopback
 from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
 from provision.gce.rest.clients import client_class, types
+from provision.gce.rest.identity import member_of
 from provision.gce.rest.resources import last
+from provision.provider import ProviderError
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 PUBLIC_ENDPOINT = "https://compute.googleapis.com"
 RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+GOOGLE_APIS = "https://www.googleapis.com"
 CALL_TIMEOUT_S = 60.0
 # The server holds a call to `wait` for up to two minutes.
 WAIT_TIMEOUT_S = 150.0
@@ -166,6 +172,22 @@ class Api:
         if not project:
             raise no_project()
         return project
+
+    @cached_property
+    def account(self) -> str:
+        """Return the account in use as a member of IAM policies, ``user:me@example.com``; empty if it is unknown."""
+        try:
+            return member_of(self._credentials[0], self._base(GOOGLE_APIS))
+        except (ApiError, ProviderError):
+            return ""
+
+    def member(self) -> str:
+        """Return the account in use as a member of IAM policies, quoted for a shell."""
+        return shlex.quote(self.account) if self.account else UNKNOWN_MEMBER
+
+    def _base(self, public: str) -> str:
+        """Return the URL of another API of Google; an emulator has all of them at one address."""
+        return self.endpoint if is_loopback(self.endpoint) else public
 
     def _client(self, name: str) -> Any:
         # Threads that import modules of one package at the same time can block each other.
@@ -449,9 +471,7 @@ class Api:
         Raises:
             ApiError: the call failed, for example because that API is disabled.
         """
-        base = self.endpoint if is_loopback(self.endpoint) else RESOURCE_MANAGER
-
-        url = f"{base}/v1/projects/{self.project}:testIamPermissions"
+        url = f"{self._base(RESOURCE_MANAGER)}/v1/projects/{self.project}:testIamPermissions"
         body = json.dumps({"permissions": list(permissions)}).encode()
         return set(self._post(url, body, {"Content-Type": "application/json"}).json().get("permissions", ()))
 

@@ -20,10 +20,12 @@ def grant_token(emulator: Emulator, request: Request) -> Answer:
     emulator.api.strike(rule)
     if rule and rule.kind == "invalid-grant":
         return encode(400, {"error": "invalid_grant", "error_description": "Token has been expired or revoked."})
-    grant = dict(parse_qsl(request.body.decode())).get("grant_type", "")
+    given = dict(parse_qsl(request.body.decode()))
+    grant = given.get("grant_type", "")
     if grant not in ("refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer"):
         return encode(400, {"error": "unsupported_grant_type", "error_description": f"Invalid grant_type: {grant}"})
     if rule and rule.kind == "lost":
         raise Broken(reset=False)
+    emulator.cloud.scopes = given.get("scope", "https://www.googleapis.com/auth/cloud-platform")
     token = {"access_token": "emulated", "expires_in": 3599, "token_type": "Bearer"}
-    return encode(200, {**token, "scope": "https://www.googleapis.com/auth/cloud-platform"})
+    return encode(200, {**token, "scope": emulator.cloud.scopes})

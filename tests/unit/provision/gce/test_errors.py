@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.gce.diagnosis.cases import Diagnosis, Scope
-from provision.gce.diagnosis.credentials import (
-    expired_credentials,
-    missing_permission,
-    no_credentials,
-    no_project,
-    wrong_project,
-)
+from provision.gce.diagnosis.credentials import expired_credentials, no_credentials
 from provision.gce.diagnosis.failures import Failure, from_http, from_operation
+from provision.gce.diagnosis.permissions import missing_permission
+from provision.gce.diagnosis.projects import no_project, wrong_project
 from provision.gce.diagnosis.quotas import quota_page
 from provision.gce.diagnosis.roles import role_for
 from provision.gce.diagnosis.rules import diagnose
@@ -302,14 +298,16 @@ def test_a_project_without_billing() -> None:
             http(
                 403,
                 "forbidden",
-                "Required 'compute.instances.create' permission for 'projects/p/zones/z/instances/i'",
+                "Required 'compute.instances.create' permission for 'projects/proj-1/zones/z/instances/i'",
             ),
             "compute.instances.create",
             "roles/compute.instanceAdmin.v1",
         ),
         (
             http(
-                403, "forbidden", "Required 'compute.firewalls.create' permission for 'projects/p/global/firewalls/f'"
+                403,
+                "forbidden",
+                "Required 'compute.firewalls.create' permission for 'projects/proj-1/global/firewalls/f'",
             ),
             "compute.firewalls.create",
             "roles/compute.securityAdmin",
@@ -318,7 +316,7 @@ def test_a_project_without_billing() -> None:
             operation(
                 {
                     "code": "PERMISSIONS_ERROR",
-                    "message": "Required 'compute.subnetworks.use' permission for 'projects/p/regions/subnetworks/s'",
+                    "message": "Required 'compute.subnetworks.use' permission for 'projects/proj-1/x/subnetworks/s'",
                 },
                 http=403,
             ),
@@ -329,21 +327,11 @@ def test_a_project_without_billing() -> None:
             http(
                 403,
                 "forbidden",
-                "Permission 'compute.networks.get' denied on resource '//compute.googleapis.com/projects/p/global/"
-                "networks/default' (or it may not exist).",
+                "Permission 'compute.networks.get' denied on resource '//compute.googleapis.com/projects/proj-1/"
+                "global/networks/default' (or it may not exist).",
             ),
             "compute.networks.get",
             "roles/compute.networkUser",
-        ),
-        (
-            http(
-                403,
-                "SERVICE_ACCOUNT_ACCESS_DENIED",
-                "The user does not have access to service account 'x@y.iam.gserviceaccount.com'.  User: 'me@y.com'.  "
-                "Ask a project owner to grant you the iam.serviceAccountUser role on the service account",
-            ),
-            "iam.serviceAccounts.actAs",
-            "roles/iam.serviceAccountUser",
         ),
         (
             from_http(
@@ -384,6 +372,26 @@ def test_a_missing_permission_is_named_with_a_role_that_has_it(
     )
 
 
+def test_the_role_is_granted_to_the_account_in_use_on_the_resource_that_was_refused() -> None:
+    named = "The user does not have access to service account 'x@y.iam.gserviceaccount.com'.  User: 'me@y.com'."
+    subnetwork = "Required 'compute.subnetworks.use' permission for 'projects/host/regions/r1/subnetworks/s'"
+    commands = {
+        named: "gcloud iam service-accounts add-iam-policy-binding x@y.iam.gserviceaccount.com --project proj-1 "
+        "--role roles/iam.serviceAccountUser --member=user:me@example.com",
+        subnetwork: "gcloud compute networks subnets add-iam-policy-binding s --region r1 --project host "
+        "--role roles/compute.networkUser --member=user:me@example.com",
+    }
+    for message, command in commands.items():
+        diagnosis = diagnose(
+            http(403, "forbidden", message),
+            project="proj-1",
+            location="",
+            doing="make instances",
+            member=lambda: "user:me@example.com",
+        )
+        assert command_lines(diagnosis) == command
+
+
 def test_a_refusal_that_names_no_permission() -> None:
     diagnosis = diagnosis_of(http(403, "forbidden", "The caller may not do that."))
     assert (diagnosis.kind.value, diagnosis.scope) == ("credentials", Scope.EVERYTHING)
@@ -392,7 +400,7 @@ def test_a_refusal_that_names_no_permission() -> None:
 
 def test_roles_of_permissions_that_are_not_listed() -> None:
     assert role_for("compute.addresses.create") == "roles/compute.admin"
-    assert missing_permission("compute.addresses.list", "p", doing="look").scope is Scope.EVERYTHING
+    assert missing_permission("compute.addresses.list", "p", doing="look", member="user:me").scope is Scope.EVERYTHING
 
 
 @pytest.mark.parametrize(
@@ -446,8 +454,8 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
     ("constraint", "scope", "words"),
     [
         ("compute.vmExternalIpAccess", Scope.EVERYTHING, "--iap"),
-        ("compute.requireOsLogin", Scope.EVERYTHING, "disable-enforce compute.requireOsLogin --project proj-1"),
-        ("compute.disableGuestAttributesAccess", Scope.EVERYTHING, "disable-enforce compute.disableGuest"),
+        ("compute.requireOsLogin", Scope.EVERYTHING, "org-policies reset compute.requireOsLogin --project proj-1"),
+        ("compute.disableGuestAttributesAccess", Scope.EVERYTHING, "org-policies reset compute.disableGuest"),
         ("compute.trustedImageProjects", Scope.EVERYTHING, "--image"),
         ("compute.requireShieldedVm", Scope.EVERYTHING, "--image"),
         ("gcp.resourceLocations", Scope.REGION, "--zone REGION"),
@@ -693,6 +701,24 @@ def test_a_policy_of_the_organization_is_named_and_not_retried(constraint: str, 
 def test_a_managed_constraint_has_the_way_out_of_the_legacy_one() -> None:
     message = "Constraint constraints/compute.managed.vmExternalIpAccess violated for project proj-1."
     assert diagnosis_of(http(412, "conditionNotMet", message)).again == {"--iap": True}
+
+
+def test_a_managed_constraint_is_lifted_with_the_command_for_managed_constraints() -> None:
+    for message in (
+        "Constraint constraints/compute.managed.requireOsLogin violated for project proj-1.",
+        'Operation denied by org policy: ["constraints/compute.managed.requireOsLogin": "OS Login is required."].',
+    ):
+        diagnosis = diagnosis_of(http(400, "failedPrecondition", message))
+        assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
+        assert command_lines(diagnosis) == "gcloud org-policies reset compute.managed.requireOsLogin --project proj-1"
+
+
+def test_a_constraint_that_only_the_details_name() -> None:
+    info = {"reason": "CUSTOM_ORG_POLICY_VIOLATION", "metadata": {"customConstraints": "customConstraints/custom.c"}}
+    detail = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}
+    message = "Multiple constraints were violated. See details for more information."
+    diagnosis = diagnosis_of(http(412, "conditionNotMet", message, details=[detail]))
+    assert "the organization policy custom.c forbids it" in diagnosis.message
 
 
 def test_a_condition_without_a_policy_is_a_race() -> None:

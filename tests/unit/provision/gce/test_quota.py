@@ -54,9 +54,10 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
     assert problem.message == (
         "the quota GPUS_ALL_REGIONS of project proj-1 is 0 in all regions together; 2 more needed"
     )
-    assert problem.hint == (
-        "request more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1"
+    assert problem.hint.startswith(
+        "request more GPUS_ALL_REGIONS at https://console.cloud.google.com/iam-admin/quotas?project=proj-1; "
     )
+    assert "free trial" in problem.hint
 
 
 @pytest.mark.parametrize(

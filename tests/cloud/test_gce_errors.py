@@ -1,0 +1,66 @@
+"""Errors from public threads, returned by the emulator, up to the lines that the program prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.emulator import Emulator
+from tests.program import Program
+from tests.unit.provision.gce.bodies import BODIES
+
+pytestmark = pytest.mark.wire
+UP = ("up", "--workers", "2", "--gpu", "t4", "--zone", "us-central1-a", "--yes")
+CODES = {"usage": 2, "credentials": 10, "quota": 11, "capacity": 12, "unreachable": 13, "missing": 14}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    running.reset()
+    yield running
+    assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def caller(program: Program, emulator: Emulator) -> Program:
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    return program
+
+
+def printed(text: str) -> str:
+    """Return printed text without its line breaks."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_an_error_of_a_public_thread_is_printed_with_a_fix(name: str, caller: Program, emulator: Emulator) -> None:
+    body, expected = BODIES[name], BODIES[name]["expected"]
+    kind = "operation-error" if body.get("operation") else "http"
+    emulator.faults.add(kind, body["method"], times=0, status=body["status"], body=json.dumps(body["body"]))
+    ran = caller.run(*UP, code=CODES[expected["kind"]])
+    assert expected["message"] in printed(ran.err)
+    assert expected["fix"] in printed(ran.err)
+    if expected["kind"] != "capacity":  # its cause is the localized message
+        messages = [each["message"] for each in body["body"].get("error", body["body"]).get("errors", ())]
+        assert not messages or any(printed(message)[:60] in printed(ran.err) for message in messages)
+    state = emulator.state()
+    assert not any((state["instances"], state["disks"], state["firewalls"]))
+
+
+def test_an_unknown_error_ends_at_once_with_the_text_of_google(caller: Program, emulator: Emulator) -> None:
+    emulator.faults.add(
+        "operation-error", "compute.*ulkInsert", times=0, code="QUANTUM_FLUX", message="The flux turned."
+    )
+    ran = caller.run("up", "--gpu", "t4", "--yes", code=14)
+    assert "Compute Engine rejected the request (QUANTUM_FLUX)" in printed(ran.err)
+    assert "cause: The flux turned." in printed(ran.err)
+    assert "gcloud compute operations list --project proj-1" in printed(ran.err)
+    assert sum(count for name, count in emulator.state()["calls"].items() if "ulkInsert" in name) == 1
