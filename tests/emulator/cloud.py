@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tests.emulator import firewall
 from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
@@ -22,6 +22,7 @@ from tests.emulator.limits import Limits, Usage, disk_quota
 from tests.emulator.operations import Launch, Operation, Operations, Work
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 PROJECT_NUMBER = "100000000001"
 
@@ -123,7 +124,7 @@ class Cloud:
         self.project = project
         self.clock = clock
         self.operations = Operations(clock, operation_s)
-        self.limits = Limits()
+        self._parts: dict[type[Any], Any] = {}
         self.guests = guests
         self.directory = directory
         self.ssh_port = ssh_port
@@ -157,13 +158,24 @@ class Cloud:
     def empty(self) -> None:
         """Delete all resources."""
         self.operations.clear()
-        self.limits.reset()
+        self._parts.clear()
         for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
             held.clear()
         self.networks = ["default"]
         self.shared = {}
         self.caller = "127.0.0.1"
         self.metadata = check_metadata({})
+
+    def part(self, kind: type[T]) -> T:
+        """Return the state that a service or a kind of resource keeps, new after `empty`."""
+        if kind not in self._parts:
+            self._parts[kind] = kind()
+        return cast("T", self._parts[kind])
+
+    @property
+    def limits(self) -> Limits:
+        """Return the capacity of zones, and the quotas."""
+        return self.part(Limits)
 
     def networks_of(self, project: str) -> list[str]:
         """Return the networks of a project: of this one, or of a host project of a Shared VPC."""

@@ -17,13 +17,9 @@ Usage = dict[tuple[str, str], float]
 
 
 class Limits:
-    """Capacity by zone and quotas by region (empty: of the project), both adjustable."""
+    """Capacity by zone and quotas by region (empty: of the project), both adjustable; the defaults are generous."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Back to the defaults: endless capacity, generous quotas."""
         self._capacity: dict[tuple[str, str], float] = {}
         self._quotas = {(region, metric): limit for region in REGIONS for metric, limit in REGION_QUOTAS.items()}
         self._quotas.update({("", metric): limit for metric, limit in PROJECT_QUOTAS.items()})

@@ -26,8 +26,8 @@ from train.agent.protocol.records import (
     StepsMeasured,
 )
 from train.agent.protocol.session import Credentials, LinkError
+from train.agent.requests.preparation.smoke_test import DEADLINE_S, LINES, LONGEST_LINE, LONGEST_S, yield_environment
 from train.agent.requests.prepare import Reservation
-from train.agent.requests.smoke_test import DEADLINE_S, LINES, LONGEST_LINE, LONGEST_S, yield_environment
 
 if TYPE_CHECKING:
     from typing import Deque, Dict, List, Optional, Tuple

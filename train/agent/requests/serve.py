@@ -31,7 +31,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Module of the agent and function that answer a request: ``answer(channel, host, request)`` returns the answer,
 # or None if it has sent everything itself.
 _ANSWERS: Dict[Type[Any], str] = {
-    records.Bootstrap: "requests.bootstrap.bootstrap",
+    records.Bootstrap: "requests.preparation.bootstrap.bootstrap",
     records.FetchContents: "requests.join.send_contents",
     records.Follow: "requests.follow.follow",
     records.GetBundle: "requests.stored_jobs.get_bundle",
@@ -137,7 +137,7 @@ class Conversation:
         self._channel.send(records.Committed(pid))
 
     def _run_smoke_test(self, request: records.SmokeTest) -> None:
-        from train.agent.requests.smoke_test import run_smoke_test
+        from train.agent.requests.preparation.smoke_test import run_smoke_test
 
         if self._reservation is None:
             raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")

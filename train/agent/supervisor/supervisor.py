@@ -38,7 +38,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.preemption import PreemptionWatch, find_notice
+from train.agent.supervisor.notices.preemption import PreemptionWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:

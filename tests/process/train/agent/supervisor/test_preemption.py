@@ -30,7 +30,7 @@ from train.agent.protocol.records import (
     ReasonKind,
     RestartPolicy,
 )
-from train.agent.supervisor.preemption import (
+from train.agent.supervisor.notices.preemption import (
     PreemptionWatch,
     Timing,
     find_notice,

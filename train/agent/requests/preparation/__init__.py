@@ -1,0 +1,1 @@
+"""Requests that prepare a host before its first job."""

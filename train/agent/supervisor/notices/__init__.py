@@ -1,0 +1,1 @@
+"""Notices that a host is about to be lost."""
