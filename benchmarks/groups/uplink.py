@@ -29,7 +29,7 @@ def _uplink(session: Session) -> None:
     link = session.enter(limited(workers, "200mbit"))
     hosts = Machines(session, link.addresses).fleet("bench-uplink", prefix=link.prefix)
     directory = session.directory()
-    for megabytes in session.pick((1,), (24, 1000), (24, 1000)):
+    for megabytes in session.pick((1,), (24, 250), (24, 1000)):
         needed = _COPIES * workers * megabytes * 1_000_000
         if shutil.disk_usage(session.root).free < needed:
             raise MissingError(f"{megabytes} MB to {workers} hosts need {needed / 1e9:.0f} GB of disk space")
@@ -49,7 +49,7 @@ def _uplink(session: Session) -> None:
             f"{megabytes} MB of random data to {workers} hosts",
             {"fleet train": fleet, "rsync": rsync},
             [Goal("wall", "fleet train", "rsync", 0.25)],
-            runs=session.pick(1, 3, 3 if megabytes < 100 else 1),
+            runs=session.pick(1, 3, 3) if megabytes < 100 else 1,
             warmups=0,
             before=renew,
         )

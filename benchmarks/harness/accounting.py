@@ -135,6 +135,16 @@ def scheduled_s(pid: int) -> float:
     return total / 1e9
 
 
+def agents_s(ids: Collection[str]) -> float:
+    """Return the CPU seconds of the running processes of some instances that are not of a task."""
+    total = 0.0
+    for directory in marked(ids):
+        with contextlib.suppress(OSError):
+            if b"TF_CONFIG=" not in (directory / "environ").read_bytes():
+                total += scheduled_s(int(directory.name))
+    return total
+
+
 def family_s(pid: int) -> float:
     """Return the CPU seconds of a running process and its children, with those of threads that have ended."""
     import psutil

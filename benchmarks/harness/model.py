@@ -29,6 +29,8 @@ METRICS = {
     "stopped": ("until all tasks are stopped", "s"),
     "next_step": ("until the first step of the next attempt", "s"),
     "steps": ("steps per second", "1/s"),
+    "step_cpu": ("CPU time per step, all processes", "ms"),
+    "first_steps": ("first 100 steps and first checkpoint", "s"),
     "load": ("CPU", "% of a core"),
     "resident": ("memory", "MB"),
     "requests": ("requests without polling", ""),
@@ -37,7 +39,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit for the ratio of two medians, or for a median.
+    """A limit for the ratio of two medians, for the median of ratios, or for a median.
 
     Attributes:
         metric: The metric, a key of METRICS.
@@ -45,6 +47,7 @@ class Goal:
         peer: Name of the series that it is divided by; empty: the limit is for the median itself.
         limit: The limit; None: the ratio is only reported.
         at_least: Whether the limit is a lower one.
+        paired: Whether the ratio is that of two runs of the same round; the limit is for the median of these.
     """
 
     metric: str
@@ -52,6 +55,7 @@ class Goal:
     peer: str = ""
     limit: float | None = None
     at_least: bool = False
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,14 @@ class Verdict:
         value: Ratio of the medians, or the median; None if it was not measured.
         reached: Whether the goal is reached; None without a limit or a value.
         runs: Number of runs of the program with the fewest.
+        extremes: Smallest and largest ratio of two runs of the same round; None: the goal is not for these.
     """
 
     goal: Goal
     value: float | None
     reached: bool | None
     runs: int = 0
+    extremes: tuple[float, float] | None = None
 
 
 def values(samples: Sequence[Sample], metric: str) -> list[float]:
@@ -128,10 +134,14 @@ def judge(scene: Scene, goal: Goal) -> Verdict:
     peer = values(scene.series.get(goal.peer, ()), goal.metric) if goal.peer else [1.0] * len(subject)
     if not subject or not peer or not statistics.median(peer):
         return Verdict(goal, None, None)
-    value, runs = statistics.median(subject) / statistics.median(peer), min(len(subject), len(peer))
-    if goal.limit is None:
-        return Verdict(goal, value, None, runs)
-    return Verdict(goal, value, value >= goal.limit if goal.at_least else value <= goal.limit, runs)
+    value, runs, extremes = statistics.median(subject) / statistics.median(peer), min(len(subject), len(peer)), None
+    if goal.paired:
+        ratios = [ours / theirs for ours, theirs in zip(subject, peer, strict=True)]
+        value, extremes = statistics.median(ratios), (min(ratios), max(ratios))
+    reached = None
+    if goal.limit is not None:
+        reached = value >= goal.limit if goal.at_least else value <= goal.limit
+    return Verdict(goal, value, reached, runs, extremes)
 
 
 def verdicts(scene: Scene) -> list[Verdict]:

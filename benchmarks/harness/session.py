@@ -140,12 +140,14 @@ class Session:
         runs: int,
         metric: str = "wall",
         warmups: int = 1,
+        least: int = LEAST_RUNS,
         before: Callable[[], object] = lambda: None,
     ) -> None:
         """Run every case in every round, in a shuffled order; print and keep the result.
 
-        A case that fails twice, or whose program is missing, is left out of the next rounds. After the rounds that a
-        verdict needs, no further round begins when the measurement's share of the time has passed.
+        A case that fails twice, or whose program is missing, is left out of the next rounds. After `least` rounds, no
+        further round begins when the measurement's share of the time has passed. If a goal is for pairs, the order
+        is reversed after each round, and a round in which a case failed is not kept.
 
         Args:
             title: The work that all cases do.
@@ -154,6 +156,7 @@ class Session:
             runs: Number of counted rounds.
             metric: Metric of the plot.
             warmups: Rounds before these.
+            least: Rounds that are made, however long they take.
             before: Called before each case.
         """
         if not self.selects(title):
@@ -161,15 +164,17 @@ class Session:
         deadline = time.monotonic() + _SHARE_S[self.size]
         series: dict[str, list[Sample]] = {name: [] for name in cases}
         problems: dict[str, str] = {}
-        left = list(cases)
+        left, paired = list(cases), any(goal.paired for goal in goals)
         for number in range(0 if self.is_quick else -warmups, runs):
-            if number >= LEAST_RUNS and time.monotonic() > deadline:
+            if number >= least and time.monotonic() > deadline:
                 problems["all"] = f"{runs - number} of {runs} rounds, because they take too long"
                 break
-            self._random.shuffle(left)
-            for name in list(left):
-                sample = self._once(name, cases[name], before, problems, left)
-                if sample is not None and number >= 0:
+            left.reverse() if paired else self._random.shuffle(left)
+            samples = {name: self._once(name, cases[name], before, problems, left) for name in list(left)}
+            if number < 0 or (paired and len([sample for sample in samples.values() if sample]) < len(cases)):
+                continue
+            for name, sample in samples.items():
+                if sample is not None:
                     series[name].append(sample)
         self._keep(Scene(title, metric, series, tuple(goals), problems))
 

@@ -64,8 +64,8 @@ def read_marks(directory: Path, name: str, workers: int, attempt: int = 1) -> li
     return [(float(at), int(pid)) for at, pid in words]
 
 
-def wait_until(is_true: Callable[[], bool], description: str) -> None:
-    """Wait for a state.
+def wait_until(is_true: Callable[[], bool], description: str, pause_s: float = 0.002) -> None:
+    """Wait for a state, which is read again after a pause.
 
     Raises:
         TimeoutError: It did not occur.
@@ -74,7 +74,7 @@ def wait_until(is_true: Callable[[], bool], description: str) -> None:
     while not is_true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {DEADLINE_S:.0f} s for {description}")
-        time.sleep(0.002)
+        time.sleep(pause_s)
 
 
 def is_alive(pid: int) -> bool:

@@ -55,18 +55,21 @@ def value(verdict: Verdict) -> str:
     """Return the measured value of a goal."""
     if verdict.value is None:
         return "-"
-    return (
-        f"{number(verdict.value)} \N{MULTIPLICATION SIGN}"
-        if verdict.goal.peer
-        else quantity(verdict.value, verdict.goal.metric)
-    )
+    if not verdict.goal.peer:
+        return quantity(verdict.value, verdict.goal.metric)
+    ratio = f"{number(verdict.value)} \N{MULTIPLICATION SIGN}"
+    if verdict.extremes is None:
+        return ratio
+    low, high = map(number, verdict.extremes)
+    return f"{ratio} ({low} to {high})"
 
 
 def subject(verdict: Verdict) -> str:
     """Return the name of a goal: metric and programs."""
     goal = verdict.goal
     programs = f"{goal.subject} / {goal.peer}" if goal.peer else goal.subject
-    return f"{programs}, {METRICS[goal.metric][0]}"
+    pairs = ", median of the pairs" if goal.paired else ""
+    return f"{programs}, {METRICS[goal.metric][0]}{pairs}"
 
 
 def scene_lines(scene: Scene) -> list[str]:

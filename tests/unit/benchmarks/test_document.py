@@ -46,6 +46,13 @@ def test_verdicts_compare_medians() -> None:
     assert [verdict.reached for verdict in judged] == [True, None, False, False, None]
 
 
+def test_the_median_of_pairs_has_a_range() -> None:
+    runs = {"ours": [{"steps": 9.0}, {"steps": 30.0}, {"steps": 10.0}], "theirs": [{"steps": 10.0}] * 3}
+    goal = Goal("steps", "ours", "theirs", 0.99, at_least=True, paired=True)
+    line = "ours / theirs, steps per second, median of the pairs: 1.00 \N{MULTIPLICATION SIGN} (0.90 to 3.00)"
+    assert line in "\n".join(scene_lines(Scene("steps", "steps", runs, (goal,))))
+
+
 @pytest.mark.parametrize(
     ("value", "text"), [(12345.6, "12,346"), (99.97, "100"), (9.996, "10.0"), (0.5, "0.50"), (0.0123, "0.012")]
 )

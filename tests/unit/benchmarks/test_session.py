@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,23 @@ def test_a_fast_measurement_has_all_rounds(tmp_path: Path) -> None:
     session = Session(tmp_path, "default")
     session.measure("fast", {"ours": lambda: ONE}, runs=7)
     assert len(session.scenes[0].series["ours"]) == 7
+
+
+def test_pairs_are_made_in_alternating_order_and_only_whole_ones_are_kept(tmp_path: Path) -> None:
+    session, calls = Session(tmp_path, "default"), []
+
+    def case(name: str) -> Sample:
+        calls.append(name)
+        if len(calls) == 3:
+            raise TimeoutError("late")
+        return {"wall": float(len(calls))}
+
+    goal = Goal("wall", "ours", "theirs", paired=True)
+    cases = {name: partial(case, name) for name in ("ours", "theirs")}
+    session.measure("pairs", cases, [goal], runs=4, warmups=0, least=4)
+    assert calls == ["theirs", "ours", "ours", "theirs"] * 2
+    [scene] = session.scenes
+    assert [[run["wall"] for run in runs] for runs in scene.series.values()] == [[2.0, 6.0, 7.0], [1.0, 5.0, 8.0]]
 
 
 def test_only_selected_parts_and_measurements_are_made(tmp_path: Path) -> None:
