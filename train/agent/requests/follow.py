@@ -30,6 +30,7 @@ SLICE = 1 << 17  # bytes of log in one record
 LONGEST_INTERVAL_S = 1.0
 _SETTLED_NS = 2_000_000_000  # after which a directory that changes again has another time of change
 _MOST_UPDATES = 64  # handled before new output is sent
+_FEW_UPDATES = 2  # not as many as the socket takes, so that none was dropped
 _BLOCK = 1 << 16
 _PROGRESS = b'{"record":"progress"'
 _PASSED_ON = (_PROGRESS, b'{"record":"usage"')
@@ -376,8 +377,9 @@ class Follower:
     def _handle_updates(self) -> None:
         """Handle all updates that have arrived.
 
-        If the only one is the next output, it is passed on, and the files need not be read.
+        If they are few, and all that they announce was passed on, the files need not be read.
         """
+        are_passed_on = True
         for count in range(_MOST_UPDATES):
             packet = control.receive_packet(self._supervisor) if self._supervisor is not None else None
             if packet is None:
@@ -386,14 +388,14 @@ class Follower:
             if not packet:
                 self._connect_supervisor()
                 return
-            is_passed_on = self._handle_update(packet)
-            self._is_current = is_passed_on and count == 0
+            are_passed_on = self._handle_update(packet) and are_passed_on
+            self._is_current = are_passed_on and count < _FEW_UPDATES
 
     def _handle_update(self, packet: bytes) -> bool:
-        """Handle an update; return whether it was output that was passed on."""
+        """Handle an update; return whether all that it announces was passed on."""
         if packet.startswith(_PASSED_ON):
             self._channel.send_raw(packet)
-            return False
+            return True
         output = control.decode_output(packet)
         if output is not None:
             return self._stream is not None and self._stream.pass_on(output)

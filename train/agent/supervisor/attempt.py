@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence, Union
 
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
+_PROGRESS_SLACK_S = 0.25  # … to wait for more output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 # The processor is the tasks' when they start together.
 _RECORD_START_S = 0.1
@@ -362,7 +363,8 @@ class Attempt:
         self._announce(now)
         self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
-            self._loop.after("parse", max(0.0, self._parsed_at + _PROGRESS_S - now), self._parse)
+            pause_s = max(0.0, self._parsed_at + _PROGRESS_S - now)
+            self._loop.after("parse", pause_s, self._parse, slack_s=_PROGRESS_SLACK_S if pause_s else 0.0)
 
     def _write_log(self, data: bytes) -> None:
         offset = self.journal.log_size
@@ -388,7 +390,9 @@ class Attempt:
         for progress in self._unparsed.parse():
             self._keep(progress)
         if self._parser.latest is not before and not self._loop.waits_for("progress"):
-            self._loop.after("progress", max(0.0, self._published_at + _PROGRESS_S - began), self._publish_progress)
+            pause_s = max(0.0, self._published_at + _PROGRESS_S - began)
+            slack_s = _PROGRESS_SLACK_S if pause_s else 0.0
+            self._loop.after("progress", pause_s, self._publish_progress, slack_s=slack_s)
         if self._unparsed.size:
             self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
 
@@ -396,7 +400,7 @@ class Attempt:
         """Take a report of the hook."""
         self._observations.add(report, time.monotonic())
         if not self._loop.waits_for("progress"):
-            self._loop.after("progress", _PROGRESS_S, self._publish_progress)
+            self._loop.after("progress", _PROGRESS_S, self._publish_progress, slack_s=_PROGRESS_SLACK_S)
 
     def _progress(self) -> Optional[records.Progress]:
         """Return what is known about the progress from the output and from the hook; None: nothing."""
