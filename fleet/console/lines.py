@@ -139,8 +139,8 @@ class LinesSink:
     def _lines(self, task: str, data: bytes) -> None:
         """Write `data`, which ends with a newline."""
         prefix = self._prefix_of(task)
-        body = data[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
-        self._write(self._start(task, prefix) + body)
+        body = memoryview(data.replace(b"\n", b"\n" + prefix))[: -len(prefix)]
+        self._write(b"".join((self._start(task, prefix), body)))
         self._open = ""
 
     def _piece(self, task: str, data: bytes) -> None:

@@ -162,23 +162,21 @@ class LogView:
         """Yield the lines to show that a chunk completes; hold its unfinished line."""
         held, text.chunk = text.chunk, None
         data = chunk.data
+        begin = 0  # of what follows the end of the unfinished line
         if text.shows is not None:  # the rest of a line
-            end = data.find(b"\n") + 1 or len(data)
+            begin = data.find(b"\n") + 1 or len(data)
             if text.shows:
-                yield self._stamped(replace(chunk, data=data[:end]), is_rest=True)
-            if data[:end].endswith(b"\n"):
+                yield self._stamped(replace(chunk, data=data[:begin]), is_rest=True)
+            if data[:begin].endswith(b"\n"):
                 text.shows = None
-            chunk = _rest(chunk, end)
         elif held is not None:
-            end = data.find(b"\n") + 1 or len(data)
-            line = replace(held, data=held.data + data[:end])
-            chunk = _rest(chunk, end)
-            yield from self._line(text, line)
-        end = chunk.data.rfind(b"\n") + 1
-        if end:
-            yield from self._whole_lines(replace(chunk, data=chunk.data[:end]))
-        if chunk.data[end:]:
-            yield from self._line(text, _rest(chunk, end))
+            begin = data.find(b"\n") + 1 or len(data)
+            yield from self._line(text, replace(held, data=held.data + data[:begin]))
+        end = data.rfind(b"\n") + 1
+        if end > begin:
+            yield from self._whole_lines(_part(chunk, begin, end))
+        if max(begin, end) < len(data):
+            yield from self._line(text, _part(chunk, max(begin, end), len(data)))
 
     def _whole_lines(self, chunk: LogChunk) -> Iterator[LogChunk]:
         """Yield the lines to show of a chunk of whole lines; adjacent ones together, unless they are counted."""
@@ -250,8 +248,8 @@ class LogView:
         return []
 
 
-def _rest(chunk: LogChunk, begin: int) -> LogChunk:
-    return replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:])
+def _part(chunk: LogChunk, begin: int, end: int) -> LogChunk:
+    return replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:end])
 
 
 def format_time(at: float) -> str:

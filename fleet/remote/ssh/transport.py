@@ -121,6 +121,7 @@ class _Passing:
         is_over: The receiver takes no more, or an error occurred.
         has_ended: The data has ended.
         error: The error.
+        next: The next record for the receiver, its payload, and the size of both.
         began: Time since which the next record has been awaited; inf: while the receiver has no room.
     """
 
@@ -129,6 +130,7 @@ class _Passing:
         self.is_over = Event()
         self.has_ended = False
         self.error: Exception | None = None
+        self.next: tuple[Record, bytes, int] | None = None
         self.began = time.monotonic()
 
 
@@ -198,13 +200,19 @@ class SSHTransport(Transport):
 
     def resume(self) -> None:
         """Pass records to a receiver that has room again, from any thread."""
-        call_soon(self._pass_received)
+        call_soon(self._resume)
+
+    def _resume(self) -> None:
+        passing = self._passing
+        if passing is not None:
+            passing.began = time.monotonic()
+            self._pass_received()
 
     def _pass_received(self) -> None:
         """Pass what was received to the receiver while it has room; called in the thread of the loop."""
         with self._passing_lock:
             passing = self._passing
-            if passing is None or passing.is_over.is_set():
+            if passing is None or passing.is_over.is_set() or math.isinf(passing.began):
                 return
             try:
                 is_over = self._pass_some(passing)
@@ -217,9 +225,9 @@ class SSHTransport(Transport):
 
     def _pass_some(self, passing: _Passing) -> bool:
         """Pass records on; return whether the receiver takes no more."""
-        needs_more = not self._input
         while True:
-            if needs_more:
+            passing.next = passing.next or self._input.next()
+            if passing.next is None:
                 if not self._has_data():
                     return False
                 data = self._session.recv(_READ)
@@ -227,14 +235,11 @@ class SSHTransport(Transport):
                     passing.has_ended = True
                     return True
                 self._input.feed(data)
-            if not passing.receiver.has_room():
+            elif not passing.receiver.has_room():
                 passing.began = math.inf
                 return False
-            received = self._input.next()
-            needs_more = not self._input or received is None
-            if received is None:
-                passing.began = min(passing.began, time.monotonic())
             else:
+                received, passing.next = passing.next, None
                 self.received += received[2]
                 passing.began = time.monotonic()
                 if not passing.receiver.take(*received):
