@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
+from provision import ledger
 from provision.deferred import dataclass
 from provision.directories import make_directory
 from provision.keys import fingerprint, generate_ed25519, public_key
@@ -63,7 +64,7 @@ class FleetRecord:
         created_at: When its cost began, in seconds since the epoch.
         hosts: How SSH reaches each host, in the order of their index; empty until `fleet up` has finished.
         instances: Instances of the hosts, as last reported by their provider.
-        price_usd_h: Estimated price of the whole fleet in US dollars an hour.
+        price_usd_h: Estimated price of the whole fleet in US dollars an hour, with the disks of stopped instances.
         delete_at: When its provider deletes the first of its instances, in seconds since the epoch; 0: never.
         last_job: Newest job that was started from here.
         last_script: Its script.
@@ -144,16 +145,6 @@ def slots(hosts: Sequence[Host], count: int) -> tuple[Host, ...]:
 
 def _replace(path: Path, data: bytes, mode: int = 0o600) -> None:
     write_atomic(str(path), data, mode, sync=True)
-
-
-def cost_usd(instances: Sequence[Instance], now: float) -> float:
-    """Return the estimated cost of `instances` until `now` or until they were deleted, in USD."""
-
-    def hours(instance: Instance) -> float:
-        end = min(now, instance.delete_at) if instance.delete_at else now
-        return max(0.0, end - instance.created_at) / 3600 if instance.created_at else 0.0
-
-    return sum(instance.price_usd_h * hours(instance) for instance in instances)
 
 
 def _from_json(kind: type[T], given: Mapping[str, Any]) -> T:
@@ -282,6 +273,16 @@ class FleetDirectory:
                     if isinstance(entry, dict) and "intent" in entry:
                         entries.append(entry)
         return entries
+
+    def observe(self, instances: Sequence[Instance], now: float) -> None:
+        """Write a complete list of the fleet's instances to the journal, unless it equals the last one there."""
+        entry = ledger.entry(instances, now)
+        if self.exists() and ledger.is_new(entry, self.intents()):
+            self.intend(**entry)
+
+    def intervals(self) -> list[ledger.Interval]:
+        """Return the times in which the instances that the fleet has had ran or were stopped."""
+        return ledger.intervals(self.intents())
 
     def create(self) -> str:
         """Create the directory and the fleet's key if they are missing.
@@ -624,13 +625,16 @@ def _owner_in(path: Path) -> str:
 
 
 def replace_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:
-    """Return `record` as of the end of `fleet up`: price and deletion time are those of `instances`."""
+    """Return `record` as of the end of `fleet up`: price and deletion time are those of `instances`.
+
+    What earlier instances cost is in the journal.
+    """
     return dataclasses.replace(
         record,
         hosts=tuple(hosts),
         instances=tuple(instances),
         kept=(),
         kept_until=0.0,
-        price_usd_h=sum(instance.price_usd_h for instance in instances),
+        price_usd_h=sum(instance.current_usd_h for instance in instances),
         delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
     )

@@ -132,6 +132,7 @@ class FleetStatus:
         hosts: In the order of their names.
         job: The newest job; None: it has no job, or no host reported one.
         price_usd_h: US dollars an hour.
+        cost_usd: What its instances have cost so far, with those that were replaced or released.
         created_at: Seconds since the epoch.
         delete_at: Time at which it deletes itself, in seconds since the epoch; 0: never.
         stored: The jobs that its hosts store, largest first.
@@ -144,4 +145,5 @@ class FleetStatus:
     price_usd_h: float = 0.0
     created_at: float = 0.0
     delete_at: float = 0.0
+    cost_usd: float = 0.0
     stored: tuple[StoredStatus, ...] = ()

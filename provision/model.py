@@ -53,10 +53,13 @@ class Instance:
         id: Identifier that the provider assigned; never reused, so that host keys are pinned by it.
         state: Its state.
         zone: Zone that it is in; ``localhost`` for the local provider, the host's name if the host existed before.
-        price_usd_h: Estimated price in US dollars an hour.
+        price_usd_h: Estimated price in US dollars an hour while it runs.
         created_at: Seconds since the epoch.
         delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
         has_data: Whether files that were stored on it may exist; False if its deletion was interrupted.
+        stopped_usd_h: Estimated price in US dollars an hour while it is stopped.
+        started_at: When it was started last, in seconds since the epoch; 0: unknown.
+        stopped_at: When it was stopped last, in seconds since the epoch; 0: never, or unknown.
     """
 
     name: str
@@ -68,6 +71,14 @@ class Instance:
     created_at: float = 0.0
     delete_at: float = 0.0
     has_data: bool = True
+    stopped_usd_h: float = 0.0
+    started_at: float = 0.0
+    stopped_at: float = 0.0
+
+    @property
+    def current_usd_h(self) -> float:
+        """Return the price in US dollars an hour in its present state."""
+        return self.stopped_usd_h if self.state is InstanceState.STOPPED else self.price_usd_h
 
 
 @dataclass(frozen=True)
@@ -145,6 +156,33 @@ class Resize:
 
 
 @dataclass(frozen=True)
+class Price:
+    """Estimated price of one instance in US dollars an hour, by part.
+
+    Attributes:
+        machine: vCPUs and memory.
+        gpu: Its GPUs.
+        disk: Its disks, which are also paid while it is stopped.
+        address: Its external address.
+    """
+
+    machine: float
+    gpu: float = 0.0
+    disk: float = 0.0
+    address: float = 0.0
+
+    @property
+    def usd_h(self) -> float:
+        """Return the price while the instance runs."""
+        return round(self.machine + self.gpu + self.disk + self.address, 4)
+
+    @property
+    def stopped_usd_h(self) -> float:
+        """Return the price while the instance is stopped."""
+        return round(self.disk, 4)
+
+
+@dataclass(frozen=True)
 class Offer:
     """A zone that can have the instances, and the price of one instance in it.
 
@@ -152,11 +190,13 @@ class Offer:
         zone: Name of the zone.
         machine: Machine type and GPUs as the cloud names them, ``n1-standard-4 + 1 nvidia-tesla-t4``.
         price_usd_h: Estimated price of one instance in US dollars an hour; None: unknown.
+        price: The parts of that price; None: unknown.
     """
 
     zone: str
     machine: str
     price_usd_h: float | None
+    price: Price | None = None
 
 
 @dataclass(frozen=True)

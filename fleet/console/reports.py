@@ -76,7 +76,9 @@ def _quoted(event: events.Quoted) -> str:
         else "only fleet down deletes them"
     )
     return (
-        text + _wrap(f"{priced}{dated}, excluding disks and network egress; {end}") + "".join(map(_wrap, event.notes))
+        text
+        + _wrap(f"{priced}{dated}, with disks and addresses, without network traffic; {end}")
+        + "".join(map(_wrap, event.notes))
     )
 
 

@@ -203,8 +203,7 @@ def _header(fleet: FleetStatus, now: float, width: int) -> Line:
     if fleet.created_at > 0:
         right.append(f"up {format_span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
-        cost = fleet.price_usd_h * max(0.0, now - fleet.created_at) / 3600 if fleet.created_at > 0 else 0.0
-        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(cost)} so far")
+        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(fleet.cost_usd)} so far")
     if fleet.delete_at > 0:
         right.append(f"deleted in {format_span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
     return justify(left, (Span("  ".join(right)),), width)

@@ -13,6 +13,7 @@ from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
+from fleet.fleets.instances import list_instances
 from fleet.fleets.rejoin import rejoin
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import raise_failures
@@ -97,7 +98,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     if steps.create:
         _check_worth(record, steps, services)
         _replace_instances(record, steps, directory, provider, sink)
-        existing = provider.list(spec.name)
+        existing = list_instances(spec.name, provider, services)
     existing = [instance for instance in existing if index_of(instance.name) < spec.workers]  # not of a failed resize
     recorded = {instance.id for instance in record.instances}
     new = [
@@ -119,7 +120,7 @@ def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance
     """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
     deadline = time.monotonic() + STOPPING_S
     while True:
-        existing = provider.list(fleet)
+        existing = list_instances(fleet, provider, services)
         stopping = [instance.name for instance in existing if instance.state is InstanceState.STOPPING]
         if not stopping:
             return existing

@@ -25,6 +25,7 @@ from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from fleet.waiting import find_awaited
+from provision import ledger
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
@@ -61,6 +62,7 @@ def _answer(answer: Future[_Answer], name: str, services: Services) -> None:
 
 def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
     record = directory.read()
+    cost_usd = ledger.cost_usd(directory.intervals(), services.clock())
     if record is None or not record.ready:
         spec = record.spec if record else None
         again, delete = Step("up").text(name), Step("down").text(name)
@@ -70,6 +72,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             provider=spec.provider if spec else "unknown",
             hosts=(_unready_host(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
+            cost_usd=cost_usd,
         )
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
@@ -78,6 +81,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
         hosts=_add_reasons(hosts, record, services),
         job=job,
         price_usd_h=record.price_usd_h,
+        cost_usd=cost_usd,
         created_at=record.created_at,
         delete_at=record.delete_at,
         stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),

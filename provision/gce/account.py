@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from provision.deferred import dataclass
+from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.diagnosis.failures import Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
@@ -35,6 +36,7 @@ class Account:
         user: Login and computer of the user, as a label.
         keys: Host keys that are known already, by the ID of the instance.
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
+        prices: Current prices.
     """
 
     api: Api
@@ -43,6 +45,7 @@ class Account:
     user: str
     keys: dict[str, str] = field(default_factory=dict)
     host_project: str = ""
+    prices: Prices = field(default_factory=table)
 
     def resources(self, fleet: str | None) -> list[Json]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""

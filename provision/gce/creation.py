@@ -132,7 +132,9 @@ def _insert(
         progress: Called for each attempt.
     """
     zones_by_region = {} if pinned else offered(account, cloud)
-    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, zones_by_region)
+    regions = (
+        [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, zones_by_region, account.prices)
+    )
     search = Search.over(regions)
     reasons: dict[str, str] = {}
     diagnosis: Diagnosis | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.gce.account import Account
-from provision.gce.catalog.prices import price
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.labels import marked
-from provision.gce.rest.resources import cloud_of, last, our_name, seconds, zone_of
+from provision.gce.rest.resources import instance, last, our_name, seconds, zone_of
 from provision.model import Orphan
 from provision.provider import Progress
 
@@ -32,14 +32,14 @@ def delete_call(account: Account, thing: Orphan) -> Call:
     return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
 
 
-def of_instance(resource: Json) -> Orphan:
+def of_instance(account: Account, resource: Json) -> Orphan:
     """Return an instance as an Orphan."""
-    return _labelled("instance", resource, zone_of(resource))
+    usd_h = instance(resource, account.prices).current_usd_h
+    return replace(_labelled("instance", resource, zone_of(resource)), price_usd_h=usd_h)
 
 
 def _labelled(kind: str, resource: Json, location: str) -> Orphan:
     labels = resource.get("labels", {})
-    usd_h = price(cloud_of(resource), location) or 0.0 if kind == "instance" else 0.0
     return Orphan(
         fleet=str(labels.get("fleet", "")),
         owner=str(labels.get("fleet-owner", "")),
@@ -48,7 +48,6 @@ def _labelled(kind: str, resource: Json, location: str) -> Orphan:
         name=str(resource["name"]),
         zone=location,
         created_at=seconds(str(resource.get("creationTimestamp", ""))),
-        price_usd_h=usd_h,
     )
 
 
@@ -84,7 +83,7 @@ def things(account: Account, query: str = "labels.fleet:*") -> list[Orphan]:
         lambda: api.addresses(query),
         lambda: _rules(account),
     )
-    orphans = [of_instance(resource) for resource in instances]
+    orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
     orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
     orphans += rules
@@ -122,7 +121,7 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     names = {key: our_name(resource) for key, resource in left.items()}
     for name in names.values():
         progress(name, "deleting")
-    _request(account, [of_instance(resource) for resource in targets])
+    _request(account, [of_instance(account, resource) for resource in targets])
     fleets = {str(resource["labels"]["fleet"]) for resource in targets}
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
@@ -131,7 +130,7 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
         for key in [key for key in left if key not in existing]:
             del left[key]
             progress(names[key], "deleted")
-        return [of_instance(existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
+        return [of_instance(account, existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
 
     _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
 

@@ -162,7 +162,8 @@ class GceProvider(Provider):
         with self._account.errors_while("list the instances"):
             if fleet:
                 self._account.settle(fleet)
-            return in_order(instance(resource) for resource in self._account.resources(fleet))
+            resources = self._account.resources(fleet)
+            return in_order(instance(each, self._account.prices, self._cloud.disk_type) for each in resources)
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
         """Return the hosts of `instances`, in their order; the host keys are from their guest attributes.

@@ -8,7 +8,6 @@ from typing import Any
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
-from provision.gce.catalog.prices import PRICED_AT, price
 from provision.gce.creation import nowhere, offered
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.options import GceOptions
@@ -36,23 +35,32 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     ]
     project, region_resources, existing, *_, sources = api.together(*calls)
     if count == 0:
-        return Quote(0, spot=cloud.spot, priced_at=PRICED_AT, delete_after_s=cloud.max_duration_s)
+        return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     pinned = sorted({zone_of(resource) for resource in existing})
-    regions = [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, offered(account, cloud))
+    regions = (
+        [Region(region_of(pinned[0]), (pinned[0],))]
+        if pinned
+        else candidates(cloud, offered(account, cloud), account.prices)
+    )
     if not regions:
         raise nowhere(count, cloud, {})
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
-    offers = [Offer(zone, describe(cloud), price(cloud, zone)) for region in left for zone in region.zones]
+    offers = [_offer(account, cloud, zone) for region in left for zone in region.zones]
     return Quote(
         count,
         tuple(offers),
         spot=cloud.spot,
-        priced_at=PRICED_AT,
+        priced_at=account.prices.priced_at,
         delete_after_s=cloud.max_duration_s,
         notes=(*dict.fromkeys(problem.message for problem in short), *_access(cloud, sources)),
     )
+
+
+def _offer(account: Account, cloud: GceOptions, zone: str) -> Offer:
+    price = account.prices.price(cloud, zone)
+    return Offer(zone, describe(cloud), price.usd_h if price else None, price)
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:

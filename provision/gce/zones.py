@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from provision.deferred import dataclass
-from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_ai_zone, is_region, is_zone, region_of
+from provision.gce.catalog.prices import Prices
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
 
@@ -27,7 +27,7 @@ class Region:
     zones: tuple[str, ...]
 
 
-def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]]) -> list[Region]:
+def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]], prices: Prices) -> list[Region]:
     """Return the zones that can have the instances, grouped by region, the best ones first.
 
     Zones and regions that the user gave are in the given order: a zone alone, a region with all of its zones. If none
@@ -37,12 +37,21 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]]) -> lis
     Args:
         cloud: Options of the instances.
         offered: Zones by region in which Compute Engine offers such machines.
+        prices: Current prices.
     """
+
+    def order(zone: str) -> tuple[bool, float]:
+        usd_h = prices.usd_h(cloud, zone)
+        return (usd_h is None, usd_h or 0.0)
+
+    def by_price(zones: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(zones, key=lambda zone: (order(zone), zone)))
+
     if cloud.zones:
-        regions = [_named(cloud, location, offered) for location in cloud.zones]
+        regions = [_named(location, offered, by_price) for location in cloud.zones]
     else:
-        regions = [Region(name, _by_price(cloud, zones)) for name, zones in sorted(offered.items()) if zones]
-        regions.sort(key=lambda region: _price_order(cloud, region.zones[0]))
+        regions = [Region(name, by_price(zones)) for name, zones in sorted(offered.items()) if zones]
+        regions.sort(key=lambda region: order(region.zones[0]))
     return [request for region in _without_repetition(regions) for request in _requestable(region)]
 
 
@@ -109,21 +118,14 @@ class Search:
         return replace(self, remaining=_preferring((*zones, *remaining), frozenset(zones_available)))
 
 
-def _named(cloud: GceOptions, location: str, offered: Mapping[str, Collection[str]]) -> Region:
+def _named(
+    location: str, offered: Mapping[str, Collection[str]], by_price: Callable[[Iterable[str]], tuple[str, ...]]
+) -> Region:
     """Return the zone or region that a user gave; without zones if it does not offer such a machine."""
     if is_zone(location):
         name = region_of(location)
         return Region(name, (location,) if location in offered.get(name, ()) else ())
-    return Region(location, _by_price(cloud, offered.get(location, ())))
-
-
-def _by_price(cloud: GceOptions, zones: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(zones, key=lambda zone: (_price_order(cloud, zone), zone)))
-
-
-def _price_order(cloud: GceOptions, zone: str) -> tuple[bool, float]:
-    price = prices.price(cloud, zone)
-    return (price is None, price or 0.0)
+    return Region(location, by_price(offered.get(location, ())))
 
 
 def _without_repetition(regions: Iterable[Region]) -> Iterator[Region]:

@@ -9,14 +9,16 @@ from fleet.errors import CancelledError, FleetError
 from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
+from fleet.fleets.instances import list_instances
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
 from fleet.jobs.deletion.risk import confirm_loss, results_at_risk, survey_present
 from fleet.jobs.pulls.requested import pull_ended
 from fleet.providers import find_options
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, cost_usd
+from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
+from provision import ledger
 from provision.deferred import dataclass
 from provision.model import FleetSpec, Instance
 from provision.provider import Provider
@@ -48,7 +50,8 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
     record = _record(directory)
     spec = record.spec if record else _read_journaled_spec(directory)
     provider = services.provider(spec.options)
-    instances = provider.list(request.fleet)
+    instances = list_instances(request.fleet, provider, services)
+    billed = directory.intervals() or ledger.intervals([ledger.entry(instances, services.clock())])
     if not instances and not directory.exists():
         sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
         return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
@@ -61,7 +64,7 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
         )
     directory.delete()
-    bill = _compute_bill(request.fleet, record, instances, services.clock())
+    bill = _compute_bill(request.fleet, record, instances, billed, services.clock())
     summary = replace(bill, left=len(silent), external=True) if external else bill
     sink.emit(summary)
     return summary
@@ -104,17 +107,21 @@ def _delete_resources(spec: FleetSpec, directory: FleetDirectory, provider: Prov
         ) from None
 
 
-def _compute_bill(fleet: str, record: FleetRecord | None, instances: Sequence[Instance], now: float) -> FleetDown:
-    """Return what was deleted and its cost, from the record if the provider had deleted it before."""
-    deleted = list(instances) or list(record.instances if record else ())
-    began = min(
-        (item.created_at for item in deleted if item.created_at), default=record.created_at if record else now
-    )
-    cost = cost_usd(deleted, now)
-    if not cost and record:
-        cost = record.price_usd_h * max(0.0, now - record.created_at) / 3600
+def _compute_bill(
+    fleet: str,
+    record: FleetRecord | None,
+    deleted: Sequence[Instance],
+    billed: Sequence[ledger.Interval],
+    now: float,
+) -> FleetDown:
+    """Return what was deleted, and what the fleet cost with the instances that it had before."""
+    began = min((interval.start for interval in billed), default=record.created_at if record else now)
     return FleetDown(
-        fleet, tuple(item.name for item in instances), left=0, cost_usd=cost, uptime_s=max(0.0, now - began)
+        fleet,
+        tuple(item.name for item in deleted),
+        left=0,
+        cost_usd=ledger.cost_usd(billed, now),
+        uptime_s=max(0.0, now - began),
     )
 
 

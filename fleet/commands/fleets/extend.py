@@ -7,6 +7,7 @@ from fleet.events import FleetOpened, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
+from fleet.fleets.instances import list_instances
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
@@ -36,7 +37,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
     with services.store.lock(request.fleet, "extend"):
         directory, record = services.store.need(request.fleet)
         provider = services.provider(record.spec.options)
-        instances = provider.list(request.fleet)
+        instances = list_instances(request.fleet, provider, services)
         if len(instances) < record.spec.workers:
             raise NotReadyError(
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
@@ -46,7 +47,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
             _confirm(record, directory, services)
         directory.intend("extend", seconds=request.seconds)
         provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
-        instances = provider.list(request.fleet)
+        instances = list_instances(request.fleet, provider, services)
         record = replace_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
         summary = fleet_opened(record)

@@ -13,8 +13,8 @@ from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.fleets.creation.consent import confirm_price
 from fleet.fleets.creation.keeping import Keeper
-from fleet.fleets.deletion import delete_instances
 from fleet.fleets.host_keys import confirm_host_keys
+from fleet.fleets.instances import delete_instances, list_instances
 from fleet.fleets.rejoin import rejoin
 from fleet.fleets.release import release_files
 from fleet.fleets.repair import at_rest
@@ -22,9 +22,10 @@ from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_s
 from fleet.folding import fold
 from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, cost_usd, replace_hosts
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Shell, Step
 from provision.deferred import dataclass
+from provision.ledger import cost_usd
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resize
 from provision.names import index_of
 from provision.planner import plan, resize
@@ -244,7 +245,7 @@ class _Up:
             pause_s = min(2 * pause_s, RETRY_LONGEST_S)
 
     def _list(self) -> list[Instance]:
-        return self.provider.list(self.spec.name)
+        return list_instances(self.spec.name, self.provider, self.services)
 
     def _release(self, before: Sequence[Instance]) -> None:
         """Release the time limit of instances that an earlier call kept."""
@@ -262,7 +263,7 @@ class _Up:
                     len(record.hosts),
                     change.added,
                     tuple(instance.name for instance in change.released),
-                    cost_usd(change.released, self.services.clock()),
+                    self._cost_usd(change.released),
                     record.price_usd_h,
                     external=self.spec.options.existing,
                 )
@@ -271,6 +272,11 @@ class _Up:
             self.sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
         scripts = [path.name for path in Path.cwd().glob("*.py")]
         self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
+
+    def _cost_usd(self, released: Sequence[Instance]) -> float:
+        ids = {instance.id for instance in released}
+        billed = [interval for interval in self.directory.intervals() if interval.id in ids]
+        return cost_usd(billed, self.services.clock())
 
 
 def next_train(scripts: Collection[str]) -> Step:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fleet.errors import CancelledError, FleetError
 from fleet.events import Sink
 from fleet.fleets.connect import progress_to
-from fleet.fleets.deletion import delete_instances
+from fleet.fleets.instances import delete_instances, list_instances
 from fleet.fleets.release import external_hosts, ignore_progress, release_files, release_hosts
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
@@ -50,7 +50,7 @@ class Keeper:
             return None  # after a failure to add workers, the fleet is as before
         ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
         try:
-            instances = self.provider.list(self.spec.name)
+            instances = self._list()
             new = [instance for instance in instances if instance.id not in ids]
             if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
@@ -87,7 +87,7 @@ class Keeper:
         """Delete them, and return the names of those that still exist."""
         if before:
             old = {instance.id for instance in before}
-            made = [instance for instance in self.provider.list(self.spec.name) if instance.id not in old]
+            made = [instance for instance in self._list() if instance.id not in old]
             release_files(self.spec, made, self.directory, self.provider, self.sink)
             return delete_instances(made, self.directory, self.provider, self.sink)
         if not self.directory.exists():
@@ -95,13 +95,16 @@ class Keeper:
         self.directory.intend("delete_fleet")
         progress = progress_to(self.sink, "deleted")
         if self.spec.options.existing:
-            hosts = external_hosts(self.spec, self.provider.list(self.spec.name), self.provider)
+            hosts = external_hosts(self.spec, self._list(), self.provider)
             release_hosts(hosts, self.directory.key, self.sink)
             progress = ignore_progress
         left = list(self.provider.delete_fleet(self.spec.name, progress))
         if not left:
             self.directory.delete()
         return left
+
+    def _list(self) -> list[Instance]:
+        return list_instances(self.spec.name, self.provider, self.services)
 
 
 def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:

@@ -163,7 +163,7 @@ def resolved(cloud: GceOptions) -> GceOptions:
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = replace(cloud, machine_type=machine_type)
     if not cloud.disk_type:
-        cloud = replace(cloud, disk_type=_HYPERDISK if _HYPERDISK_ONLY.match(machine_type) else _PERSISTENT_DISK)
+        cloud = replace(cloud, disk_type=default_disk_type(machine_type))
     return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
 
 
@@ -244,6 +244,11 @@ def cpus(machine_type: str) -> int | None:
         return gpus
     size = _SIZE.search(machine_type)
     return int(size[1]) if size is not None else None
+
+
+def default_disk_type(machine_type: str) -> str:
+    """Return the type of the boot disk of a machine type, if none is given."""
+    return _HYPERDISK if _HYPERDISK_ONLY.match(machine_type) else _PERSISTENT_DISK
 
 
 def describe(cloud: GceOptions) -> str:

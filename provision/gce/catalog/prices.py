@@ -1,6 +1,7 @@
-"""Estimate prices of instances per hour from a dated table that is part of this program.
+"""Estimate prices of instances per hour from rates of machines, GPUs, disks, and addresses.
 
-Boot disk, external address, and traffic are not included. If the table has no rate, the price is unknown.
+The rates of machines and GPUs are from a dated table that is part of this program. Traffic is not included. If a rate
+is missing, the price is unknown.
 """
 
 from __future__ import annotations
@@ -9,57 +10,98 @@ import csv
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
+from provision.deferred import dataclass
+from provision.gce.catalog.locations import region_of
+from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.options import GceOptions
+from provision.model import Price
 
 PRICED_AT = "2026-11-21"
 """Date of the table; its sources may be some weeks older."""
 
+ADDRESS = "external address"
+HOURS_PER_MONTH = 730.0
+"""Hours for which Google's monthly prices are stated."""
+
 _TABLE = Path(__file__).with_name("prices.csv")
+_DISK_USD_GB_MONTH = MappingProxyType(
+    {"pd-standard": 0.06, "pd-balanced": 0.15, "pd-ssd": 0.255, "hyperdisk-balanced": 0.12}
+)
+"""List prices in the most expensive region: https://cloud.google.com/compute/disks-image-pricing."""
+_ADDRESS_USD_H = (0.005, 0.0025)
+"""Of an address in use by an instance, and by a Spot VM: https://cloud.google.com/vpc/network-pricing."""
 
 
-class _Rate(NamedTuple):
-    """Price of one unit in US dollars an hour."""
+class Rate(NamedTuple):
+    """Price of one unit in US dollars an hour.
+
+    The unit is a vCPU with its memory, a GPU without its machine, a GB of a disk, or an address.
+    """
 
     on_demand: float
     spot: float
 
 
-def price(cloud: GceOptions, zone: str) -> float | None:
-    """Return the estimated price of one instance in US dollars an hour, on demand or spot; None: unknown.
+@dataclass(frozen=True)
+class Prices:
+    """Rates, and where they are from.
 
-    Args:
-        cloud: Options of the instance, resolved.
-        zone: Zone of the instance.
+    Attributes:
+        rates: By item and zone or region; the region is empty for a rate of all regions. The item is a series of
+            machine types (``n1-standard``), a GPU (``nvidia-tesla-t4``), a type of disk (``pd-balanced``), or
+            `ADDRESS`.
+        priced_at: Date of the rates, ``2026-11-01``.
+        source: Their origin, for the user.
     """
-    machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
-    machine = _usd_h(machine_type.rpartition("-")[0], zone, cloud.spot)
-    units = cpus(machine_type)
-    if machine is None or not units:
-        return None
-    if not cloud.gpus:
-        return round(machine * units, 4)
-    gpu = gpu_of(cloud)
-    each = _usd_h(gpu.accelerator, zone, cloud.spot) if gpu is not None else None
-    return None if each is None else round(machine * units + each * cloud.gpus, 4)
 
+    rates: Mapping[tuple[str, str], Rate]
+    priced_at: str
+    source: str
 
-def _usd_h(item: str, zone: str, spot: bool) -> float | None:
-    rate = _rates().get((item, zone))
-    if rate is None:
+    def price(self, cloud: GceOptions, zone: str) -> Price | None:
+        """Return the estimated price of one instance, on demand or spot; None: unknown.
+
+        Args:
+            cloud: Options of the instance, resolved.
+            zone: Zone of the instance.
+        """
+        machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
+        units = cpus(machine_type)
+        machine = self._usd_h(machine_type.rpartition("-")[0], zone, cloud.spot)
+        disk = self._usd_h(cloud.disk_type or default_disk_type(machine_type), zone)
+        address = self._usd_h(ADDRESS, zone, cloud.spot) if cloud.external else 0.0
+        gpu = gpu_of(cloud)
+        each = 0.0 if not cloud.gpus else self._usd_h(gpu.accelerator, zone, cloud.spot) if gpu else None
+        if machine is None or not units or disk is None or address is None or each is None:
+            return None
+        return Price(machine * units, each * cloud.gpus, disk * cloud.disk_gb, address)
+
+    def usd_h(self, cloud: GceOptions, zone: str) -> float | None:
+        """Return the estimated price of one running instance in US dollars an hour; None: unknown."""
+        price = self.price(cloud, zone)
+        return None if price is None else price.usd_h
+
+    def _usd_h(self, item: str, zone: str, spot: bool = False) -> float | None:
+        for location in (zone, region_of(zone), ""):
+            if (rate := self.rates.get((item, location))) is not None:
+                return rate.spot if spot else rate.on_demand
         return None
-    return rate.spot if spot else rate.on_demand
 
 
 @lru_cache(maxsize=1)
-def _rates() -> Mapping[tuple[str, str], _Rate]:
-    """Return the rates by item (a vCPU of a machine series, or a GPU) and zone."""
+def table() -> Prices:
+    """Return the prices of the table that is part of this program."""
     with _TABLE.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
-    return {
-        (row["item"], f"{row['region']}-{letter}"): _Rate(float(row["usd_h"]), float(row["spot_usd_h"]))
+    rates = {
+        (row["item"], f"{row['region']}-{letter}"): Rate(float(row["usd_h"]), float(row["spot_usd_h"]))
         for row in rows
         for letter in row["zones"].split()
     }
+    for disk, usd_gb_month in _DISK_USD_GB_MONTH.items():
+        rates[disk, ""] = Rate(usd_gb_month / HOURS_PER_MONTH, usd_gb_month / HOURS_PER_MONTH)
+    rates[ADDRESS, ""] = Rate(*_ADDRESS_USD_H)
+    return Prices(rates, PRICED_AT, "the table of this program")

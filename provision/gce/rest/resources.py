@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from provision.gce.catalog.prices import price
+from provision.gce.catalog.prices import Prices
 from provision.gce.options import GceOptions
 from provision.gce.rest.bodies.labels import stem
 from provision.model import Instance, InstanceState
@@ -67,20 +67,30 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(last(str(location)) for location in statuses)
 
 
-def cloud_of(resource: Mapping[str, Any]) -> GceOptions:
-    """Return those options of an instance that determine its price."""
+def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
+    """Return those options of an instance that determine its price.
+
+    Args:
+        resource: The instance.
+        disk_type: Type of its disks, which it does not show; empty: the default of its machine type.
+    """
     gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
+    interfaces: Sequence[Json] = resource.get("networkInterfaces") or ()
     return GceOptions(
         machine_type=last(str(resource.get("machineType", ""))),
         gpu=last(str(gpus[0].get("acceleratorType", ""))),
         gpus=int(gpus[0].get("acceleratorCount", 0)),
         spot=resource.get("scheduling", {}).get("provisioningModel") == "SPOT",
+        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ())),
+        disk_type=disk_type,
+        external=any(interface.get("accessConfigs") for interface in interfaces),
     )
 
 
-def instance(resource: Mapping[str, Any]) -> Instance:
-    """Return an instance of the API as an Instance."""
+def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "") -> Instance:
+    """Return an instance of the API as an Instance; the other arguments are those of `cloud_of` and its price."""
     zone = zone_of(resource)
+    price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
     return Instance(
         name=our_name(resource),
@@ -88,9 +98,12 @@ def instance(resource: Mapping[str, Any]) -> Instance:
         id=str(resource.get("id", "")),
         state=_STATES.get(str(resource.get("status", "")), InstanceState.STOPPED),
         zone=zone,
-        price_usd_h=price(cloud_of(resource), zone) or 0.0,
+        price_usd_h=price.usd_h if price else 0.0,
         created_at=seconds(str(resource.get("creationTimestamp", ""))),
         delete_at=seconds(str(scheduling.get("terminationTimestamp", ""))),
+        stopped_usd_h=price.stopped_usd_h if price else 0.0,
+        started_at=seconds(str(resource.get("lastStartTimestamp", ""))),
+        stopped_at=seconds(str(resource.get("lastStopTimestamp", ""))),
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.state import FleetRecord, Store, cost_usd, replace_hosts
+from fleet.state import FleetRecord, Store, replace_hosts
 from provision.gce.options import GceOptions
+from provision.ledger import cost_usd
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
@@ -31,7 +32,9 @@ HOST = Host(
 SPEC = FleetSpec(name="demo", provider="local", workers=1, options=LocalOptions())
 RENTED = FleetSpec("demo", "gce", 2, packages=("tensorflow",), options=GceOptions(zones=("us-central1-a",), gpus=2))
 INSTANCE = Instance("worker-0", "demo", "17", InstanceState.RUNNING, "us-central1-a", 0.5, 3600.0, 7200.0)
-LATER = Instance("worker-1", "demo", "18", InstanceState.STOPPED, "us-central1-a", 1.0, 3600.0, 10800.0)
+LATER = Instance(
+    "worker-1", "demo", "18", InstanceState.STOPPED, "us-central1-a", 1.0, 3600.0, 10800.0, stopped_usd_h=0.05
+)
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_a_record_is_read_as_it_was_written(store: Store) -> None:
     directory = store.fleet("demo")
     directory.create()
     record = replace_hosts(FleetRecord(spec=RENTED, created_at=12.5), [HOST], [INSTANCE, LATER])
-    assert (record.price_usd_h, record.delete_at) == (1.5, 7200.0)
+    assert (record.price_usd_h, record.delete_at) == (0.55, 7200.0)
     directory.write(record)
     assert directory.read() == record
     assert (directory.path / "known_hosts").read_text() == "local.1 ssh-ed25519 AAAA\n"
@@ -145,10 +148,14 @@ def test_a_damaged_owner_is_not_replaced_silently(store: Store) -> None:
         store.owner()
 
 
-def test_a_cost_ends_where_the_provider_ended_the_instance() -> None:
-    assert cost_usd([INSTANCE, LATER], 3600.0 + 1800) == pytest.approx(0.25 + 0.5)
-    assert cost_usd([INSTANCE, LATER], 10**9) == pytest.approx(0.5 + 2.0)
-    assert cost_usd([INSTANCE], 0.0) == 0.0
+def test_each_list_of_instances_that_differs_is_in_the_journal(store: Store) -> None:
+    directory = store.fleet("demo")
+    directory.observe([INSTANCE], 3600.0)  # of an unknown fleet
+    directory.create()
+    for instances, now in (([], 3600.0), ([INSTANCE], 3700.0), ([INSTANCE], 3800.0), ([], 5400.0), ([], 5500.0)):
+        directory.observe(instances, now)
+    assert [entry["at"] for entry in directory.intents()] == [3700.0, 5400.0]
+    assert cost_usd(directory.intervals(), 10**9) == pytest.approx(0.25)
 
 
 def test_a_second_process_gets_the_holder_of_the_lock(store: Store) -> None:

@@ -51,20 +51,19 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 # --- down -------------------------------------------------------------------------------------------------------
 
 
-def test_down_deletes_all_and_reports_the_cost_from_the_start_of_each_instance(fleet: World) -> None:
-    started = replace(fleet.cloud.instances[1], created_at=NOW + 3600)
-    fleet.cloud.instances[1] = started
+def test_down_deletes_all_and_reports_the_cost_of_replaced_instances_too(fleet: World) -> None:
+    fleet.cloud.instances[1] = replace(fleet.cloud.instances[1], id="new", created_at=NOW + 3600)
+    fleet.store.fleet("demo").observe(fleet.cloud.instances, NOW + 3600)
     assert down.run(down.DownRequest("demo"), fleet.services(), fleet.sink).deleted == ("worker-0", "worker-1")
-    assert fleet.sink.events[-1] == FleetDown("demo", ("worker-0", "worker-1"), 0, 0.5 * 2 + 0.5 * 1, 7200.0)
+    cost_usd = 0.5 * 2 + 0.5 * 1 + 0.5 * 1
+    assert fleet.sink.events[-1] == FleetDown("demo", ("worker-0", "worker-1"), 0, cost_usd, 7200.0)
     assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
     assert fleet.clouds[-1].project == "p"
 
 
 def test_down_of_deleted_instances_reports_the_cost_until_their_deletion(fleet: World) -> None:
-    record = fleet.store.fleet("demo").read()
-    assert record is not None
-    early = tuple(replace(rented, delete_at=NOW + 3600) for rented in record.instances)
-    fleet.store.fleet("demo").write(replace(record, instances=early))
+    early = [replace(rented, delete_at=NOW + 3600) for rented in fleet.cloud.instances]
+    fleet.store.fleet("demo").observe(early, NOW)
     fleet.cloud.instances = []
     down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.sink.events[-1] == FleetDown("demo", (), 0, 1.0, 7200.0)

@@ -23,7 +23,7 @@ TASKS = (
 )
 FAILED = JobResult("j", 1, Outcome.FAILED, NOW, reason="worker-1 exited with code 1")
 JOB = JobStatus("20260102-101112-ab3d", "task.py", 1, NOW - 500, TASKS)
-FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600)
+FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, NOW - 4000, NOW + 3600, 0.78)
 
 
 def test_a_fleet_at_work() -> None:

@@ -158,7 +158,7 @@ def test_only_lost_instances_are_replaced(world: World) -> None:
     assert [rented.id for rented in record.instances] == ["01", "12", "21"]
     assert world.directory.read() == record
     assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
-    assert [entry["intent"] for entry in world.directory.intents()] == ["create"]
+    assert [entry["intent"] for entry in world.directory.intents()] == ["listed", "create", "listed"]
 
 
 def test_existing_instances_are_kept_and_may_rejoin(world: World) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import resolved
+from provision.gce.catalog.prices import table
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
 from provision.gce.zones import Region, Search, candidates
@@ -28,7 +29,7 @@ def in_zones(*zones: str) -> GceOptions:
 
 
 def test_the_cheapest_region_comes_first_by_default_and_unknown_prices_last() -> None:
-    assert candidates(T4, OFFERED) == [
+    assert candidates(T4, OFFERED, table()) == [
         Region("us-central1", ("us-central1-a", "us-central1-f")),
         Region("asia-east1", ("asia-east1-a", "asia-east1-c")),
         Region("europe-west2", ("europe-west2-b",)),
@@ -38,7 +39,7 @@ def test_the_cheapest_region_comes_first_by_default_and_unknown_prices_last() ->
 
 def test_spot_has_an_order_of_its_own() -> None:
     spot = resolved(GceOptions(gpu="t4", spot=True))
-    assert [region.name for region in candidates(spot, OFFERED)] == [
+    assert [region.name for region in candidates(spot, OFFERED, table())] == [
         "europe-west2",
         "asia-east1",
         "us-central1",
@@ -47,7 +48,7 @@ def test_spot_has_an_order_of_its_own() -> None:
 
 
 def test_the_user_s_places_come_in_the_user_s_order() -> None:
-    assert candidates(in_zones("europe-west2", "us-central1-f", "us-central1-a", "asia-east1"), OFFERED) == [
+    assert candidates(in_zones("europe-west2", "us-central1-f", "us-central1-a", "asia-east1"), OFFERED, table()) == [
         Region("europe-west2", ("europe-west2-b",)),
         Region("us-central1", ("us-central1-f",)),
         Region("us-central1", ("us-central1-a",)),
@@ -56,7 +57,7 @@ def test_the_user_s_places_come_in_the_user_s_order() -> None:
 
 
 def test_a_zone_and_then_its_region_is_the_rest_of_the_region() -> None:
-    assert candidates(in_zones("us-central1-f", "us-central1"), OFFERED) == [
+    assert candidates(in_zones("us-central1-f", "us-central1"), OFFERED, table()) == [
         Region("us-central1", ("us-central1-f",)),
         Region("us-central1", ("us-central1-a",)),
     ]
@@ -64,7 +65,7 @@ def test_a_zone_and_then_its_region_is_the_rest_of_the_region() -> None:
 
 @pytest.mark.parametrize("place", ["us-central1-b", "us-east1", "us-east1-c"])
 def test_places_without_such_machines_are_left_out(place: str) -> None:
-    assert candidates(in_zones(place), OFFERED) == []
+    assert candidates(in_zones(place), OFFERED, table()) == []
 
 
 US = Region("us-central1", ("us-central1-a", "us-central1-b"))
@@ -108,7 +109,7 @@ def test_after_a_region_its_zones_come_one_by_one_without_those_tried() -> None:
 
 
 def test_a_zone_for_ai_is_asked_for_alone() -> None:
-    offered = candidates(T4, {"us-central1": ["us-central1-ai1a", "us-central1-a", "us-central1-f"]})
+    offered = candidates(T4, {"us-central1": ["us-central1-ai1a", "us-central1-a", "us-central1-f"]}, table())
     assert offered == [
         Region("us-central1", ("us-central1-a", "us-central1-f")),
         Region("us-central1", ("us-central1-ai1a",)),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 
-from provision.gce.catalog import prices
 from provision.gce.catalog.locations import is_zone
 from provision.gce.catalog.machines import GPUS, resolved
-from provision.gce.catalog.prices import PRICED_AT, price
+from provision.gce.catalog.prices import PRICED_AT, table
 from provision.gce.options import GceOptions
 
 T4 = resolved(GceOptions(gpu="t4"))
+
+
+def price(cloud: GceOptions, zone: str) -> float | None:
+    """Return the price without disk and address."""
+    parts = table().price(cloud, zone)
+    return None if parts is None else parts.machine + parts.gpu
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_machines_without_a_table_entry_have_no_price(cloud: GceOptions, zone: s
 
 
 def test_the_table_is_sound() -> None:
-    rates = prices._rates()
+    rates = {key: rate for key, rate in table().rates.items() if key[1]}
     assert len({item for item, _ in rates}) >= 9
     for (item, zone), rate in rates.items():
         assert is_zone(zone), zone
@@ -83,6 +89,30 @@ def test_the_table_is_sound() -> None:
     t4_zones = [zone for item, zone in rates if item == "nvidia-tesla-t4"]
     assert len(t4_zones) == 50
     assert all(price(T4, zone) is not None for zone in t4_zones)
+
+
+def test_disk_and_address_are_part_of_the_price() -> None:
+    parts = table().price(T4, "us-central1-a")
+    assert parts is not None
+    assert parts.disk == pytest.approx(100 * 0.15 / 730)
+    assert parts.address == 0.005
+    assert parts.usd_h == pytest.approx(0.540 + 0.0205 + 0.005, abs=0.0006)
+    assert parts.stopped_usd_h == pytest.approx(0.0205, abs=0.0001)
+
+
+def test_smaller_disks_and_spot_addresses_cost_less_and_none_costs_nothing() -> None:
+    cloud = resolved(GceOptions(spot=True, disk_gb=10, disk_type="pd-standard"))
+    parts = table().price(cloud, "us-central1-a")
+    inside = table().price(replace(cloud, external=False), "us-central1-a")
+    assert parts is not None
+    assert inside is not None
+    assert parts.disk == inside.disk == pytest.approx(10 * 0.06 / 730)
+    assert (parts.address, inside.address) == (0.0025, 0.0)
+
+
+def test_a_disk_without_a_rate_makes_the_price_unknown() -> None:
+    cloud = resolved(GceOptions(disk_type="hyperdisk-extreme"))
+    assert table().price(cloud, "us-central1-a") is None
 
 
 def test_the_date_of_the_prices_is_valid() -> None:

@@ -1,4 +1,4 @@
-"""Delete the instances of a fleet and verify that they are gone."""
+"""List the instances of a fleet, and delete some of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Sequence
 
 from fleet.events import Sink
 from fleet.fleets.connect import progress_to
+from fleet.services import Services
 from fleet.state import FleetDirectory
 from provision.model import Instance
 from provision.provider import Provider
+
+
+def list_instances(fleet: str, provider: Provider, services: Services) -> list[Instance]:
+    """Return the instances of a fleet as its provider lists them, and write them to the fleet's journal.
+
+    Raises:
+        FleetError: the provider does not answer.
+    """
+    instances = provider.list(fleet)
+    services.store.fleet(fleet).observe(instances, services.clock())
+    return instances
 
 
 def delete_instances(
