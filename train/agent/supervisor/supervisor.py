@@ -114,7 +114,8 @@ class Supervisor:
         """
         self._take_signals()
         adopt_orphans()
-        self._replicator = self._start_replicator()
+        if self._last is not None or self._commit.join or self._commit.resume is not None:
+            self._need_replicator()  # this host may hold a checkpoint already
         self._recover_checkpoint()
         self._connect_peers()
         self._begin_job()
@@ -179,6 +180,16 @@ class Supervisor:
     @property
     def _is_preempted(self) -> bool:
         return self._preemption is not None and self._preemption.preempted
+
+    def _need_replicator(self) -> Optional[Replicator]:
+        """Return the replicator, started if it is not running; None if no checkpoints are copied.
+
+        Raises:
+            OSError: no process can be made.
+        """
+        if self._replicator is None and self._replicator_lives > 0:
+            self._replicator = self._start_replicator()
+        return self._replicator
 
     def _start_replicator(self) -> Optional[Replicator]:
         commit, paths = self._commit, self._start.paths
@@ -344,7 +355,7 @@ class Supervisor:
                 problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
                 self._feed(reconciler.Restored(self._restoring.attempt, problem))
             return
-        replicator = self._replicator = self._start_replicator()
+        replicator = self._need_replicator()
         if replicator is None:
             return
         replicator.update_live(on=self._is_evaluator)
@@ -421,20 +432,25 @@ class Supervisor:
 
     def _restore(self, action: reconciler.Restore) -> None:
         is_user_directory = bool(self._commit.replication.directory)
-        if self._replicator is None or (is_user_directory and action.snapshot is None):
+        replicator = self._need_replicator()
+        if replicator is None or (is_user_directory and action.snapshot is None):
             # Files that were in the user's own directory before the job are kept.
-            self._feed(reconciler.Restored(action.attempt, checkpoint=None if self._replicator is None else ""))
+            self._feed(reconciler.Restored(action.attempt, checkpoint=None if replicator is None else ""))
             return
         self._restoring = action
-        self._replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
+        replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
 
     def _fetch(self, action: reconciler.Fetch) -> None:
-        if self._replicator is not None:
-            self._replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
+        replicator = self._need_replicator()
+        if replicator is not None:
+            replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
 
     def _spawn(self, action: reconciler.Spawn) -> None:
         attempt = self._attempt_for(action.attempt)
+        is_first = action.members[0].task == action.task  # it writes the checkpoints
+        self._is_evaluator = is_evaluator(action.task)
         try:
+            replicator = self._need_replicator() if is_first or self._is_evaluator else self._replicator
             attempt.spawn(action, self._watchdog.pid)
         except OSError as error:
             self._feed(reconciler.Closed(action.attempt))
@@ -442,13 +458,12 @@ class Supervisor:
             self._feed(reconciler.Failed(action.attempt, Reason(text, reason_kind(error))))
             return
         self._watchdog.keep(attempt.task.output, self._start.paths.log(action.attempt))
-        if self._replicator is None:
+        if replicator is None:
             return
-        self._is_evaluator = is_evaluator(action.task)
-        self._replicator.update_live(on=self._is_evaluator)
-        if action.members[0].task == action.task:
+        replicator.update_live(on=self._is_evaluator)
+        if is_first:
             self._watching = action.attempt
-            self._replicator.watch(action.attempt, attempt.task.pid)
+            replicator.watch(action.attempt, attempt.task.pid)
 
     def _notify(self, action: reconciler.Notify) -> None:
         attempt = self._attempt

@@ -102,8 +102,7 @@ class Job:
         return int(processes["task" if kind == "task" else "supervisor"][0])
 
     def supervisor(self, slot: int) -> int:
-        children = Path(f"/proc/{self.pid(slot, 'watchdog')}/task/{self.pid(slot, 'watchdog')}/children")
-        return int(children.read_text().split()[0])
+        return _children(self.pid(slot, "watchdog"))[0]
 
     def kill(self, slot: int, kind: str, number: int = signal.SIGKILL) -> None:
         pid = self.supervisor(slot) if kind == "supervisor" else self.pid(slot, kind)
@@ -128,6 +127,22 @@ class Job:
         line = self.log(slot, attempt).splitlines()[0].split(" ", 3)
         assert line[:2] == ["begin", str(attempt)]
         return int(line[2]), json.loads(line[3])
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_host_has_a_replicator_if_it_has_a_checkpoint_to_copy(connect: Connect) -> None:
+    job = Job(connect, 2, Policy(), script="import time\ntime.sleep(1000)\n")
+    for slot, count in ((0, 2), (1, 1)):
+        job.wait_for_start(slot)
+        assert len(_children(job.supervisor(slot))) == count
+    checkpoint = job.directory(0) / "checkpoints" / "count.json"
+    checkpoint.with_suffix(".new").write_text("10")
+    checkpoint.with_suffix(".new").replace(checkpoint)
+    job.wait_for_copy(10, [0, 1])
+    assert len(_children(job.supervisor(1))) == 2
 
 
 def test_tasks_without_output_are_recorded_as_running(connect: Connect) -> None:
