@@ -8,7 +8,7 @@ import math
 from train.agent.protocol.classes import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Tuple, Union
+    from typing import Any, Dict, List, NoReturn, Union
 
 MAX_DEPTH = 32
 MAX_INTEGER = 1 << 63
@@ -58,21 +58,29 @@ def parse_object(text: bytes, limit_bytes: int) -> Dict[str, Any]:
     return value
 
 
-def _check(root: Any) -> None:
-    ahead: List[Tuple[Any, int]] = [(root, 1)]
-    while ahead:
-        value, depth = ahead.pop()
-        if isinstance(value, (dict, list)):
-            if depth > MAX_DEPTH:
-                raise JsonError("nested too deeply")
-            if isinstance(value, dict):
-                ahead += [(key, depth) for key in value]
-                value = value.values()
-            ahead += [(item, depth + 1) for item in value]
-        elif isinstance(value, str):
+def _check(root: Dict[str, Any]) -> None:
+    level: List[Any] = [root]
+    for _ in range(MAX_DEPTH):
+        nested: List[Any] = []
+        for value in level:
+            nested += [*value, *value.values()] if type(value) is dict else value
+        level = [value for value in nested if not _is_leaf(value)]
+        if not level:
+            return
+    raise JsonError("nested too deeply")
+
+
+def _is_leaf(value: Any) -> bool:
+    """Return whether a value is not an object or a list; check it if so."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
             check_text(value)
-        elif value is not None:
-            check_number(value)
+    elif kind is dict or kind is list:
+        return False
+    elif value is not None:
+        check_number(value)
+    return True
 
 
 def check_text(value: str) -> None:
