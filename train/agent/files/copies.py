@@ -47,6 +47,10 @@ class _Copy(NamedTuple):
         )
 
 
+def _is_recorded(entry: Entry) -> bool:
+    return entry.kind is EntryKind.FILE and entry.size >= PACKED_BYTES
+
+
 def record_copies(paths: TaskPaths, entries: Sequence[Entry]) -> None:
     """Record the large files of a task that has not started yet.
 
@@ -55,7 +59,7 @@ def record_copies(paths: TaskPaths, entries: Sequence[Entry]) -> None:
     """
     copies: List[List[object]] = []
     for entry in entries:
-        if entry.kind is EntryKind.FILE and entry.size >= PACKED_BYTES:
+        if _is_recorded(entry):
             status = os.lstat(os.path.join(paths.source, entry.path))
             stamp = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
             copies.append([entry.sha256, entry.path, *stamp])
@@ -68,15 +72,15 @@ class EarlierCopies:
 
     Args:
         store: Directory of the store.
-        tasks: Tasks of jobs that have ended and of which no process runs, newest first.
+        tasks: Tasks of jobs that have ended and of which no process runs, newest first; read if one can be of use.
         entries: The paths of the next job.
     """
 
     def __init__(self, store: str, tasks: Iterable[TaskPaths], entries: Sequence[Entry]) -> None:
         self._store = store
         self._by_hash: Dict[str, List[_Copy]] = {}
-        wanted = {entry.sha256 for entry in entries if entry.kind is EntryKind.FILE}
-        for task in tasks:
+        wanted = {entry.sha256 for entry in entries if _is_recorded(entry)}
+        for task in tasks if wanted else ():
             for digest, copy in _read_copies(task):
                 if digest in wanted and copy.has_stamp(_status(copy.path)):
                     self._by_hash.setdefault(digest, []).append(copy)

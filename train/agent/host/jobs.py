@@ -19,7 +19,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase, Policy, ReasonKind, Refusal, build
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Type, TypeVar
+    from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, TypeVar
 
     T = TypeVar("T")
 
@@ -64,17 +64,21 @@ def _changed(path: str) -> float:
         return 0.0
 
 
-def newest_tasks(host: HostPaths, limit: int) -> List[TaskPaths]:
-    """Return tasks that were committed on this host, newest first."""
-    tasks = []
-    for job in list_names(host.jobs):
-        for task in list_names(os.path.join(host.jobs, job)):
-            paths = host.task(job, task)
-            committed = _changed(paths.job)
-            if committed:
-                tasks.append((committed, paths))
-    tasks.sort(reverse=True)
-    return [paths for _, paths in tasks[: max(0, limit)]]
+def list_tasks(host: HostPaths, jobs: Sequence[str] = ()) -> List[TaskPaths]:
+    """Return the tasks of jobs on this host, committed or not; without names, those of all jobs."""
+    names = [job for job in jobs if JOB_NAME.fullmatch(job)] if jobs else list_names(host.jobs)
+    return [host.task(job, task) for job in names for task in list_names(os.path.join(host.jobs, job))]
+
+
+def newest_tasks(host: HostPaths, limit: int, jobs: Sequence[str] = ()) -> List[TaskPaths]:
+    """Return tasks that were committed on this host, newest first; if jobs are given, only theirs."""
+    return _newest_first(list_tasks(host, jobs))[: max(0, limit)]
+
+
+def _newest_first(tasks: Iterable[TaskPaths]) -> List[TaskPaths]:
+    """Return those tasks that were committed, in order."""
+    committed = [(_changed(paths.job), paths) for paths in tasks]
+    return [paths for at, paths in sorted(committed, reverse=True) if at]
 
 
 def is_queued(paths: TaskPaths) -> bool:
@@ -84,7 +88,7 @@ def is_queued(paths: TaskPaths) -> bool:
 
 def queued_jobs(host: HostPaths) -> List[str]:
     """Return the jobs that wait for earlier ones on this host, in the order in which they start."""
-    queued = [paths for paths in reversed(newest_tasks(host, _ALL)) if is_queued(paths)]
+    queued = reversed(_newest_first(filter(is_queued, list_tasks(host))))
     return [os.path.basename(os.path.dirname(paths.directory)) for paths in queued if _has_supervisor(paths)]
 
 

@@ -21,7 +21,7 @@ from train.agent.host.facts import (
     login_environment,
     memory_total,
 )
-from train.agent.host.jobs import JOB_NAME, holder_of, queued_jobs
+from train.agent.host.jobs import JOB_NAME, holder_of, list_tasks, queued_jobs
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
@@ -45,7 +45,7 @@ from train.agent.supervisor.environment import HostEnvironment
 from train.agent.supervisor.host_environment import create_host_environment, program_directories
 
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, Optional, Set, Tuple
+    from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
     from train.agent.peers.relay import RelayServer
 
@@ -407,15 +407,11 @@ def _lay_out_source(reservation: Reservation, copies: Optional[EarlierCopies]) -
     disk.write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
 
 
-def _ended_tasks(host: HostPaths) -> List[TaskPaths]:
-    """Return the tasks of the newest jobs that have ended; the caller holds the host's lock, so that none runs."""
-    tasks = [
-        host.task(job, task)
-        for job in disk.list_names(host.jobs)
-        for task in disk.list_names(os.path.join(host.jobs, job))
-    ]
+def _ended_tasks(host: HostPaths) -> Iterator[TaskPaths]:
+    """Yield the tasks of the newest jobs that have ended; the caller holds the host's lock, so that none runs."""
+    tasks = list_tasks(host)
     ended = [paths for paths in tasks if os.path.exists(paths.copies) and os.path.exists(paths.result)]
-    return sorted(ended, key=lambda paths: _changed_at(paths.copies), reverse=True)[:CACHED_JOBS]
+    yield from sorted(ended, key=lambda paths: _changed_at(paths.copies), reverse=True)[:CACHED_JOBS]
 
 
 def _changed_at(path: str) -> float:

@@ -56,9 +56,8 @@ def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> r
     jobs = []
     for host_paths in HostPaths(host.root).slots():
         directory = host_paths.root[len(host.root) + 1 :]
-        for paths in newest_tasks(host_paths, _MOST):
-            if not request.jobs or _job_of(paths) in request.jobs:
-                jobs.append((os.stat(paths.job).st_mtime, directory, paths))
+        for paths in newest_tasks(host_paths, _MOST, request.jobs):
+            jobs.append((os.stat(paths.job).st_mtime, directory, paths))
     for _, directory, paths in sorted(jobs, key=lambda row: row[0], reverse=True):
         heartbeat()
         areas, fingerprint = Results(paths, host.root, heartbeat).use()
