@@ -26,9 +26,10 @@ _HIGHEST = 1023
 try:
     import ctypes
 
-    _prctl = ctypes.CDLL(None, use_errno=True).prctl
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _prctl = _libc.prctl
 except (ImportError, OSError, AttributeError):  # a Python built without libffi
-    _prctl = None  # type: ignore[assignment]
+    _libc = _prctl = None  # type: ignore[assignment]
 
 
 def close_descriptors(keep: AbstractSet[int]) -> None:
@@ -58,6 +59,13 @@ def name_process(name: str) -> None:
     """Set the name of this process, of up to 15 characters, which ps(1) and top(1) show."""
     if _prctl is not None:
         _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def return_memory() -> None:
+    """Return memory that is not used any more to the system, if the C library can: malloc_trim(3)."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class Spawned(NamedTuple):

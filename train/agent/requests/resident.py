@@ -25,7 +25,7 @@ from train.agent.gang.states import compile_messages
 from train.agent.host.control import short_path
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.processes import ProcessId, await_exit, identify, is_alive
-from train.agent.host.spawn import close_descriptors, name_process
+from train.agent.host.spawn import close_descriptors, name_process, return_memory
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple, compile_constructors
 from train.agent.protocol.records import compile_readers
 
@@ -175,6 +175,7 @@ class _Resident:
         compile_messages()
         name_process(NAME)
         gc.collect()
+        return_memory()
         gc.freeze()  # a forked agent shares what its collector does not visit
         self._serve_all(listener, idle_s)
 
