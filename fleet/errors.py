@@ -100,7 +100,7 @@ class UnreachableError(FleetError):
 
 
 class WrongHostError(UnreachableError):
-    """A host has another key than the pinned one, or rejects the login; a retry does not help."""
+    """A host has another key than the pinned one, or rejects the login; a retry helps only while the host boots."""
 
 
 class NotReadyError(FleetError):

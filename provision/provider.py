@@ -203,6 +203,9 @@ class Provider(ABC):
             ProviderError: an instance does not run, or has not published its host key.
         """
 
+    def forget_host_keys(self) -> None:  # noqa: B027 - most providers read them only once
+        """Let `hosts` read all host keys again: an image can replace its keys while it boots."""
+
     @abstractmethod
     def delete(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Delete `instances` with their processes and files, and wait for the end; a missing instance is success."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from fleet.errors import UnreachableError
+from fleet.errors import UnreachableError, WrongHostError
 from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import ready
@@ -68,8 +68,10 @@ def reach(
 ) -> list[Host]:
     """Return the hosts when they answer and have everything that tasks need, in the order of `instances`.
 
-    Rented hosts can still be booting: they are awaited for up to `wait_s` seconds. Of the hosts of a local fleet that
-    this command `created`, only the first is asked: they are the same computer, and their sshds listen.
+    Rented hosts can still be booting: they are awaited for up to `wait_s` seconds. Until the end of the boot, a host
+    may reject the login, because its account is created late. It may also present another key than the provider
+    reported, because its image replaces the key; then the provider reads the keys again. Of the hosts of a local
+    fleet that this command `created`, only the first is asked: they are the same computer, and their sshds listen.
 
     Raises:
         UnreachableError: a host does not answer; the message contains the time waited.
@@ -99,6 +101,9 @@ def reach(
             for outcome in outcomes:
                 if outcome.value is not None:
                     record(_add_address(outcome.host, outcome.value))
+            if wait_s and any(isinstance(outcome.error, WrongHostError) for outcome in outcomes):
+                provider.forget_host_keys()
+                waiting.update({host.name: host for host in list_hosts() if host.name in waiting})
             raise_failures(outcomes, "reach the fleet")
         for host in list(waiting.values()):
             record(host)
@@ -135,7 +140,7 @@ def _retry_until(action: Callable[[], T], wait_s: float, services: Services) -> 
             left = deadline - time.monotonic()
             if left <= 0 and wait_s:
                 message = f"{error.message}; waited {wait_s / 60:g} min for it"
-                raise UnreachableError(message, cause=error.cause, next_steps=[Step("up")]) from error
+                raise error.replaced(message=message, hint="", next_steps=[Step("up")]) from error
             if left <= 0:
                 raise
         services.sleep(min(pause, left))

@@ -137,6 +137,11 @@ class Account:
             [batch.Call("GET", self.api.path(*words, queryPath=f"{namespace}/")) for words in paths]
         )
 
+    def consoles(self, resources: Sequence[Json]) -> list[batch.Answer]:
+        """Return the answers with the output of the serial consoles of instances, all in one request."""
+        paths = [("zones", zone_of(each), "instances", str(each["name"]), "serialPort") for each in resources]
+        return self.api.batch([batch.Call("GET", self.api.path(*words, port="1")) for words in paths])
+
     def change(self, calls: Sequence[batch.Call], activity: str) -> None:
         """Make many calls in one request, and wait for their operations; the status 404 counts as success.
 

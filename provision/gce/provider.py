@@ -174,6 +174,10 @@ class GceProvider(Provider):
         with self._account.errors_while("list the instances"):
             return hosts(self._account, spec, _options(spec), instances)
 
+    def forget_host_keys(self) -> None:
+        """Let `hosts` read the guest attributes again."""
+        self._account.keys.clear()
+
     def open_ssh(self, spec: FleetSpec, *, make: bool = False) -> SshAccess:
         """Admit this computer in the fleet's firewall rule; ranges that the user gave are not widened.
 

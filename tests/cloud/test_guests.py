@@ -33,6 +33,7 @@ from provision.keys import KeyPair, generate_ed25519
 from provision.model import FleetSpec, Host
 from tests.emulator import packages
 from tests.emulator.accounts import granted
+from tests.emulator.boot import BootDelays
 from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
 from tests.program import wait_for
 from tests.wire.test_bootstrap import StoringSink
@@ -368,7 +369,7 @@ def test_a_guest_can_be_powered_off_at_any_time(boot: Boot) -> None:
 
 def test_a_boot_takes_the_configured_time(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> None:
     started = time.monotonic()
-    guest = boot(made_by=SshGuests(tmp_path_factory.mktemp("slow"), boot_s=0.4), wait=False)
+    guest = boot(made_by=SshGuests(tmp_path_factory.mktemp("slow"), BootDelays(0.4)), wait=False)
     wait_for("the first words", lambda: "Linux version" in guest.guest.serial())
     assert (guest.published, "Server listening" in guest.guest.serial()) == ({}, False)
     wait_for("the host key", lambda: "hostkeys/ssh-ed25519" in guest.published)
@@ -377,7 +378,7 @@ def test_a_boot_takes_the_configured_time(boot: Boot, tmp_path_factory: pytest.T
 
 
 def test_eight_guests_boot_in_parallel(boot: Boot, tmp_path_factory: pytest.TempPathFactory) -> None:
-    slow = SshGuests(tmp_path_factory.mktemp("slow"), boot_s=4.0)
+    slow = SshGuests(tmp_path_factory.mktemp("slow"), BootDelays(4.0))
     booted = [boot(made_by=slow, wait=False) for _ in range(8)]
 
     def serials() -> list[str]:

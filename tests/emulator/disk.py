@@ -23,6 +23,17 @@ from tests.emulator.accounts import Accounts
 from tests.emulator.catalog.images import IMAGES, Image
 from tests.emulator.space import UP
 
+# Like the file of Debian and Ubuntu, it refuses logins while /run/nologin exists.
+_PAM_SSHD = """\
+auth required pam_permit.so
+account required pam_nologin.so
+account required pam_permit.so
+session required pam_permit.so
+"""
+_NOLOGIN = (
+    "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. "
+    "For technical details, see pam_nologin(8).\n"
+)
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
@@ -94,6 +105,11 @@ class GuestSpec:
         """Return the kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: none."""
         return self.image.driver if self.image else ""
 
+    @property
+    def cloud_init(self) -> bool:
+        """Return whether its image has cloud-init, which prints the host keys on the console."""
+        return self.image is None or self.image.cloud_init
+
 
 class Disk:
     """The files of one guest.
@@ -124,8 +140,12 @@ class Disk:
         """Return the path at which the guest sees `place`."""
         return self._directory / "covers" / str(place).strip("/")
 
-    def prepare(self) -> str:
-        """Make what is missing of its files, and empty ``/tmp`` and ``/run``, before a boot; the public host key."""
+    def prepare(self, *, nologin: bool = False) -> str:
+        """Make what is missing of its files, and empty ``/tmp`` and ``/run``, before a boot; the public host key.
+
+        Args:
+            nologin: Refuse logins of users until `allow_logins`.
+        """
         self._directory.mkdir(parents=True, exist_ok=True)
         self.accounts.prepare()
         for place, mode in (("/tmp", 0o1777), ("/run", 0o755)):
@@ -136,6 +156,10 @@ class Disk:
             directory.chmod(mode)
         # Without it, an sshd that root starts does not run.
         (self._seen(Path("/run")) / "sshd").mkdir(mode=0o755)
+        if nologin:
+            self._nologin.write_text(_NOLOGIN)
+        (self._etc / "pam.d").mkdir(exist_ok=True)
+        (self._etc / "pam.d" / "sshd").write_text(_PAM_SSHD)
         (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (self._etc / "hostname").write_text(f"{self._spec.name}\n")
         (self._etc / "hosts").write_text(
@@ -144,6 +168,14 @@ class Disk:
         )
         self._write_programs()
         return self._host_key()
+
+    @property
+    def _nologin(self) -> Path:
+        return self._seen(Path("/run")) / "nologin"
+
+    def allow_logins(self) -> None:
+        """Let users log in, as systemd does late in a boot."""
+        self._nologin.unlink(missing_ok=True)
 
     @property
     def _visible_gpus(self) -> int:
@@ -205,6 +237,7 @@ class Disk:
             lines.append(f"mount --bind etc/{name} /etc/{name}")
         lines += [
             "mount --bind etc/ssh /etc/ssh",
+            "mount --bind etc/pam.d /etc/pam.d",
             "mount --bind boot_id /proc/sys/kernel/random/boot_id",
             "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
             f"mount -t overlay -o lowerdir=bin:{_BIN} overlay {_BIN}",
@@ -262,7 +295,7 @@ HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-UsePAM no
+UsePAM yes
 PrintMotd no
 AcceptEnv LANG LC_*
 SetEnv {variables}

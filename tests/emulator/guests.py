@@ -21,6 +21,7 @@ from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator import packages, python, space
 from tests.emulator.accounts import granted
+from tests.emulator.boot import BootDelays
 from tests.emulator.console import Console
 from tests.emulator.disk import Disk, GuestSpec
 from tests.emulator.metadata import Metadata, MetadataServer, may_publish
@@ -32,7 +33,7 @@ HOST_KEY = ("hostkeys", "ssh-ed25519")
 PACKAGES, PYTHON = "packages", "python"
 SHARED = frozenset({PACKAGES, PYTHON})
 """Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
-_AGENT_PID, _SSHD_PID = 812, 1173
+_AGENT, _SSHD_PID = ("google_guest_agent", 812), 1173
 
 
 class Guest(Protocol):
@@ -79,11 +80,13 @@ class NoGuest:
         self._metadata = spec.metadata
         self._publish = publish
         self._console = Console(spec.name)
+        self._prints_key = spec.cloud_init
         self._key = generate_ed25519(f"root@{spec.name}").public
 
     def boot(self) -> None:
         self._console.boot()
-        self._console.host_key(self._key)
+        if self._prints_key:
+            self._console.host_key(self._key)
         if may_publish(self._metadata):
             self._publish(*HOST_KEY, self._key.split()[1])
 
@@ -114,13 +117,18 @@ class SshGuests:
 
     Args:
         directory: Of what the guests have in common, readable by all.
-        boot_s: Seconds that a boot takes in addition to its real duration.
+        boot: What is ready only some time after power-on.
+
+    Attributes:
+        boot: As given; it applies to guests that are made afterwards.
+        directory: As given, without links.
     """
 
-    def __init__(self, directory: Path, boot_s: float = 0.0) -> None:
-        self._packages = directory.resolve() / PACKAGES
-        self._python = directory.resolve() / PYTHON
-        self._boot_s = boot_s
+    def __init__(self, directory: Path, boot: BootDelays = BootDelays()) -> None:  # noqa: B008 - it is immutable
+        self.directory = directory.resolve()
+        self._packages = self.directory / PACKAGES
+        self._python = self.directory / PYTHON
+        self.boot = boot
         self._interpreter: Path | None = None
         self._lock = threading.Lock()
 
@@ -129,27 +137,28 @@ class SshGuests:
             if self._interpreter is None:
                 packages.build(self._packages)
                 self._interpreter = python.build(self._python)
-        return SshGuest(spec, publish, self._packages, self._interpreter, self._boot_s)
+        return SshGuest(spec, publish, self._packages, self._interpreter, self.boot)
 
 
 class SshGuest:
     """A guest with a real OpenSSH server.
 
     Its host key, made at its first boot, is published just before sshd starts, as Google's guest agent does it:
-    clients that have the key must still wait for sshd.
+    clients that have the key must still wait for sshd. Afterwards, logins can still fail, see `BootDelays`.
 
     Args:
         spec: What it is made of.
         publish: Called from a thread of the guest's own.
         index: Where its pip finds packages.
         interpreter: Its python3.
-        boot_s: Seconds that a boot takes in addition to its real duration.
+        boot: What is ready only some time after power-on.
     """
 
-    def __init__(self, spec: GuestSpec, publish: Publish, index: Path, interpreter: Path, boot_s: float) -> None:
+    def __init__(self, spec: GuestSpec, publish: Publish, index: Path, interpreter: Path, boot: BootDelays) -> None:
         self._spec = spec
         self._index = index
-        self._boot_s = boot_s
+        self._delays = boot
+        self._has_accounts = False
         self._console = Console(spec.name)
         self._disk = Disk(spec, interpreter)
         self._items = dict(spec.metadata)
@@ -182,19 +191,24 @@ class SshGuest:
 
     def _boot(self, off: threading.Event) -> None:
         self._console.boot()
-        if off.wait(self._boot_s):
+        if off.wait(self._delays.start_s):
             return
         with self._lock:
             if off.is_set():
                 return
-            key = self._disk.prepare()
-            self._disk.accounts.refresh(self._items)
+            key = self._disk.prepare(nologin=self._delays.nologin_s > 0)
+            self._has_accounts = not self._delays.account_s
+            if self._has_accounts:
+                self._disk.accounts.refresh(self._items)
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
             script = self._disk.write_boot_script(self._index, self._server.place, startup)
-        self._print_boot_messages(key)
-        self._metadata.set_guest_attribute(*HOST_KEY, key.split()[1])
+        first_key = generate_ed25519("root@image").public if self._delays.host_key_s else key
+        self._console.program(*_AGENT, "GCE Agent Started (version 20261015.00)")
+        self._metadata.set_guest_attribute(*HOST_KEY, first_key.split()[1])
+        if self._spec.cloud_init:
+            self._console.host_key(key)
         with self._lock:
             if off.is_set():
                 return
@@ -205,13 +219,31 @@ class SshGuest:
                 self._console.program("systemd", 1, f"Failed to start: {error}")
                 return
         self._console.unit("Started", "ssh.service - OpenBSD Secure Shell server")
+        self._complete(off, key)
 
-    def _print_boot_messages(self, key: str) -> None:
-        agent = ("google_guest_agent", _AGENT_PID)
-        self._console.program(*agent, "GCE Agent Started (version 20261015.00)")
-        for user in granted(self._items):
-            self._console.program(*agent, f"Updating keys for user {user}.")
-        self._console.host_key(key)
+    def _complete(self, off: threading.Event, key: str) -> None:
+        """Do what comes after the start of sshd, each at its time."""
+        steps: list[tuple[float, Callable[[], object]]] = [
+            (self._delays.nologin_s, self._disk.allow_logins),
+            (self._delays.account_s, self._create_accounts),
+        ]
+        if self._delays.host_key_s:
+            right_key = (*HOST_KEY, key.split()[1])
+            steps.append((self._delays.host_key_s, lambda: self._metadata.set_guest_attribute(*right_key)))
+        passed_s = 0.0
+        for at_s, act in sorted(steps, key=lambda step: step[0]):
+            if off.wait(at_s - passed_s):
+                return
+            passed_s = at_s
+            act()
+
+    def _create_accounts(self) -> None:
+        with self._lock:
+            for user in granted(self._items):
+                self._console.program(*_AGENT, f"Updating keys for user {user}.")
+            if not self._has_accounts:
+                self._has_accounts = True
+                self._disk.accounts.refresh(self._items)
 
     def _hear(self, line: str) -> None:
         self._console.program("sshd", _SSHD_PID, line)
@@ -220,7 +252,7 @@ class SshGuest:
         with self._lock:
             self._items = dict(items)
             self._metadata.set("attributes", self._items)
-            if self._server is not None:
+            if self._server is not None and self._has_accounts:
                 self._disk.accounts.refresh(self._items)
 
     def admit(self, decide: Callable[[], bool]) -> None:

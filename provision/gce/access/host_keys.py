@@ -1,4 +1,7 @@
-"""SSH host keys of instances, from their guest attributes."""
+"""SSH host keys of instances, from their guest attributes, or from their serial consoles if a policy hides these.
+
+Only the API is asked, never the network between this computer and the instances.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ from collections.abc import Sequence
 
 from provision.gce.account import Account
 from provision.gce.rest.api import ApiError, Json, answer_failures
-from provision.gce.rest.resources import GUEST_ATTRIBUTE, host_key, our_name, zone_of
+from provision.gce.rest.batch import Answer
+from provision.gce.rest.resources import GUEST_ATTRIBUTE, console_host_key, host_key, our_name, zone_of
 from provision.provider import ErrorKind, Progress, ProviderError
+
+_HIDDEN = "disableGuestAttributesAccess"
+"""Organization policy under which the API does not return guest attributes:
+https://cloud.google.com/compute/docs/metadata/manage-guest-attributes."""
 
 
 def fetch_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
@@ -22,15 +30,29 @@ def fetch_keys(account: Account, resources: Sequence[Json]) -> list[Json]:
     unknown = [resource for resource in resources if str(resource["id"]) not in account.keys]
     if not unknown:
         return []
-    answers = account.guest_attributes(unknown, "hostkeys")
-    for resource, answer in zip(unknown, answers, strict=True):
+    hidden = []
+    for resource, answer in zip(unknown, account.guest_attributes(unknown, "hostkeys"), strict=True):
         failures = answer_failures(answer)
-        if failures and not (answer.status == 404 and GUEST_ATTRIBUTE in failures[0].message):
+        if _is_hidden(answer):
+            hidden.append(resource)
+        elif failures and not (answer.status == 404 and GUEST_ATTRIBUTE in failures[0].message):
             raise ApiError(failures)
-        key = "" if failures else host_key(answer.body)
-        if key:
+        elif key := host_key(answer.body):
             account.keys[str(resource["id"])] = key
+    _read_consoles(account, hidden)
     return [resource for resource in unknown if str(resource["id"]) not in account.keys]
+
+
+def _is_hidden(answer: Answer) -> bool:
+    return any(_HIDDEN in failure.message for failure in answer_failures(answer))
+
+
+def _read_consoles(account: Account, resources: Sequence[Json]) -> None:
+    for resource, answer in zip(resources, account.consoles(resources) if resources else (), strict=True):
+        if failures := answer_failures(answer):
+            raise ApiError(failures)
+        if key := console_host_key(str(answer.body.get("contents", ""))):
+            account.keys[str(resource["id"])] = key
 
 
 def await_keys(account: Account, resources: Sequence[Json], progress: Progress) -> None:
@@ -38,7 +60,7 @@ def await_keys(account: Account, resources: Sequence[Json], progress: Progress) 
 
     Raises:
         ProviderError: an instance does not publish its host key in time.
-        ApiError: an instance is gone.
+        ApiError: an instance is gone; or a policy hides guest attributes, and the image prints no host keys.
     """
     waiting = {our_name(resource) for resource in resources}
     for name in waiting:
@@ -52,6 +74,9 @@ def await_keys(account: Account, resources: Sequence[Json], progress: Progress) 
         if not left:
             return
     late = [resource for resource in resources if str(resource["id"]) not in account.keys]
+    [answer] = account.guest_attributes(late[:1], "hostkeys")
+    if _is_hidden(answer):
+        raise ApiError(answer_failures(answer))
     names = ", ".join(our_name(resource) for resource in late)
     first = late[0]
     serial_port = ("gcloud", "compute", "instances", "get-serial-port-output", str(first["name"]))

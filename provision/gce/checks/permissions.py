@@ -23,6 +23,7 @@ _ALWAYS = (
     "compute.instances.create",
     "compute.instances.delete",
     "compute.instances.getGuestAttributes",
+    "compute.instances.getSerialPortOutput",
     "compute.instances.list",
     "compute.instances.setLabels",
     "compute.instances.setMetadata",

@@ -26,6 +26,7 @@ _STATES = {
 }
 GUEST_ATTRIBUTE = "Guest Attribute"
 HOST_KEY = "ssh-ed25519"
+_KEYS_BEGIN, _KEYS_END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 
 
 def last(url: str) -> str:
@@ -136,6 +137,24 @@ def host_key(answer: Mapping[str, Any]) -> str:
         if item.get("key") == HOST_KEY and words and _is_base64(words[0]):
             return f"{HOST_KEY} {words[0]}"
     return ""
+
+
+def console_host_key(text: str) -> str:
+    """Return the host key that cloud-init last printed on a serial console, in OpenSSH format; empty: none yet.
+
+    Lines of users' programs have a prefix there, so they cannot imitate those of cloud-init.
+
+    Source: https://docs.cloud-init.io/en/latest/reference/modules.html (Keys to Console).
+    """
+    key = ""
+    inside = False
+    for line in text.splitlines():
+        words = line.split()
+        if line in (_KEYS_BEGIN, _KEYS_END):
+            inside = line == _KEYS_BEGIN
+        elif inside and len(words) >= 2 and words[0] == HOST_KEY and _is_base64(words[1]):
+            key = f"{HOST_KEY} {words[1]}"
+    return key
 
 
 def _is_base64(text: str) -> bool:

@@ -21,6 +21,7 @@ class Image:
         name: ``debian-12-bookworm-v20261014``.
         disk_gb: Smallest disk it fits on.
         driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one; empty: none.
+        cloud_init: It has cloud-init, which replaces host keys at the first boot, and prints them on the console.
     """
 
     project: str
@@ -28,6 +29,7 @@ class Image:
     name: str
     disk_gb: int
     driver: str = ""
+    cloud_init: bool = True
 
     @property
     def path(self) -> str:
@@ -46,8 +48,8 @@ IMAGES = (
             *("pytorch-2-9-cu129-ubuntu-2404", "pytorch-2-9-cu129-ubuntu-2204"),
         )
     ),
-    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10),
-    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10),
+    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10, cloud_init=False),
+    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10, cloud_init=False),
     Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),
     Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10),
 )

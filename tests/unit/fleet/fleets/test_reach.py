@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import NotReadyError, UnreachableError
+from fleet.errors import NotReadyError, UnreachableError, WrongHostError
 from fleet.events import HostConnected, InstanceChanged, ZoneTried
 from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
@@ -140,3 +140,40 @@ def test_progress_of_instances_and_zones_is_distinguished() -> None:
     ]
     progress_to(sink, "ready", "booted")("worker-0", "ready")
     assert sink.events[-1] == InstanceChanged("worker-0", "booted")
+
+
+def test_a_key_that_the_image_replaced_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Replaced(CloudProvider):
+        keys = "AAAA"
+
+        def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
+            return [replace(host, host_key=self.keys) for host in super().hosts(spec, instances)]
+
+        def forget_host_keys(self) -> None:
+            self.keys = "BBBB"
+
+    tried: list[list[str]] = []
+
+    @contextlib.contextmanager
+    def opened(hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
+        tried.append([f"{host.name} {host.host_key}" for host in hosts])
+        yield [
+            Outcome(host, value=object())
+            if host.name == "worker-0" or host.host_key == "BBBB"
+            else Outcome(host, error=WrongHostError(f"{host.name} has a different host key than before"))
+            for host in hosts
+        ]
+
+    monkeypatch.setattr(module, "opened", opened)
+    assert [host.host_key for host in reached(world, provider=Replaced(Cloud()))] == ["AAAA", "BBBB"]
+    assert tried == [["worker-0 AAAA", "worker-1 AAAA"], ["worker-1 BBBB"]]
+
+
+def test_a_login_that_stays_rejected_is_reported_as_such(
+    world: World, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net.tries, net.error = {"worker-1": 10**6}, WrongHostError
+    times = iter(range(0, 10_000, 50))
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    with pytest.raises(WrongHostError, match=r"worker-1 does not answer; waited 5 min"):
+        reached(world)

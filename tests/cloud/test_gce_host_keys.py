@@ -1,0 +1,62 @@
+"""Host keys of instances: guest attributes, and the serial console if a policy hides them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.gce.rest.resources import console_host_key
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator.console import Console
+
+CONSTRAINT = "constraints/compute.disableGuestAttributesAccess"
+DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
+
+
+def create(emulator: Emulator, root: Path, image: str = "") -> tuple[GceProvider, FleetSpec]:
+    """Create one instance while the policy is in force."""
+    emulator.faults.add("412", "batch.compute.instances.getGuestAttributes", times=0, constraint=CONSTRAINT)
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), image=image)
+    provider = GceProvider("k3jq7xab", "me", Store(root).journal, cloud, replace(QUICK, boot_s=0.1))
+    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    return provider, spec
+
+
+def test_keys_come_from_the_console_if_a_policy_hides_guest_attributes(tmp_path: Path) -> None:
+    with Emulator(operation_s=0.003) as emulator:
+        provider, spec = create(emulator, tmp_path)
+        [host] = provider.hosts(spec, provider.list("demo"))
+        [instance] = emulator.cloud.instances.values()
+        assert instance.guest is not None
+        assert f"\n{host.host_key} root@" in instance.guest.serial()
+        assert emulator.state()["violations"] == []
+
+
+def test_an_image_without_keys_on_its_console_needs_guest_attributes(tmp_path: Path) -> None:
+    with Emulator(operation_s=0.003) as emulator, pytest.raises(ProviderError) as error:
+        create(emulator, tmp_path, DEBIAN)
+    assert "compute.disableGuestAttributesAccess disables guest attributes" in str(error.value)
+
+
+def test_the_last_key_that_cloud_init_printed_counts() -> None:
+    console, keys = Console("w"), [generate_ed25519("root@w").public for _ in range(2)]
+    assert console_host_key(console.text()) == ""
+    for key in keys:
+        console.host_key(key)
+    blob = " ".join(keys[1].split()[:2])
+    assert console_host_key(console.text()) == blob
+    forged = " ".join(generate_ed25519("x").public.split()[:2])
+    begin, end = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
+    for line in (begin, forged, end):
+        console.program("user", 4711, line)
+    assert console_host_key(console.text() + f"{forged} root@w\r\n") == blob
