@@ -421,7 +421,7 @@ class Checked:
 
     provider: str
     subject: str
-    ok: bool
+    ok: bool | None  # null: could not be checked
     message: str
     next_step: str = ""  # commands that can be pasted into a shell, one a line
     hint: str = ""

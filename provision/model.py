@@ -305,14 +305,14 @@ class Finding:
 
     Attributes:
         subject: Name of the prerequisite, ``credentials``.
-        ok: The prerequisite is met.
+        ok: The prerequisite is met; None: that could not be checked.
         message: Result of the check.
         hint: Change to make, one sentence.
         next_steps: Commands that repair it.
     """
 
     subject: str
-    ok: bool
+    ok: bool | None
     message: str
     hint: str = ""
     next_steps: Sequence[Command] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+_PROVIDERS = "fleet.cli.provider_options:WithProviders"
 _SCOPES = "fleet.cli.provider_options:WithScopes"
 _JOBS = "fleet.cli.application:WithJobs"
 
@@ -28,13 +29,13 @@ class Entry(NamedTuple):
 ENTRIES: Mapping[str, Entry] = {
     "demo": Entry("Start", "fleet.cli.demo:demo", "Run a complete example on this computer."),
     "doctor": Entry(
-        "Start", "fleet.cli.fleets.doctor:doctor", "Diagnose missing prerequisites and how to fix them.", _SCOPES
+        "Start", "fleet.cli.fleets.doctor:doctor", "Diagnose missing prerequisites and how to fix them.", _PROVIDERS
     ),
     "up": Entry(
         "Fleets",
         "fleet.cli.fleets.up:up",
         "Create, repair, or resize a fleet.",
-        "fleet.cli.provider_options:WithProviders",
+        _PROVIDERS,
     ),
     "status": Entry("Fleets", "fleet.cli.fleets.status:status", "Show fleets, hosts, and running jobs."),
     "extend": Entry("Fleets", "fleet.cli.fleets.extend:extend", "Change the lifetime of a cloud fleet."),

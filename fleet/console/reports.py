@@ -116,7 +116,8 @@ def _age(began_at: float) -> str:
 def _checked(event: events.Checked) -> str:
     lines = [] if event.ok else [line for line in (event.hint, *event.next_step.split("\n")) if line]
     steps = "".join(f"{' ' * 9}{clean(line)}\n" for line in lines)
-    return _item("ok" if event.ok else "missing", f"{event.subject}: {event.message}") + steps
+    mark = "unknown" if event.ok is None else "ok" if event.ok else "missing"
+    return _item(mark, f"{event.subject}: {event.message}") + steps
 
 
 def _item(mark: str, words: str) -> str:

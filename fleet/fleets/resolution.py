@@ -93,7 +93,7 @@ def _new_spec(request: UpRequest) -> FleetSpec:
     given, defaults = request.given, request.defaults
     provider = resolve_provider(given, defaults)
     kind = find_options(provider)
-    _refuse_options(given, provider)
+    refuse_options(given, provider)
     settings = given if _overrides(given, provider) else given.over(defaults)  # fleet.toml may be about other hosts
     options = change_options(kind(), settings.of(provider))
     python, packages = (
@@ -128,7 +128,7 @@ def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
         if given.of(provider):
             change_options(find_options(provider)(), given.of(provider))  # an invalid value is reported first
         return replace(has, provider=provider, workers=given.workers or has.workers)
-    _refuse_options(given, provider)
+    refuse_options(given, provider)
     options = change_options(has.options, given.of(provider))
     spec = replace(
         has,
@@ -191,7 +191,7 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
     return "", otherwise
 
 
-def _refuse_options(given: Settings, provider: str) -> None:
+def refuse_options(given: Settings, provider: str) -> None:
     """Raise UsageError for given options that the provider does not have."""
     has = {declared.name for declared in declarations(options_class(provider)).values()}
     foreign = {name: other for name, other in _given_names(given) if name not in has}

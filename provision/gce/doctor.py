@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from provision.gce.account import Account
 from provision.gce.checks.address import ADDRESS
+from provision.gce.checks.billing import BILLING
 from provision.gce.checks.credentials import CREDENTIALS
 from provision.gce.checks.iap import GCLOUD
 from provision.gce.checks.image import IMAGE
-from provision.gce.checks.network import NETWORK
+from provision.gce.checks.network import NETWORK, SUBNETWORK
 from provision.gce.checks.permissions import PERMISSIONS
+from provision.gce.checks.policies import policy_checks
 from provision.gce.checks.project import API, PROJECT
-from provision.gce.checks.quotas import GPU_QUOTA, REGIONAL_QUOTA
+from provision.gce.checks.quotas import GLOBAL_QUOTA, REGIONAL_QUOTA, TRIAL
+from provision.gce.checks.service_account import SERVICE_ACCOUNT
 from provision.gce.options import GceOptions
 from provision.model import Finding
 
-_CHECKS = (
-    CREDENTIALS,
-    PROJECT,
-    API,
-    PERMISSIONS,
-    NETWORK,
-    IMAGE,
-    GPU_QUOTA,
-    REGIONAL_QUOTA,
-    ADDRESS,
-    GCLOUD,
-)
+_OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, API, PERMISSIONS)
+_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT)
+_OF_THIS_COMPUTER = (ADDRESS, GCLOUD)
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
@@ -37,7 +31,7 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
     """
     findings: list[Finding] = []
     met: set[str] = set()
-    for check in _CHECKS:
+    for check in (*_OF_PROJECT, *_OF_INSTANCES, *policy_checks(), *_OF_THIS_COMPUTER):
         if met.issuperset(check.requires):
             finding = check.finding(account, cloud)
             findings.append(finding)

@@ -145,6 +145,18 @@ def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, fl
     }
 
 
+def look_like_trial(project_quotas: Sequence[Mapping[str, Any]], region_quotas: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether quotas are those of a free trial: no GPUs, few CPUs and addresses, 250 GB of SSD.
+
+    Source: https://cloud.google.com/free/docs/free-cloud-features#free-trial and error messages of trial projects,
+    https://github.com/kubeflow/pipelines/issues/10907.
+    """
+    of_project, of_region = _by_metric(project_quotas), _by_metric(region_quotas)
+    largest = {"GPUS_ALL_REGIONS": 0, "CPUS_ALL_REGIONS": 12}, {"SSD_TOTAL_GB": 250, "IN_USE_ADDRESSES": 4}
+    pairs = zip((of_project, of_region), largest, strict=True)
+    return all(name in has and has[name][0] <= limit for has, limits in pairs for name, limit in limits.items())
+
+
 class Quotas:
     """Quotas of a project, as Compute Engine reports them.
 
@@ -158,6 +170,10 @@ class Quotas:
         self._name = name
         self._project = project.get("quotas", ())
         self._regions = {str(region["name"]): region.get("quotas", ()) for region in regions}
+
+    def is_trial(self) -> bool:
+        """Return whether the quotas are those of a free trial."""
+        return any(look_like_trial(self._project, quotas) for quotas in self._regions.values())
 
     def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
         """Return the quotas that are too small for `count` instances in a region."""

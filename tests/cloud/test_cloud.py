@@ -123,11 +123,11 @@ def test_doctor_reports_all_failed_checks(caller: Program, emulator: Emulator) -
     emulator.set_quota("GPUS_ALL_REGIONS", 0)
     env = {"FLEET_ADDRESS_URL": f"{emulator.url}/nothing"}
     try:
-        ran = caller.run("doctor", "--provider", "gce", "-o", "json", env=env, code=14)
+        ran = caller.run("doctor", "--provider", "gce", "--gpu", "t4", "-o", "json", env=env, code=14)
     finally:
         emulator.set_quota("GPUS_ALL_REGIONS", 256)
     checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
-    assert {subject for subject, ok in checks.items() if not ok} == {"network", "GPU quota", "address"}
+    assert {subject for subject, ok in checks.items() if not ok} == {"network", "global quota", "address"}
     assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= checks.keys()
 
 

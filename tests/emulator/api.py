@@ -204,6 +204,7 @@ class Api:
             self.violations.append(Violation(side, method, problems))
 
     def _check_access(self, service: Service, call: Call) -> None:
+        self.cloud.governance.check_call(discovery(service.DOCUMENT).host, self.cloud.project)
         for project, permission in service.permissions(self.cloud, call):
             self.needed.add(permission if project == self.cloud.project else f"{project}:{permission}")
             if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:

@@ -17,14 +17,13 @@ from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
 from tests.emulator.failures import Refusal, not_found
 from tests.emulator.faults import Rule
+from tests.emulator.governance import Governance
 from tests.emulator.guests import Guest, Guests
 from tests.emulator.limits import Limits, Usage, disk_quota
 from tests.emulator.operations import Launch, Operation, Operations, Work
 
 Json = dict[str, Any]
 T = TypeVar("T")
-
-PROJECT_NUMBER = "100000000001"
 
 
 @dataclass
@@ -176,6 +175,11 @@ class Cloud:
     def limits(self) -> Limits:
         """Return the capacity of zones, and the quotas."""
         return self.part(Limits)
+
+    @property
+    def governance(self) -> Governance:
+        """Return the state that decides which calls are allowed."""
+        return self.part(Governance)
 
     def networks_of(self, project: str) -> list[str]:
         """Return the networks of a project: of this one, or of a host project of a Shared VPC."""

@@ -55,6 +55,7 @@ class Discovery:
     """
 
     def __init__(self, document: Json) -> None:
+        self.host = document["rootUrl"].removeprefix("https://").strip("/")
         self.root = "/" + document["servicePath"]
         self._schemas: dict[str, Json] = document["schemas"]
         self.methods = {method.id: method for method in _methods(document)}

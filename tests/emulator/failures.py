@@ -265,6 +265,15 @@ def quota_failure(metric: str, limit: float, region: str) -> Failure:
     )
 
 
+def free_trial() -> Failure:
+    """The billing account is in its free trial, which has no GPUs."""
+    return operation_failure(
+        "UNSUPPORTED_OPERATION",
+        "Your billing account is currently in the free tier where non-TPU accelerators are not available. Please "
+        "upgrade to a paid billing account as described here: https://cloud.google.com/free/docs/gcp-free-tier#how-to-upgrade",
+    )
+
+
 def operation_failure(code: str, message: str, http: int = 400) -> Failure:
     """Any other failure of an operation."""
     return Failure(({"code": code, "message": message},), http)

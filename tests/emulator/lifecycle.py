@@ -8,7 +8,7 @@ from typing import Any
 from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
 from tests.emulator.catalog import locations
 from tests.emulator.cloud import Cloud, Instance
-from tests.emulator.failures import Failure, already_exists
+from tests.emulator.failures import Failure, already_exists, free_trial
 from tests.emulator.guest_specs import guest_spec
 from tests.emulator.metadata import POWER_OFF
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
@@ -30,6 +30,8 @@ def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
 def shortage(cloud: Cloud, blueprint: Blueprint) -> Failure | None:
     """Why there is no room for it."""
     usage = cloud.usage()
+    if blueprint.gpu and cloud.governance.is_trial:
+        return free_trial()
     return cloud.limits.shortage(blueprint, cloud.held(), usage) or cloud.limits.disk_shortage(blueprint, usage)
 
 

@@ -21,6 +21,7 @@ from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.endpoints import endpoint_of
 from tests.emulator.failures import Refusal
 from tests.emulator.faults import Faults
+from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
 
 Json = dict[str, Any]
@@ -162,6 +163,13 @@ class Emulator:
         """
         with self.clock.lock:
             self.cloud.limits.set_quota(metric, limit, region)
+
+    def start_trial(self) -> None:
+        """Let the billing account be in its free trial, with its quotas and without GPUs."""
+        with self.clock.lock:
+            self.cloud.governance.is_trial = True
+            for metric, limit in {**TRIAL_QUOTAS, **TRIAL_REGION_QUOTAS}.items():
+                self.cloud.limits.set_quota(metric, limit)
 
     def set_capacity(self, zone: str, limit: float, resource: str = "instances") -> None:
         """Set the capacity of a zone for ``instances``, ``spot`` instances, or GPUs of a type.

@@ -23,15 +23,20 @@ def doctor(
 ) -> None:
     """Diagnose missing prerequisites and how to fix them.
 
+    Give the options of fleet up, so that everything that it needs is checked.
+
     Examples:
       fleet doctor
       fleet doctor --provider gce --project my-project
+      fleet doctor --gpu t4 --zone us-central1 --network prod --subnet gpus
     """
     from fleet.commands.fleets import doctor as verb
-    from fleet.fleets.resolution import resolve_provider
+    from fleet.fleets.resolution import refuse_options, resolve_provider
     from fleet.settings import Settings
 
     defaults = read_settings(provider)
     given = Settings(provider=provider, options=read_options(ctx))
-    request = verb.DoctorRequest(resolve_provider(given, defaults), given.over(defaults))
+    chosen = resolve_provider(given, defaults)
+    refuse_options(given, chosen)
+    request = verb.DoctorRequest(chosen, given.over(defaults))
     run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink), sink))

@@ -42,7 +42,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
     checked = [_checked(request.provider, finding) for finding in findings]
     for event in checked:
         sink.emit(event)
-    missing = [finding for finding in findings if not finding.ok]
+    missing = [finding for finding in findings if finding.ok is False]
     if missing:
         unknown = any(finding.subject == "credentials" for finding in missing)
         kind: type[FleetError] = CredentialsError if unknown else NotReadyError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import NamedTuple
 
 from provision.gce.account import Account
@@ -21,19 +22,29 @@ class Check(NamedTuple):
         run: Function that returns the result as a message. It raises ApiError or ProviderError if the prerequisite
             is not met.
         requires: Subjects of the checks without which this one cannot run.
+        is_optional: `fleet up` does not make the calls of the check. If one fails, the prerequisite is unknown, not
+            missing.
     """
 
     subject: str
     run: Callable[[Account, GceOptions], str]
     requires: Collection[str] = ("API",)
+    is_optional: bool = False
 
     def finding(self, account: Account, cloud: GceOptions) -> Finding:
         """Return the result as a finding, or the reason why the check failed."""
         try:
             return Finding(self.subject, True, self.run(account, cloud))
         except ApiError as error:
-            project, doing = _project(account), f"check the {self.subject}"
-            diagnosis = diagnose(error.failures, project=project, location="", doing=doing)
+            diagnosis = diagnose(
+                error.failures,
+                project=_project(account),
+                location="",
+                doing=f"check the {self.subject}",
+                member=account.api.member,
+            )
+            if self.is_optional:
+                return replace(diagnosis.finding(self.subject), ok=None)
             # If nothing answers, the credentials are not to blame but the connection.
             offline = self.subject == "credentials" and not error.status
             return diagnosis.finding("connection" if offline else self.subject)

@@ -9,7 +9,8 @@ from provision.gce.options import GceOptions
 
 def _credentials(account: Account, _cloud: GceOptions) -> str:
     account.api.authenticate()
-    return "accepted by Google Cloud"
+    name = account.api.account.partition(":")[2]
+    return f"accepted by Google Cloud, of {name}" if name else "accepted by Google Cloud"
 
 
 CREDENTIALS = Check("credentials", _credentials, requires=())

@@ -15,7 +15,7 @@ _REFUSED = re.compile(
     r"(?:permission for|denied on resource) '(?://[a-z]+\.googleapis\.com/)?projects/([^/']+)/?([^']*)'"
 )
 _SUBNETWORK = re.compile(r"regions/([^/]+)/subnetworks/([^/]+)")
-_ACCOUNT = re.compile(r"service account '?\"?([^\s'\"]+@[^\s'\"]+?)[.,]?['\"\s]")
+_ACCOUNT = re.compile(r"service account ['\"]?([^\s'\"]+@[^\s'\"]*[^\s'\".,])")
 _KEY = re.compile(r"projects/[^/\s']+/locations/[^/\s']+/keyRings/[^/\s']+/cryptoKeys/[^/\s':]+")
 
 

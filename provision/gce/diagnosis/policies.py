@@ -72,7 +72,7 @@ POLICIES: tuple[Diagnose, ...] = (
     # With Secure Boot, the kernel rejects the unsigned modules of NVIDIA's driver on the images.
     _constraint(
         "compute.requireShieldedVm",
-        "requires Secure Boot, with which the NVIDIA driver of the images does not load",
+        "requires Secure Boot, which is off because the NVIDIA driver of the images does not load with it",
         _ALLOW,
         about="Secure Boot",
         next_steps=(_LIFT,),

@@ -36,7 +36,6 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 PUBLIC_ENDPOINT = "https://compute.googleapis.com"
-RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 GOOGLE_APIS = "https://www.googleapis.com"
 CALL_TIMEOUT_S = 60.0
 # The server holds a call to `wait` for up to two minutes.
@@ -452,28 +451,25 @@ class Api:
         Raises:
             ApiError: it failed.
         """
+        return self._call(
+            lambda: _accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
+        )
 
-        def action() -> Any:
-            answer = self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S)
-            if answer.status_code != 200:
-                raise ApiError(from_http(answer.status_code, _body(answer)))
-            return answer
+    def ask(self, service: str, path: str, body: Json | None = None) -> Json:
+        """Return the answer of another API of Google to GET, or to POST with a body; nothing is changed.
 
-        return self._call(action)
-
-    # --- permissions ------------------------------------------------------------------------------------------
-
-    def permitted(self, permissions: Sequence[str]) -> set[str]:
-        """Return those of `permissions` that the caller has in the project.
-
-        Source: cloudresourcemanager.projects.testIamPermissions.
+        Args:
+            service: URL of the API; an emulator has all of them at one address.
+            path: Path of the call, ``/v1/projects/p/billingInfo``.
+            body: JSON of a POST; None: GET.
 
         Raises:
             ApiError: the call failed, for example because that API is disabled.
         """
-        url = f"{self._base(RESOURCE_MANAGER)}/v1/projects/{self.project}:testIamPermissions"
-        body = json.dumps({"permissions": list(permissions)}).encode()
-        return set(self._post(url, body, {"Content-Type": "application/json"}).json().get("permissions", ()))
+        url, method = f"{self._base(service)}{path}", "GET" if body is None else "POST"
+        answer = self._call(lambda: _accepted(self._session.request(method, url, json=body, timeout=CALL_TIMEOUT_S)))
+        result: Json = answer.json()
+        return result
 
 
 def to_json(message: Any) -> Json:
@@ -511,6 +507,17 @@ def _translated() -> Iterator[None]:
         raise expired_credentials(_plain(error)) from error
     except GoogleAuthError as error:
         raise no_credentials(_plain(error)) from error
+
+
+def _accepted(answer: Any) -> Any:
+    """Return a successful answer.
+
+    Raises:
+        ApiError: it is an error.
+    """
+    if answer.status_code != 200:
+        raise ApiError(from_http(answer.status_code, _body(answer)))
+    return answer
 
 
 def _body(answer: Any) -> Mapping[str, Any] | None:

@@ -10,12 +10,17 @@ from tests.emulator.catalog.locations import REGIONS
 Json = dict[str, Any]
 
 
+def is_automatic(name: str) -> bool:
+    """Return whether a network is in auto mode: those that users create are in custom mode."""
+    return name == "default"
+
+
 def network_body(base: str, name: str) -> Json:
-    """Return a Network with one subnetwork in each region."""
+    """Return a Network with one subnetwork of its name in each region."""
     return {
         **entry("network", name),
         "description": "Default network for the project",
-        "autoCreateSubnetworks": True,
+        "autoCreateSubnetworks": is_automatic(name),
         "subnetworks": [f"{base}/regions/{region}/subnetworks/{name}" for region in REGIONS],
         "routingConfig": {"routingMode": "REGIONAL"},
         "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",

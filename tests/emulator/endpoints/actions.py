@@ -67,6 +67,11 @@ def set_quota(emulator: Emulator, given: Given) -> None:
     emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))
 
 
+@action("trial")
+def start_trial(emulator: Emulator, given: Given) -> None:
+    emulator.start_trial()
+
+
 @action("capacity")
 def set_capacity(emulator: Emulator, given: Given) -> None:
     emulator.set_capacity(given["zone"], float(given["limit"]), given.get("resource", "instances"))

@@ -6,8 +6,9 @@ from typing import Any
 
 from tests.emulator.blueprint import check_metadata
 from tests.emulator.catalog import entries
-from tests.emulator.cloud import PROJECT_NUMBER, Call, Cloud
+from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import Failure, condition_not_met
+from tests.emulator.governance import DEFAULT_ACCOUNT, PROJECT_NUMBER
 from tests.emulator.methods.common import launch
 from tests.emulator.registry import method, starting
 
@@ -22,7 +23,7 @@ def get_project(cloud: Cloud, call: Call) -> Json:
         "name": cloud.project,
         "creationTimestamp": entries.CREATED,
         "commonInstanceMetadata": cloud.metadata,
-        "defaultServiceAccount": f"{PROJECT_NUMBER}-compute@developer.gserviceaccount.com",
+        "defaultServiceAccount": DEFAULT_ACCOUNT,
         "defaultNetworkTier": "PREMIUM",
         "vmDnsSetting": "ZONAL_ONLY",
         "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests.emulator.cloud import Call, Cloud
-from tests.emulator.failures import Refusal
+from tests.emulator.failures import Refusal, bad_request
 from tests.emulator.registry import method
 
 Json = dict[str, Any]
 DOCUMENT = "cloudresourcemanager.v1"
+_PERMISSION = re.compile(r"(?:compute|iam|iap|resourcemanager|serviceusage)\.[a-zA-Z]+\.[a-zA-Z]+")
 
 
 def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
@@ -23,4 +25,6 @@ def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     if project != cloud.project and project not in cloud.shared:
         raise Refusal(403, "forbidden", "The caller does not have permission", canonical="PERMISSION_DENIED")
     asked = call.body.get("permissions", [])
+    if unknown := [name for name in asked if not _PERMISSION.fullmatch(name)]:
+        raise bad_request(f"Permission {unknown[0]} is not valid for this resource.")
     return {"permissions": [name for name in asked if not cloud.denied & {name, f"{project}:{name}"}]}

@@ -1,0 +1,277 @@
+"""`fleet doctor` finds what would stop `fleet up`; the emulator enforces the same state on both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.model import Finding, FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.next_steps import command_lines
+from tests.program import Program
+
+NAMES = ("worker-0", "worker-1")
+SCOPES = ("https://www.googleapis.com/auth/devstorage.read_only",)
+HOST = "host-proj"
+SHARED = {
+    "network": f"projects/{HOST}/global/networks/shared",
+    "subnetwork": f"projects/{HOST}/regions/us-central1/subnetworks/shared",
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    running.reset()
+    yield running
+    assert running.state()["violations"] == []
+
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path) -> Make:
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+
+    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
+        given = {"zones": ("us-central1-a",), **options}
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+
+    return made
+
+
+def problems(provider: GceProvider) -> dict[str, Finding]:
+    """Return the findings that are not ok, by subject."""
+    return {
+        finding.subject: finding for finding in provider.doctor() if not finding.ok and finding.subject != "gcloud"
+    }
+
+
+def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
+    """Return the error with which the creation of the fleet ends; no instance is left."""
+    with pytest.raises(ProviderError) as caught:
+        provider.create(spec, NAMES, lambda *_: None)
+    assert provider.list("demo") == []
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    return caught.value
+
+
+# --- quotas -------------------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_without_gpus_needs_no_quota_for_gpus(emulator: Emulator, make: Make) -> None:
+    emulator.set_quota("GPUS_ALL_REGIONS", 0)
+    provider, _ = make()
+    assert problems(provider) == {}
+    provider, _ = make(gpu="t4")
+    [finding] = problems(provider).values()
+    assert finding.subject == "global quota"
+    assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 1 " in command_lines(finding)
+
+
+def test_a_quota_of_all_regions_for_cpus_is_checked(emulator: Emulator, make: Make) -> None:
+    emulator.set_quota("CPUS_ALL_REGIONS", 2)
+    [finding] = problems(make()[0]).values()
+    assert "CPUS_ALL_REGIONS" in finding.message
+
+
+def test_a_free_trial_is_recognized_by_its_quotas(emulator: Emulator, make: Make) -> None:
+    emulator.start_trial()
+    assert problems(make()[0]) == {}
+    provider, spec = make(gpu="t4")
+    assert {"free trial", "global quota"} <= problems(provider).keys()
+    assert "https://console.cloud.google.com/billing/linkedaccount" in problems(provider)["free trial"].hint
+    emulator.set_quota("GPUS_ALL_REGIONS", 8)  # a quota does not help
+    error = refused(provider, spec)
+    assert error.message == "the billing account of project proj-1 is in its free trial, which has no GPUs"
+
+
+# --- policies -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rule", "subject"),
+    [
+        ("compute.vmExternalIpAccess", {"denyAll": True}, "external addresses"),
+        ("compute.vmExternalIpAccess", {"values": {"allowedValues": ["projects/p/zones/z/instances/i"]}}, None),
+        ("compute.managed.vmExternalIpAccess", {"enforce": True}, "external addresses"),
+        ("compute.requireOsLogin", {"enforce": True}, "OS Login"),
+        ("compute.managed.requireOsLogin", {"enforce": True}, "OS Login"),
+        ("compute.disableGuestAttributesAccess", {"enforce": True}, "guest attributes"),
+        ("compute.requireShieldedVm", {"enforce": True}, "Secure Boot"),
+        ("compute.trustedImageProjects", {"values": {"allowedValues": ["projects/debian-cloud"]}}, "image project"),
+        ("compute.trustedImageProjects", {"values": {"deniedValues": ["projects/ubuntu-os-cloud"]}}, "image project"),
+        ("gcp.resourceLocations", {"values": {"allowedValues": ["in:eu-locations"]}}, "locations"),
+        ("gcp.resourceLocations", {"values": {"deniedValues": ["us-central1"]}}, "locations"),
+    ],
+)
+def test_a_policy_that_rejects_instances_is_found_before(
+    emulator: Emulator, make: Make, constraint: str, rule: dict[str, Any], subject: str | None
+) -> None:
+    emulator.cloud.governance.policies[constraint] = {"rules": [rule]}
+    provider, spec = make()
+    [finding] = problems(provider).values()
+    assert finding.subject == (subject or "external addresses")
+    assert constraint in finding.message
+    assert command_lines(finding)
+    error = refused(provider, spec)
+    assert constraint in error.message
+    assert error.hint == finding.hint
+
+
+def test_a_policy_that_allows_the_instances_is_no_problem(emulator: Emulator, make: Make) -> None:
+    policies = emulator.cloud.governance.policies
+    policies["compute.vmExternalIpAccess"] = {"rules": [{"denyAll": True}]}
+    policies["compute.trustedImageProjects"] = {
+        "rules": [{"values": {"allowedValues": ["projects/ubuntu-os-cloud"]}}]
+    }
+    policies["gcp.resourceLocations"] = {"rules": [{"values": {"allowedValues": ["in:us-locations"]}}]}
+    policies["compute.requireOsLogin"] = {"rules": [{"enforce": False}]}
+    provider, spec = make(external=False)
+    assert problems(provider) == {}
+    provider.create(spec, NAMES, lambda *_: None)
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_a_policy_that_is_set_through_its_api_is_effective(emulator: Emulator) -> None:
+    url = f"{emulator.url}/v2/projects/proj-1/policies"
+    name = "projects/proj-1/policies/compute.requireOsLogin"
+    policy: dict[str, Any] = {"name": name, "spec": {"rules": [{"enforce": True}]}}
+    assert requests.get(f"{url}/compute.requireOsLogin", timeout=10).status_code == 404
+    requests.post(url, json=policy, timeout=10).raise_for_status()
+    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=10).json()
+    assert effective["spec"] == policy["spec"]
+    assert emulator.cloud.governance.is_enforced("compute.requireOsLogin")
+    requests.delete(f"{url}/compute.requireOsLogin", timeout=10).raise_for_status()
+    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=10).json()
+    assert effective["spec"] == {"rules": [{"enforce": False}]}
+
+
+# --- billing, APIs, accounts --------------------------------------------------------------------------------------
+
+
+def test_a_closed_billing_account_is_found(emulator: Emulator, make: Make) -> None:
+    emulator.cloud.governance.is_open = False
+    provider, spec = make()
+    findings = problems(provider)
+    assert {"billing", "API"} == findings.keys()
+    assert command_lines(findings["billing"]) == "gcloud billing accounts list"
+    with pytest.raises(ProviderError, match="has no billing account"):
+        provider.quote(spec, NAMES)
+
+
+def test_what_cannot_be_checked_is_neither_ok_nor_missing(emulator: Emulator, make: Make) -> None:
+    for name in ("cloudbilling", "cloudresourcemanager", "orgpolicy", "iam"):
+        emulator.cloud.governance.disabled.add(f"{name}.googleapis.com")
+    findings = problems(make(scopes=SCOPES)[0])
+    assert {finding.ok for finding in findings.values()} == {None}
+    assert {subject: command_lines(finding).split()[3] for subject, finding in findings.items()} == {
+        "billing": "cloudbilling.googleapis.com",
+        "permissions": "cloudresourcemanager.googleapis.com",
+        "policies": "orgpolicy.googleapis.com",
+        "service account": "iam.googleapis.com",
+    }
+
+
+def test_policies_that_the_caller_may_not_read_are_unknown(emulator: Emulator, make: Make) -> None:
+    emulator.deny("orgpolicy.policy.get", "resourcemanager.projects.get")
+    findings = problems(make()[0])
+    assert {subject: finding.ok for subject, finding in findings.items()} == {"billing": None, "policies": None}
+    assert "roles/orgpolicy.policyViewer" in command_lines(findings["policies"])
+
+
+def test_a_missing_service_account_is_found(emulator: Emulator, make: Make) -> None:
+    emulator.cloud.governance.service_accounts.clear()
+    provider, spec = make(scopes=SCOPES)
+    [finding] = problems(provider).values()
+    assert finding.subject == "service account"
+    assert finding.hint == refused(provider, spec).hint
+    assert problems(make()[0]) == {}
+
+
+def test_a_service_account_that_the_caller_may_not_use_is_found(emulator: Emulator, make: Make) -> None:
+    emulator.deny("iam.serviceAccounts.actAs")
+    provider, spec = make(scopes=SCOPES)
+    [finding] = problems(provider).values()
+    assert command_lines(finding) == command_lines(refused(provider, spec))
+    assert command_lines(finding).startswith(
+        "gcloud iam service-accounts add-iam-policy-binding 100000000001-compute@developer.gserviceaccount.com "
+        "--project proj-1 --role roles/iam.serviceAccountUser --member="
+    )
+
+
+# --- networks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_network_in_custom_mode_requires_a_subnetwork(emulator: Emulator, make: Make) -> None:
+    emulator.set_networks("prod")
+    provider, spec = make(network="prod")
+    [finding] = problems(provider).values()
+    assert finding.message.startswith("network prod requires a subnetwork: it has subnetworks in ")
+    assert "--subnet" in refused(provider, spec).hint
+    assert problems(make(network="prod", subnetwork="prod")[0]) == {}
+    [finding] = problems(make(network="prod", subnetwork="other")[0]).values()
+    assert finding.message == "network prod has no subnetwork other"
+
+
+def test_the_permission_on_a_shared_subnetwork_is_checked_in_the_host_project(emulator: Emulator, make: Make) -> None:
+    emulator.share_networks(HOST, "shared")
+    provider, spec = make(**SHARED)
+    assert problems(provider) == {}
+    emulator.deny(f"{HOST}:compute.subnetworks.use")
+    [finding] = problems(provider).values()
+    assert command_lines(finding) == command_lines(refused(provider, spec))
+    assert command_lines(finding).startswith(
+        f"gcloud compute networks subnets add-iam-policy-binding shared --region us-central1 --project {HOST} "
+        "--role roles/compute.networkUser --member="
+    )
+
+
+# --- the printed lines ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.wire
+def test_doctor_prints_all_findings_of_one_run(program: Program, emulator: Emulator) -> None:
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    governance = emulator.cloud.governance
+    governance.policies["compute.requireOsLogin"] = {"rules": [{"enforce": True}]}
+    governance.disabled.add("cloudbilling.googleapis.com")
+    emulator.set_networks("prod")
+    ran = program.run("doctor", "--provider", "gce", code=14)
+    lines = ran.text.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith(("missing", "unknown"))] == [
+        "unknown  billing",
+        "missing  network",
+        "missing  OS Login",
+    ]
+    assert "gcloud services enable cloudbilling.googleapis.com --project proj-1" in ran.text
+    assert "gcloud org-policies reset compute.requireOsLogin --project proj-1" in ran.text
+    assert "gcloud compute networks list --project proj-1" in ran.text
+
+
+@pytest.mark.wire
+def test_doctor_succeeds_if_only_optional_checks_are_unknown(program: Program, emulator: Emulator) -> None:
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    emulator.cloud.governance.disabled.add("orgpolicy.googleapis.com")
+    ran = program.run("doctor", "--provider", "gce", "-o", "json")
+    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
+    assert (checks["policies"], checks["permissions"]) == (None, True)
+    assert "OS Login" not in checks
