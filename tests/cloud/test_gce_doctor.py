@@ -115,7 +115,7 @@ def test_a_free_trial_is_recognized_by_its_quotas(emulator: Emulator, make: Make
         ("compute.managed.vmExternalIpAccess", {"enforce": True}, "external addresses"),
         ("compute.requireOsLogin", {"enforce": True}, "OS Login"),
         ("compute.managed.requireOsLogin", {"enforce": True}, "OS Login"),
-        ("compute.disableGuestAttributesAccess", {"enforce": True}, "guest attributes"),
+        ("compute.managed.disableGuestAttributesAccess", {"enforce": True}, "guest attributes"),
         ("compute.requireShieldedVm", {"enforce": True}, "Secure Boot"),
         ("compute.trustedImageProjects", {"values": {"allowedValues": ["projects/debian-cloud"]}}, "image project"),
         ("compute.trustedImageProjects", {"values": {"deniedValues": ["projects/ubuntu-os-cloud"]}}, "image project"),
@@ -147,6 +147,16 @@ def test_a_policy_that_allows_the_instances_is_no_problem(emulator: Emulator, ma
     policies["compute.requireOsLogin"] = {"rules": [{"enforce": False}]}
     provider, spec = make(external=False)
     assert problems(provider) == {}
+    provider.create(spec, NAMES, lambda *_: None)
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_guest_attributes_that_a_policy_hides_are_replaced_by_the_console(emulator: Emulator, make: Make) -> None:
+    emulator.cloud.governance.policies["compute.disableGuestAttributesAccess"] = {"rules": [{"enforce": True}]}
+    provider, spec = make()
+    [finding] = [finding for finding in provider.doctor() if finding.subject == "guest attributes"]
+    assert finding.ok
+    assert "serial consoles" in finding.message
     provider.create(spec, NAMES, lambda *_: None)
     assert provider.delete_fleet("demo", lambda *_: None) == []
 

@@ -18,13 +18,13 @@ from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.console import Console
 
-CONSTRAINT = "constraints/compute.disableGuestAttributesAccess"
+CONSTRAINT = "compute.disableGuestAttributesAccess"
 DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 
 
 def create(emulator: Emulator, root: Path, image: str = "") -> tuple[GceProvider, FleetSpec]:
     """Create one instance while the policy is in force."""
-    emulator.faults.add("412", "batch.compute.instances.getGuestAttributes", times=0, constraint=CONSTRAINT)
+    emulator.cloud.governance.policies[CONSTRAINT] = {"rules": [{"enforce": True}]}
     cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), image=image)
     provider = GceProvider("k3jq7xab", "me", Store(root).journal, cloud, replace(QUICK, boot_s=0.1))
     spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)

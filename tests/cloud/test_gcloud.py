@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ from tests.cloud import gcloud_server
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
+from tests.next_steps import command_lines
 from tests.program import wait_for
 
 pytestmark = [
@@ -31,6 +33,8 @@ pytestmark = [
 ]
 ZONE = "us-central1-a"
 GPU = ("--machine-type=n1-standard-4", "--accelerator=type=nvidia-tesla-t4,count=1", "--maintenance-policy=TERMINATE")
+APIS = ("CLOUDBILLING", "IAM", "ORGPOLICY", "SERVICEUSAGE")
+OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 IMAGE = ("--image-family=debian-12", "--image-project=debian-cloud")
 
 
@@ -60,13 +64,14 @@ class Server:
         )
 
     def run(self, endpoint: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run gcloud with these arguments and this endpoint of Compute Engine."""
+        """Run gcloud with these arguments and this endpoint of all APIs."""
         assert self.process.stdin
         assert self.process.stdout
         files = [self.directory / "output", self.directory / "error"]
         for file in files:
             file.write_text("")
-        environment = {**self.environment, "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": endpoint}
+        overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{endpoint}/" for name in APIS}
+        environment = {**self.environment, **overrides, OVERRIDE: f"{endpoint}/compute/v1/"}
         request = {"arguments": words, "environment": environment, "files": [str(file) for file in files]}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -92,7 +97,7 @@ class Gcloud:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `gcloud compute` with these arguments."""
-        return self.server.run(f"{self.emulator.url}/compute/v1/", "compute", *words)
+        return self.server.run(self.emulator.url, "compute", *words)
 
     def query(self, *words: str) -> Any:
         """Return the JSON output of a command, which must succeed."""
@@ -170,6 +175,45 @@ def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_p
     assert provider.delete_fleet("demo", lambda *_: None) == []
     assert gcloud.query("instances", "list") == []
     assert gcloud.query("firewall-rules", "list") == []
+
+
+def test_the_commands_of_the_first_run_show_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gce" / "first-run.md").read_text()
+    store = Store(tmp_path / "state")
+    store.fleet("default").create()
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,))
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    spec = FleetSpec("default", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    lines = [line for line in page.splitlines() if line.startswith("$ gcloud ")]
+    assert len(lines) == 6
+    for line in lines:
+        words = shlex.split(line.replace("OWNER", store.owner()).replace("=ZONE", f"={ZONE}"))
+        assert words[:3] == ["$", "gcloud", "compute"]
+        done = gcloud.run(*words[3:])
+        assert done.returncode == 0, done.stderr
+        assert "get-serial-port-output" in words or done.stdout
+    assert provider.delete_fleet("default", lambda *_: None) == []
+
+
+def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, tmp_path: Path) -> None:
+    governance = gcloud.emulator.cloud.governance
+    governance.policies["compute.requireOsLogin"] = {"rules": [{"enforce": True}]}
+    governance.policies["compute.managed.requireOsLogin"] = {"rules": [{"enforce": True}]}
+    governance.disabled.update(("iam.googleapis.com", "cloudbilling.googleapis.com"))
+    scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), scopes=scopes)
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, cloud, QUICK)
+    fixed = []
+    for _ in range(2):  # a constraint and the managed one are lifted one after the other
+        for finding in provider.doctor():
+            if not finding.ok:
+                fixed.append(finding.subject)
+                _, *words = shlex.split(command_lines(finding))
+                done = gcloud.server.run(gcloud.emulator.url, *words)
+                assert done.returncode == 0, done.stderr
+    assert sorted(fixed) == ["OS Login", "OS Login", "billing", "service account"]
+    assert all(finding.ok for finding in provider.doctor())
 
 
 def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:

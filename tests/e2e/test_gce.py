@@ -77,20 +77,28 @@ def names(emulator: Emulator) -> list[str]:
     return result
 
 
-def run_readme(rented: Program, emulator: Emulator) -> CommandResult:
-    """Run the README's commands for Compute Engine with `task.py`; return what `fleet train` printed."""
-    lines = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
-    assert [line.split()[1] for line in lines] == ["doctor", "up", "up", "train", "logs", "pull", "down"]
-    doctor, dry, up, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
+def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
+    """Run the commands of the first run on Compute Engine with `task.py`; return what `fleet train` printed.
+
+    The commands of the README are some of them.
+    """
+    lines = commands((ROOT / "docs" / "gce" / "first-run.md").read_text())
+    readme = commands((ROOT / "README.md").read_text().partition(CLOUD)[2])
+    assert [line for line in lines if line in readme] == readme
+    order = ["doctor", "up", "up", "status", "exec", "train", "logs", "pull", "down"]
+    assert [line.split()[1] for line in lines] == order
+    doctor, dry, up, shown, listed, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
     assert re.search(r"permissions: all \d+ required permissions", rented.run(*doctor).text)
-    assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080" in rented.run(*dry).text
+    assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.566      1.131" in rented.run(*dry).text
     assert names(emulator) == []
     rented.run(*up, timeout=180)
     assert len(names(emulator)) == 2
+    assert "2 hosts" in rented.run(*shown).text
+    assert rented.run(*listed).text == "worker-[0-1] | Tesla T4\n"
     ran = rented.run(*train, timeout=180)
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
     [_, status] = rented.run("status", "-o", "json").events
-    assert status["price_usd_h"] == pytest.approx(1.08)
+    assert status["price_usd_h"] == pytest.approx(1.131, abs=0.001)
     assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
     assert "these results exist on the hosts only" in rented.run(*down, code=2).err
     assert len(names(emulator)) == 2
@@ -103,9 +111,9 @@ def run_readme(rented: Program, emulator: Emulator) -> CommandResult:
     return ran
 
 
-def test_the_readme_works_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
+def test_the_first_run_and_the_readme_work_from_an_empty_directory(rented: Program, emulator: Emulator) -> None:
     rented.script("task.py", TASK)
-    ran = run_readme(rented, emulator)
+    ran = run_pages(rented, emulator)
     assert [lines_of(ran, task) for task in ("worker-0", "worker-1")] == [["Epoch 1/2", "Epoch 2/2"]] * 2
 
 

@@ -59,7 +59,7 @@ class Governance:
         return any(rule.get("enforce") for name in (constraint, managed) for rule in self.rules(name))
 
     def rules(self, constraint: str) -> list[Json]:
-        """Return the rules of an effective policy; empty: the default of the constraint."""
+        """Return the rules of a policy; empty: it has none, or was reset to the default of the constraint."""
         return list(self.policies.get(constraint, {}).get("rules", ()))
 
     def allows(self, constraint: str, *values: str) -> bool:

@@ -265,7 +265,7 @@ def _readme_on_gce(program: Program) -> None:
     shutil.copy(examples / "digits.npz", program.directory)
     with test_gce.emulator_in(program.directory.parent) as emulator:
         test_gce.rent(program, emulator)
-        ran = test_gce.run_readme(program, emulator)
+        ran = test_gce.run_pages(program, emulator)
     for task in ("worker-0", "worker-1"):
         first, last = tutorials.losses(ran, task)
         assert last < first

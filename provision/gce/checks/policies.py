@@ -79,6 +79,7 @@ class _Policy(NamedTuple):
         forbids: Function of rules and options that returns whether the policy forbids the instances.
         allowed: Message if it does not.
         detail: Addition to the message of the violation.
+        tolerated: Message if the legacy constraint alone does not stop `fleet up`; empty: it does.
     """
 
     constraint: str
@@ -86,6 +87,7 @@ class _Policy(NamedTuple):
     forbids: Callable[[Rules, GceOptions], bool]
     allowed: str
     detail: str = ""
+    tolerated: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,7 +99,14 @@ class _Policy(NamedTuple):
 _ALL = (
     _Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses, "allowed by the policies"),
     _Policy("compute.requireOsLogin", "OS Login", is_enforced, "not required by a policy"),
-    _Policy("compute.disableGuestAttributesAccess", "guest attributes", is_enforced, "allowed by the policies"),
+    _Policy(
+        "compute.disableGuestAttributesAccess",
+        "guest attributes",
+        is_enforced,
+        "allowed by the policies",
+        tolerated="hidden by a policy: host keys are read from the serial consoles, where images of Debian do not "
+        "print them, and instances that could not be prepared are not kept",
+    ),
     _Policy("compute.requireShieldedVm", "Secure Boot", is_enforced, "not required by a policy", ": Secure Boot"),
     _Policy("compute.trustedImageProjects", "image project", forbids_image, "allowed by the policies"),
     _Policy("gcp.resourceLocations", "locations", forbids_locations, "allowed by the policies"),
@@ -115,13 +124,15 @@ def policy_checks() -> list[Check]:
         return f"read {len(names)} effective policies of the project"
 
     def check(account: Account, cloud: GceOptions, *, policy: _Policy) -> str:
-        for name in policy.names:
-            if policy.forbids(rules[name], cloud):
-                message = f"constraints/{name}{policy.detail} is enforced for project {account.api.project}"
-                diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
-                instead = [("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))]
-                raise replace(diagnosis, next_steps=diagnosis.next_steps or instead)
-        return policy.allowed
+        enforced = [name for name in policy.names if policy.forbids(rules[name], cloud)]
+        if not enforced:
+            return policy.allowed
+        if policy.tolerated and enforced == [policy.constraint]:
+            return policy.tolerated
+        message = f"constraints/{enforced[-1]}{policy.detail} is enforced for project {account.api.project}"
+        diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
+        instead = [("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))]
+        raise replace(diagnosis, next_steps=diagnosis.next_steps or instead)
 
     constraints = [Check(policy.subject, partial(check, policy=policy), requires=("policies",)) for policy in _ALL]
     return [Check("policies", read, is_optional=True), *constraints]

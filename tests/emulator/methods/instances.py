@@ -181,6 +181,9 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
 @method("compute.instances.getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
+    constraint = "compute.disableGuestAttributesAccess"
+    if any(rule.get("enforce") for rule in cloud.governance.rules(constraint)):
+        raise condition_not_met(f"Constraint constraints/{constraint} violated for project {cloud.project}.")
     query, key = call.query.get("queryPath", ""), call.query.get("variableKey", "")
     wanted = key or query
     namespace, _, name = wanted.partition("/")

@@ -31,8 +31,8 @@ def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
 @method("orgpolicy.projects.policies.getEffectivePolicy")
 def get_effective_policy(cloud: Cloud, call: Call) -> Json:
     constraint = _constraint(call)
-    default = {"rules": [{"allowAll": True} if constraint in _LISTS else {"enforce": False}]}
-    return _policy(constraint, cloud.governance.policies.get(constraint, default))
+    default = [{"allowAll": True} if constraint in _LISTS else {"enforce": False}]
+    return _policy(constraint, {"rules": cloud.governance.rules(constraint) or default})
 
 
 @method("orgpolicy.projects.policies.get")
@@ -95,8 +95,9 @@ def _violations(cloud: Cloud, blueprint: Blueprint) -> list[tuple[str, str]]:
         violations.append((addresses, f"Add instance {path} to the constraint to use external IP with it."))
     if governance.is_enforced("compute.requireOsLogin") and metadata.get("enable-oslogin", "").upper() != "TRUE":
         violations.append(("compute.requireOsLogin", "OS Login must be enabled."))
-    attributes = "compute.disableGuestAttributesAccess"
-    if governance.is_enforced(attributes) and metadata.get("enable-guest-attributes", "").upper() == "TRUE":
+    attributes = "compute.managed.disableGuestAttributesAccess"  # the legacy constraint hides them only
+    is_enforced = any(rule.get("enforce") for rule in governance.rules(attributes))
+    if is_enforced and metadata.get("enable-guest-attributes", "").upper() == "TRUE":
         violations.append((attributes, "Guest attributes must not be enabled."))
     if governance.is_enforced("compute.requireShieldedVm"):
         config = blueprint.body.get("shieldedInstanceConfig", {})
