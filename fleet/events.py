@@ -74,6 +74,8 @@ class Quoted:
     priced_at: str  # date of the prices
     delete_after_s: int  # 0: not deleted automatically
     notes: tuple[str, ...] = ()
+    max_cost_usd: float = 0.0  # limit of the fleet's cost, which shortens that time; 0: none
+    used_usd: float = 0.0  # what the other instances of the fleet cost at most, with those that are gone
 
 
 @dataclass(frozen=True)
@@ -381,6 +383,7 @@ class FleetDown:
     cost_usd: float
     uptime_s: float
     external: bool = False
+    max_cost_usd: float = 0.0  # limit of the cost; 0: none
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ class FleetStatus:
         job: The newest job; None: it has no job, or no host reported one.
         price_usd_h: US dollars an hour.
         cost_usd: What its instances have cost so far, with those that were replaced or released.
+        max_cost_usd: Limit of the cost; 0: none.
         created_at: Seconds since the epoch.
         delete_at: Time at which it deletes itself, in seconds since the epoch; 0: never.
         stored: The jobs that its hosts store, largest first.
@@ -146,4 +147,5 @@ class FleetStatus:
     created_at: float = 0.0
     delete_at: float = 0.0
     cost_usd: float = 0.0
+    max_cost_usd: float = 0.0
     stored: tuple[StoredStatus, ...] = ()

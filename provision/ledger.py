@@ -32,6 +32,7 @@ class Interval:
         running: Whether it ran; otherwise it was stopped.
         delete_at: When its provider deletes it, in seconds since the epoch; 0: never.
         end: Seconds since the epoch; 0: it is not over.
+        stopped_usd_h: Estimated price while it is stopped.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Interval:
     running: bool
     delete_at: float = 0.0
     end: float = 0.0
+    stopped_usd_h: float = 0.0
 
     def cost_usd(self, now: float) -> float:
         """Return the cost until `now`, in US dollars."""
@@ -68,9 +70,10 @@ def entry(instances: Iterable[Instance], at: float) -> dict[str, Any]:
 
 
 def is_new(listed: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether an entry differs from the last list of instances in a journal."""
-    before = next((entry["instances"] for entry in reversed(entries) if entry["intent"] == LISTED), None)
-    return bool(listed["instances"] != (before or []))
+    """Return whether a list of instances must be added to a journal: it differs, or something was begun since."""
+    if not entries:
+        return bool(listed["instances"])
+    return bool(entries[-1]["intent"] != LISTED or listed["instances"] != entries[-1]["instances"])
 
 
 def intervals(entries: Iterable[Mapping[str, Any]]) -> list[Interval]:
@@ -124,8 +127,15 @@ def _advance(before: Interval | None, item: Mapping[str, Any], at: float) -> tup
 
 
 def _begin(item: Mapping[str, Any], start: float, running: bool) -> Interval:
-    usd_h = float(item["usd_h" if running else "stopped_usd_h"])
-    return Interval(str(item["id"]), str(item["name"]), start, usd_h, running)
+    usd_h, stopped_usd_h = float(item["usd_h"]), float(item["stopped_usd_h"])
+    return Interval(
+        str(item["id"]),
+        str(item["name"]),
+        start,
+        usd_h if running else stopped_usd_h,
+        running,
+        stopped_usd_h=stopped_usd_h,
+    )
 
 
 def _changes(item: Mapping[str, Any]) -> list[tuple[float, bool]]:

@@ -174,12 +174,12 @@ class Price:
     @property
     def usd_h(self) -> float:
         """Return the price while the instance runs."""
-        return round(self.machine + self.gpu + self.disk + self.address, 4)
+        return round(self.machine + self.gpu + self.disk + self.address, 6)
 
     @property
     def stopped_usd_h(self) -> float:
         """Return the price while the instance is stopped."""
-        return round(self.disk, 4)
+        return round(self.disk, 6)
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,8 @@ class Quote:
         priced_at: Date of the prices, ``2026-11-01``.
         delete_after_s: The cloud deletes them by itself after this time; 0: never.
         notes: Sentences that the user should read before paying.
+        max_cost_usd: Limit of the cost of the fleet, which shortens that time; 0: none.
+        used_usd: What the existing instances cost at most, and what earlier ones have cost.
     """
 
     instances: int
@@ -218,6 +220,8 @@ class Quote:
     priced_at: str = ""
     delete_after_s: int = 0
     notes: tuple[str, ...] = ()
+    max_cost_usd: float = 0.0
+    used_usd: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from provision.deferred import dataclass
 from provision.durations import format_duration, seconds
+from provision.quantities import format_money
 
 O = TypeVar("O", bound="ProviderOptions")  # noqa: E741
 
 _METADATA = "option"
+_USD_MAX = 1e6
 
 
 def _read_text(value: Any) -> str:
@@ -49,6 +51,12 @@ def _read_duration(value: Any) -> int:
     raise ValueError('must be a duration, e.g. "8h"')
 
 
+def _read_money(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _USD_MAX:
+        return float(value)
+    raise ValueError("must be an amount in US dollars, e.g. 5 or 7.50")
+
+
 def _show(value: Any) -> str:
     return str(value) or "the default"
 
@@ -72,6 +80,7 @@ TEXTS = Kind(_read_texts, lambda value: ", ".join(value) or "the default")
 COUNT = Kind(_read_count)
 FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
 DURATION = Kind(_read_duration, lambda value: format_duration(value) if value else "none")
+MONEY = Kind(_read_money, lambda value: format_money(value) if value else "none")
 PATH = Kind(_read_text)  # relative to the working directory, in fleet.toml to the directory of the file
 
 
@@ -200,6 +209,7 @@ class ProviderOptions:
             provider; None: it does not.
         gpus: GPUs that each host must have.
         spot: The provider may take instances back at any time.
+        max_cost_usd: Limit of the cost of a fleet, from its creation to its deletion; 0: none.
     """
 
     implementation: ClassVar[str] = ""
@@ -213,6 +223,7 @@ class ProviderOptions:
 
     gpus: int = 0
     spot: bool = False
+    max_cost_usd: float = 0.0
 
     @classmethod
     def of(cls: type[O], options: ProviderOptions) -> O:

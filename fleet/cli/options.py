@@ -15,6 +15,7 @@ import typer
 from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
 from provision.durations import seconds
+from provision.options import MONEY
 
 FAILURES = "Failures"
 TIMEOUTS = "Timeouts"
@@ -53,6 +54,14 @@ def parse_duration(given: str | float) -> float:
         return seconds(str(given))  # a default comes as the number that it is
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def parse_money(given: str | float) -> float:
+    """Return an amount in US dollars."""
+    try:
+        return float(MONEY.read(float(str(given).strip().removeprefix("$"))))
+    except ValueError:
+        raise typer.BadParameter(f"{given!r} is not an amount in US dollars, such as 5 or 7.50") from None
 
 
 def parse_since(given: str | float) -> float:

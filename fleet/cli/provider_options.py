@@ -10,10 +10,10 @@ from typing import Any
 from typer.core import TyperOption
 
 from fleet.cli.application import Grouped
-from fleet.cli.options import parse_count, parse_duration, split_commas
+from fleet.cli.options import parse_count, parse_duration, parse_money, split_commas
 from fleet.cli.runtime import read_settings
 from fleet.errors import FleetError
-from provision.options import COUNT, DURATION, FLAG, TEXTS, Option, declarations, default_text
+from provision.options import COUNT, DURATION, FLAG, MONEY, TEXTS, Option, declarations, default_text
 from provision.registry import NAMES, REGISTRY, UnknownProviderError, options_class
 
 _VALUES = "fleet.providers"  # the values of these options, in the context of a command
@@ -95,7 +95,7 @@ def _named_provider(args: Sequence[str]) -> str:
 
 
 def _make_option(declared: Option, default: str) -> TyperOption:
-    parser = {COUNT: parse_count, DURATION: parse_duration}.get(declared.kind)
+    parser = {COUNT: parse_count, DURATION: parse_duration, MONEY: parse_money}.get(declared.kind)
     text = f"{declared.help}  [default: {default}]" if default else declared.help
     return TyperOption(
         param_decls=[declared.name.lstrip("-").replace("-", "_"), *declared.flags],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from provision.quantities import format_span
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -16,26 +18,9 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def format_span(seconds: float) -> str:
-    """Format a duration with one or two units: ``42 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
-    total = max(0, int(seconds))
-    if total < 60:
-        return f"{total} s"
-    for large, small, large_s, small_s in (("d", "h", 86400, 3600), ("h", "min", 3600, 60)):
-        if total >= large_s:
-            rest = total % large_s // small_s
-            return f"{total // large_s} {large}" + (f" {rest} {small}" if rest else "")
-    return f"{total // 60} min"
-
-
 def format_short_span(seconds: float) -> str:
     """Format a duration, with a fraction below 10 seconds: ``0.5 s``, ``12 s``, ``3 min``."""
     return f"{round(seconds, 1):g} s" if seconds < 10 else format_span(seconds)
-
-
-def format_money(dollars: float) -> str:
-    """Format US dollars: ``$0.07``; ``<$0.01`` for a smaller amount above zero."""
-    return "<$0.01" if 0 < dollars < 0.005 else f"${dollars:,.2f}"
 
 
 def format_size(count: float) -> str:

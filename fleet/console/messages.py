@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet import events
-from fleet.console.formatting import format_money, format_short_span, format_size, format_span
+from fleet.console.formatting import format_short_span, format_size
 from fleet.console.log_lines import clean, mark_label
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
-from provision.quantities import counted
+from provision.quantities import counted, format_money, format_span
 from train.agent.injected.observer import WAITING
 from train.agent.protocol.wording import signal_name
 
@@ -224,7 +224,8 @@ def _fleet_down(event: events.FleetDown) -> str:
         left = f"files remain on {event.left}" if event.left else "no files remain on them"
         return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} released; {left}"
     left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
-    cost = f", cost {format_money(event.cost_usd)}" if event.cost_usd > 0 else ""
+    limit = f" of at most {format_money(event.max_cost_usd)}" if event.max_cost_usd else ""
+    cost = f", cost {format_money(event.cost_usd)}{limit}" if event.cost_usd > 0 else ""
     deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
     return f"fleet {event.fleet}: {deleted}, uptime {format_span(event.uptime_s)}{cost}"
 

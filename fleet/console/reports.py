@@ -11,19 +11,11 @@ from typing import Any
 
 from fleet import events
 from fleet.console.columns import GAP, Column, Span, arrange_table, choose, fit, measure_table, render
-from fleet.console.formatting import (
-    format_clock,
-    format_metric,
-    format_money,
-    format_rate,
-    format_short_size,
-    format_size,
-    format_span,
-)
+from fleet.console.formatting import format_clock, format_metric, format_rate, format_short_size, format_size
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
 from fleet.folding import fold
-from provision.quantities import counted
+from provision.quantities import counted, format_money, format_span
 from train.lint.finding import Finding
 
 _INDENT = "  "
@@ -78,8 +70,18 @@ def _quoted(event: events.Quoted) -> str:
     return (
         text
         + _wrap(f"{priced}{dated}, with disks and addresses, without network traffic; {end}")
+        + _limit(event)
         + "".join(map(_wrap, event.notes))
     )
+
+
+def _limit(event: events.Quoted) -> str:
+    """Describe the limit of the cost, and how much of it the instances of the first offer use."""
+    if not event.max_cost_usd or not event.offers:
+        return ""
+    most = (event.offers[0].price_usd_h or 0.0) * event.instances * event.delete_after_s / 3600
+    used = f", after {format_money(event.used_usd)} for the other instances" if event.used_usd else ""
+    return _wrap(f"limit {format_money(event.max_cost_usd)}: at most {format_money(most)} for these{used}")
 
 
 def _price(usd_h: float | None, count: int) -> str:

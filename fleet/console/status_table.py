@@ -11,7 +11,7 @@ from typing import TextIO
 
 from fleet.console.colors import accepts_color
 from fleet.console.columns import Column, Line, Span, arrange_table, choose, crop, justify, render
-from fleet.console.formatting import format_clock, format_money, format_size, format_span
+from fleet.console.formatting import format_clock, format_size
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
@@ -20,7 +20,7 @@ from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
-from provision.quantities import counted
+from provision.quantities import counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.wording import endpoint
 
@@ -203,7 +203,8 @@ def _header(fleet: FleetStatus, now: float, width: int) -> Line:
     if fleet.created_at > 0:
         right.append(f"up {format_span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
-        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(fleet.cost_usd)} so far")
+        limit = f" of {format_money(fleet.max_cost_usd)}" if fleet.max_cost_usd else ""
+        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(fleet.cost_usd)}{limit} so far")
     if fleet.delete_at > 0:
         right.append(f"deleted in {format_span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
     return justify(left, (Span("  ".join(right)),), width)

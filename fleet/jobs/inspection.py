@@ -73,6 +73,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             hosts=(_unready_host(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
             cost_usd=cost_usd,
+            max_cost_usd=spec.options.max_cost_usd if spec else 0.0,
         )
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
@@ -82,6 +83,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
         job=job,
         price_usd_h=record.price_usd_h,
         cost_usd=cost_usd,
+        max_cost_usd=record.spec.options.max_cost_usd,
         created_at=record.created_at,
         delete_at=record.delete_at,
         stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),

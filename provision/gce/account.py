@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from provision.budget import CREATE, CREATED
 from provision.deferred import dataclass
 from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
@@ -16,13 +17,28 @@ from provision.gce.diagnosis.failures import Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
-from provision.gce.rest.resources import our_name, owned, zone_of
+from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, zone_of
+from provision.ledger import entry, is_new
+from provision.model import Instance
 from provision.provider import Journal
 
-INSERT = "insert"
-INSERTED = "inserted"
+_OPERATIONS_KEPT_S = 7 * 24 * 3600
+"""Time for which Compute Engine certainly lists an operation that has ended."""
 # After one of these statuses, or 0 for no answer, it is unknown whether the call had an effect.
 IN_DOUBT = (0, 429, 500, 502, 503, 504)
+
+
+@dataclass
+class Request:
+    """A request to create instances.
+
+    Attributes:
+        id: Its identifier.
+        created: Number of instances that it created, if it failed; None: all, or unknown.
+    """
+
+    id: str
+    created: int | None = None
 
 
 @dataclass
@@ -37,6 +53,8 @@ class Account:
         keys: Host keys that are known already, by the ID of the instance.
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
         prices: Current prices.
+        disk_type: Type of the disks of the instances; empty: the default of their machine type.
+        clock: Returns the time in seconds since the epoch.
     """
 
     api: Api
@@ -46,6 +64,8 @@ class Account:
     keys: dict[str, str] = field(default_factory=dict)
     host_project: str = ""
     prices: Prices = field(default_factory=table)
+    disk_type: str = ""
+    clock: Callable[[], float] = time.time
 
     def resources(self, fleet: str | None) -> list[Json]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""
@@ -56,9 +76,21 @@ class Account:
         """Return the instances of a fleet by their names within the fleet."""
         return {our_name(resource): resource for resource in self.resources(fleet)}
 
+    def convert(self, resources: Iterable[Json]) -> list[Instance]:
+        """Return instances of the API as Instances, ordered by fleet and index."""
+        return in_order(instance(resource, self.prices, self.disk_type) for resource in resources)
+
+    def observe(self, fleet: str) -> list[Instance]:
+        """List the instances of a fleet, write them to its journal for its cost, and return them."""
+        instances = self.convert(self.resources(fleet))
+        listed = entry(instances, self.clock())
+        if is_new(listed, self.journal.intents(fleet)):
+            self.journal.intend(fleet, **listed)
+        return instances
+
     @contextlib.contextmanager
-    def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[str]:
-        """Yield a request ID for a creation; the ID is on disk before the call.
+    def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[Request]:
+        """Yield a request with an ID for a creation; the ID is on disk before the call.
 
         If it remains unknown whether the call arrived or has ended, `settle` determines it later.
 
@@ -67,15 +99,15 @@ class Account:
             kind: Type of the operation that the call starts.
             details: Description of the resource, for the journal.
         """
-        request_id = str(uuid.uuid4())
-        self.journal.intend(fleet, INSERT, request_id=request_id, kind=kind, **details)
+        request = Request(str(uuid.uuid4()))
+        self.journal.intend(fleet, CREATE, at=self.clock(), request_id=request.id, kind=kind, **details)
         try:
-            yield request_id
+            yield request
         except ApiError as error:
             if error.status not in IN_DOUBT:
-                self.journal.intend(fleet, INSERTED, request_id=request_id)
+                self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
             raise
-        self.journal.intend(fleet, INSERTED, request_id=request_id)
+        self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
 
     def settle(self, fleet: str) -> None:
         """Wait for insertions that an earlier command started without seeing their end, so that lists are complete.
@@ -84,17 +116,19 @@ class Account:
             ApiError: the API does not answer, or an insertion does not end.
         """
         entries = self.journal.intents(fleet)
-        over = {entry.get("request_id") for entry in entries if entry["intent"] == INSERTED}
-        begun = [entry for entry in entries if entry["intent"] == INSERT and entry.get("request_id") not in over]
-        for entry in begun:
-            for operation in self._operations_of(entry):
-                self.api.wait(operation, f"an operation of an earlier command for fleet {fleet}")
-            self.journal.intend(fleet, INSERTED, request_id=entry["request_id"])
+        over = {each.get("request_id") for each in entries if each["intent"] == CREATED}
+        begun = [each for each in entries if each["intent"] == CREATE and each.get("request_id") not in over]
+        for intent in begun:
+            activity = f"an operation of an earlier command for fleet {fleet}"
+            ended = [self.api.wait(operation, activity) for operation in self._operations_of(intent)]
+            is_recent = self.clock() - float(intent.get("at", 0.0)) < _OPERATIONS_KEPT_S
+            created = created_count(ended[0]) if ended else 0 if is_recent else None
+            self.journal.intend(fleet, CREATED, request_id=intent["request_id"], created=created)
 
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
         """Return the operations that a request started; Compute Engine may not list a new one yet."""
         deadline = float(entry.get("at", 0.0)) + self.api.timing.settle_s
-        for _ in self.api.timing.polls(deadline - time.time()):
+        for _ in self.api.timing.polls(deadline - self.clock()):
             begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") == entry["request_id"]]
             if matches:

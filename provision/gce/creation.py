@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from provision.deferred import dataclass
 from provision.gce.access.firewall import open_firewall
@@ -12,15 +15,16 @@ from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.networks import subnetwork_of
-from provision.gce.deletion import delete_instances
-from provision.gce.diagnosis.cases import Diagnosis, Scope
+from provision.gce.deletion import delete_instances, delete_unused_disks
+from provision.gce.diagnosis.cases import Scope
 from provision.gce.diagnosis.failures import Failure, from_operation
-from provision.gce.expiry import stop_at
+from provision.gce.limit import current_budget, dearest, limited
 from provision.gce.options import GceOptions
+from provision.gce.power import start, start_for
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.bulk import bulk_insert
 from provision.gce.rest.bodies.labels import instance_name
-from provision.gce.rest.resources import our_name, zone_of, zones_tried
+from provision.gce.rest.resources import created_count, our_name, zone_of, zones_tried
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, Progress, ProviderError
@@ -70,8 +74,8 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     if access.note:
         progress(account.host_project or account.api.project, access.note)
     stopped = [existing[name] for name in names if name in existing and existing[name].get("status") != "RUNNING"]
-    start(account, stopped, progress)
     missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in existing}
+    _start(account, spec.name, cloud, stopped, len(missing), progress)
     if missing:
         _insert(
             account, spec, cloud, missing, sorted({zone_of(resource) for resource in existing.values()}), progress
@@ -83,18 +87,24 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
 # --- instances ----------------------------------------------------------------------------------------------------
 
 
-def start(account: Account, resources: Sequence[Json], progress: Progress) -> None:
-    """Start stopped instances again; they keep their disks.
+def _start(
+    account: Account, fleet: str, cloud: GceOptions, stopped: Sequence[Json], count: int, progress: Progress
+) -> None:
+    """Start stopped instances again; they and `count` others must live on what the limit of the cost leaves.
 
     Raises:
         ApiError: an instance does not start.
+        ProviderError: the limit of the cost does not pay for them; nothing was started.
     """
-    for resource in resources:
-        progress(our_name(resource), "starting again")
-    stop_at(account, resources, 0)  # otherwise an instance that stopped by itself would stop again
-    account.change([account.call(resource, "start") for resource in resources], "starting the instances")
-    for resource in resources:
-        account.keys.pop(str(resource["id"]), None)
+    if not cloud.max_cost_usd or not stopped:
+        start(account, stopped, progress)
+        return
+    price = account.prices.price(cloud, zone_of(stopped[0]))
+    budget = current_budget(account, fleet, cloud)
+    allowed = limited(budget, cloud, price, len(stopped) + count, account.clock())
+    if isinstance(allowed, ProviderError):
+        raise allowed
+    start_for(account, stopped, allowed.max_duration_s, price, progress)
 
 
 def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
@@ -137,15 +147,19 @@ def _insert(
     )
     search = Search.over(regions)
     reasons: dict[str, str] = {}
-    diagnosis: Diagnosis | None = None
+    diagnosis: ProviderError | None = None
     retries = 0
     while (region := search.next()) is not None:
+        allowed = _limited(account, spec.name, cloud, region, len(names))
+        if isinstance(allowed, ProviderError):
+            diagnosis, search = diagnosis or allowed, search.skip(region, Scope.REGION)
+            continue
         others = [
             zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
         ]
         attempt = _Attempt(region, names, others)
         progress(attempt.location, f"requesting {counted(len(names), 'instance')}")
-        failures, zones_tried = _tried(account, spec, attempt, progress)
+        failures, zones_tried = _tried(account, replace(spec, options=allowed), attempt, progress)
         if not failures:
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
@@ -170,6 +184,16 @@ def _insert(
             diagnosis.hint = f"the fleet is in {pinned[0]}, so only this zone was tried; --retry-until-up waits"
         raise diagnosis
     raise nowhere(len(names), cloud, reasons)
+
+
+def _limited(
+    account: Account, fleet: str, cloud: GceOptions, region: Region, count: int
+) -> GceOptions | ProviderError:
+    """Return the options of instances in a region, with the lifetime that the limit of the cost pays for there."""
+    if not cloud.max_cost_usd:
+        return cloud
+    budget = current_budget(account, fleet, cloud)
+    return limited(budget, cloud, dearest(account.prices, cloud, region.zones), count, account.clock())
 
 
 def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
@@ -210,13 +234,13 @@ def _tried(
         others=attempt.others,
         region=attempt.region.name,
     )
-    names, zones = list(attempt.names.values()), list(attempt.region.zones)
     try:
-        with account.insertion(
-            spec.name, "bulkInsert", location=attempt.location, zones=zones, names=names
-        ) as request_id:
-            operation = account.api.bulk_insert(attempt.location, body, request_id, regional=attempt.regional)
+        with account.insertion(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
+            request.created = 0  # if the call is rejected
+            operation = account.api.bulk_insert(attempt.location, body, request.id, regional=attempt.regional)
+            request.created = None
             operation = account.api.wait(operation, f"creating instances in {attempt}")
+            request.created = created_count(operation)
             failures = from_operation(operation)
             tried = zones_tried(operation)
         if failures and operation.get("operationGroupId"):
@@ -227,6 +251,18 @@ def _tried(
     except ApiError as error:
         failures = list(error.failures)
     return _reconciled(account, spec, attempt, failures, progress), tried
+
+
+def _intent(account: Account, spec: FleetSpec, attempt: _Attempt) -> dict[str, Any]:
+    """Return the description of an attempt for the journal, with what its instances cost if the cost is limited."""
+    cloud = GceOptions.of(spec.options)
+    zones = list(attempt.region.zones)
+    intent = {"location": attempt.location, "zones": zones, "names": list(attempt.names.values())}
+    price = dearest(account.prices, cloud, zones)
+    if not cloud.max_cost_usd or price is None:
+        return intent
+    prices = {"usd_h": price.usd_h, "stopped_usd_h": price.stopped_usd_h}
+    return {**intent, "workers": list(attempt.names), "lifetime_s": cloud.max_duration_s, **prices}
 
 
 def _reconciled(
@@ -241,7 +277,12 @@ def _reconciled(
         running = [resource for resource in made if resource.get("status") == "RUNNING"]
         if len(running) == len(made) or not failures:
             return []
-    delete_instances(account, made, progress)
+    if made:
+        account.observe(spec.name)  # they cost something, too
+        delete_instances(account, made, progress)
+    if any(failure.of_operation for failure in failures):
+        with contextlib.suppress(ApiError):  # `fleet down` deletes them, too
+            delete_unused_disks(account, spec.name, set(attempt.names.values()))
     return failures or [
         Failure(code="MISSING", message=f"{len(made)} of {counted(len(attempt.names), 'instance')} exist")
     ]

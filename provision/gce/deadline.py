@@ -3,63 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
-from provision.gce.creation import start
+from provision.gce.catalog.machines import MAX_DURATION_MIN_S
+from provision.gce.limit import current_budget, longer_than_paid, unknown_price
+from provision.gce.options import GceOptions
+from provision.gce.power import set_lifetime, start_for
 from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.batch import Call
-from provision.gce.rest.resources import our_name
+from provision.gce.rest.resources import our_name, zone_of
+from provision.model import Price
 from provision.provider import Progress
 
 _BAD_REQUEST = 400
 
 
-def extend(account: Account, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
-    """Let Compute Engine delete instances `seconds` from now.
+def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
+    """Let Compute Engine delete the instances of a fleet `seconds` from now.
 
     According to the API reference, setScheduling requires a stopped instance. The instances are restarted only if the
-    API rejects the call for running ones.
+    API rejects the call for running ones, or if the cost of the fleet is limited.
+
+    Args:
+        account: The owner of the fleet.
+        cloud: Its options, resolved.
+        targets: All of its instances.
+        seconds: The new lifetime.
+        progress: Called for each instance.
 
     Raises:
         ApiError: a call failed; the instances may be stopped then.
-        ProviderError: an instance does not start again.
+        ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
+            not start again.
     """
+    if cloud.max_cost_usd:
+        price = _price(account, cloud, targets)
+        _paid_s(account, cloud, targets, seconds, price, ending=True)
+        _stop(account, targets, progress)
+        seconds = _paid_s(account, cloud, targets, seconds, price)
+        _start(account, targets, seconds, price, progress)
+        return
     try:
-        account.change([_set(account, resource, seconds) for resource in targets], "changing the deadline")
+        calls = [set_lifetime(account, resource, seconds) for resource in targets]
+        account.change(calls, "changing the deadline")
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
-        _restarted(account, targets, seconds, progress)
+        _stop(account, targets, progress)
+        _start(account, targets, seconds, None, progress)
 
 
-def _set(account: Account, resource: Json, seconds: int) -> Call:
-    scheduling: dict[str, Any] = {
-        **resource.get("scheduling", {}),
-        "maxRunDuration": {"seconds": str(seconds)},
-        "instanceTerminationAction": "DELETE",
-    }
-    return account.call(resource, "setScheduling", scheduling)
+def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:
+    price = account.prices.price(cloud, zone_of(targets[0]))
+    if price is None:
+        raise unknown_price(cloud)
+    return price
 
 
-def _restarted(account: Account, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
-    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
-    ids = {str(resource["id"]) for resource in targets}
+def _paid_s(
+    account: Account, cloud: GceOptions, targets: Sequence[Json], seconds: int, price: Price, *, ending: bool = False
+) -> int:
+    """Return the lifetime, at most `seconds`, that the limit of the cost pays for.
 
-    def now() -> list[Json]:
-        return [
-            resource
-            for fleet in sorted(fleets)
-            for resource in account.resources(fleet)
-            if str(resource["id"]) in ids
-        ]
+    Before the instances are stopped (`ending`), it must pay for all of it. The stop may take longer than expected.
 
+    Raises:
+        ProviderError: it does not pay for this time.
+    """
+    fleet = str(targets[0]["labels"]["fleet"])
+    budget = current_budget(account, fleet, cloud, ending=ending)
+    paid_s = int(budget.lifetime_s(price, len(targets), account.clock()))
+    if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
+        raise longer_than_paid(budget, seconds, paid_s)
+    return min(seconds, paid_s)
+
+
+def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> None:
     for resource in targets:
         progress(our_name(resource), "stopping")
     account.change([account.call(resource, "stop") for resource in targets], "stopping the instances")
-    account.api.until(lambda: all(each.get("status") == "TERMINATED" for each in now()), "stopping the instances")
-    account.change([_set(account, resource, seconds) for resource in targets], "changing the deadline")
-    start(account, targets, progress)
-    account.api.until(lambda: all(each.get("status") == "RUNNING" for each in now()), "starting the instances")
-    await_keys(account, now(), progress)
+    _await(account, targets, "TERMINATED", "stopping the instances")
+
+
+def _start(account: Account, targets: Sequence[Json], seconds: int, price: Price | None, progress: Progress) -> None:
+    start_for(account, targets, seconds, price, progress)
+    await_keys(account, _await(account, targets, "RUNNING", "starting the instances"), progress)
+
+
+def _await(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
+    """Wait until all of `targets` have a status, and return them as they are then."""
+    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
+    ids = {str(resource["id"]) for resource in targets}
+    current: list[Json] = []
+
+    def have_status() -> bool:
+        resources = [resource for fleet in sorted(fleets) for resource in account.resources(fleet)]
+        current[:] = [resource for resource in resources if str(resource["id"]) in ids]
+        return all(each.get("status") == status for each in current)
+
+    account.api.until(have_status, activity)
+    return current

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from provision.gce.account import Account
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.labels import marked
-from provision.gce.rest.resources import instance, last, our_name, seconds, zone_of
+from provision.gce.rest.resources import instance, last, our_name, owned, seconds, zone_of
 from provision.model import Orphan
 from provision.provider import Progress
 
@@ -133,6 +133,17 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
         return [of_instance(account, existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
 
     _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
+
+
+def delete_unused_disks(account: Account, fleet: str, names: Collection[str]) -> None:
+    """Delete the disks of a fleet with these names that no instance uses, as a failed creation leaves them.
+
+    Raises:
+        ApiError: they cannot be listed or deleted.
+    """
+    disks = owned(account.api.disks(f"labels.fleet={fleet}"), account.owner)
+    unused = [resource for resource in disks if resource["name"] in names and not resource.get("users")]
+    delete_things(account, [_labelled("disk", resource, zone_of(resource)) for resource in unused])
 
 
 def delete_things(account: Account, targets: Sequence[Orphan]) -> None:

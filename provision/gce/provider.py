@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,12 +14,13 @@ from provision.gce import creation, deadline, deletion, expiry, quoting
 from provision.gce.access import firewall
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
-from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, refusal, resolved
+from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
 from provision.gce.doctor import doctor
+from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
 from provision.gce.rest.api import Api, Json, Timing
-from provision.gce.rest.resources import in_order, instance, our_name
+from provision.gce.rest.resources import our_name
 from provision.gce.termination import termination_reasons
 from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess
 from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
@@ -38,18 +40,31 @@ class GceProvider(Provider):
         journal: Journal in which intents are written before each call.
         cloud: Options with the project and endpoint of all calls.
         timing: Timeouts and intervals; None: the defaults.
+        clock: Returns the time in seconds since the epoch.
     """
 
     name = "gce"
 
     def __init__(
-        self, owner: str, user: str, journal: Journal, cloud: GceOptions, timing: Timing | None = None
+        self,
+        owner: str,
+        user: str,
+        journal: Journal,
+        cloud: GceOptions,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         api = Api(cloud.project, cloud.endpoint, timing or Timing())
         self._cloud = cloud
         host = _NETWORK.search(cloud.network)
         self._account = Account(
-            api, journal, owner, user, host_project=host[1] if host and host[1] != cloud.project else ""
+            api,
+            journal,
+            owner,
+            user,
+            host_project=host[1] if host and host[1] != cloud.project else "",
+            disk_type=cloud.disk_type,
+            clock=clock,
         )
 
     @classmethod
@@ -100,7 +115,7 @@ class GceProvider(Provider):
             raise ProviderError(
                 ErrorKind.USAGE, f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested"
             )
-        if (refused := refusal(cloud)) is not None:
+        if (refused := refusal(cloud) or exceeded(self._account, spec.name, cloud)) is not None:
             raise refused
         _check_endpoint(cloud.endpoint)
         if not cloud.external and shutil.which("gcloud") is None:
@@ -112,17 +127,20 @@ class GceProvider(Provider):
             )
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
-        """Return `spec` with the GPUs and image of its machine type, if only Compute Engine knows them.
+        """Return `spec` with the GPUs that its machine type comes with, if only Compute Engine knows them.
 
         Raises:
-            ProviderError: the machine type cannot be read, or is not supported.
+            ProviderError: the machine type cannot be read.
         """
         cloud = _options(spec)
-        if not is_incomplete(cloud):
+        if not may_bring_gpus(cloud):
             return spec
         with self._account.errors_while("read the machine type"):
             machine_types = self._account.api.machine_types(cloud.machine_type)
-        return replace(spec, options=completed(cloud, machine_types[0])) if machine_types else spec
+        accelerators = next(
+            (machine_type["accelerators"] for machine_type in machine_types if machine_type.get("accelerators")), ()
+        )
+        return replace(spec, options=with_accelerators(cloud, accelerators))
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return zones in the order in which they will be tried, and prices; check quotas and settings.
@@ -159,8 +177,7 @@ class GceProvider(Provider):
         with self._account.errors_while("list the instances"):
             if fleet:
                 self._account.settle(fleet)
-            resources = self._account.resources(fleet)
-            return in_order(instance(each, self._account.prices, self._cloud.disk_type) for each in resources)
+            return self._account.convert(self._account.resources(fleet))
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
         """Return the hosts of `instances`, in their order; the host keys are from their guest attributes.
@@ -269,7 +286,12 @@ class GceProvider(Provider):
             ProviderError: the deadline cannot be changed.
         """
         with self._account.errors_while("change the deletion time of the instances"):
-            deadline.extend(self._account, self._resources(instances), round(seconds), progress)
+            targets = self._resources(instances)
+            existing = {str(resource["id"]) for resource in targets}
+            if gone := [worker.name for worker in instances if worker.id not in existing]:
+                message = f"{', '.join(gone)} does not exist any more; the deletion time was not changed"
+                raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
+            deadline.extend(self._account, resolved(self._cloud), targets, round(seconds), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.

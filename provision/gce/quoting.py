@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from provision.budget import Budget
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
-from provision.gce.catalog.machines import describe, image_refusal
+from provision.gce.catalog.machines import describe
 from provision.gce.creation import nowhere, offered
 from provision.gce.diagnosis.cases import Diagnosis
+from provision.gce.limit import dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region, candidates, region_of
 from provision.model import FleetSpec, Offer, Quote
+from provision.provider import ProviderError
 
 
 def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
@@ -33,9 +36,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
     ]
-    project, region_resources, existing, _, image, sources = api.together(*calls)
-    if (refused := image_refusal(cloud, image)) is not None:
-        raise refused
+    project, region_resources, existing, *_, sources = api.together(*calls)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     pinned = sorted({zone_of(resource) for resource in existing})
@@ -49,14 +50,20 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
-    offers = [_offer(account, cloud, zone) for region in left for zone in region.zones]
+    budget = quoted_budget(account, spec.name, cloud, existing)
+    paid, unpaid = _within_budget(account, budget, cloud, count, left)
+    if not paid:
+        raise unpaid[0]
+    offers = [_offer(account, cloud, zone) for region, _ in paid for zone in region.zones]
     return Quote(
         count,
         tuple(offers),
         spot=cloud.spot,
         priced_at=account.prices.priced_at,
-        delete_after_s=cloud.max_duration_s,
-        notes=(*dict.fromkeys(problem.message for problem in short), *_access(cloud, sources)),
+        delete_after_s=paid[0][1].max_duration_s,
+        notes=(*dict.fromkeys(problem.message for problem in (*short, *unpaid)), *_access(cloud, sources)),
+        max_cost_usd=cloud.max_cost_usd,
+        used_usd=budget.used_usd,
     )
 
 
@@ -79,6 +86,25 @@ def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
     if len(sources) > 1:
         return [f"SSH is open to {addresses}: this computer has several addresses; --ssh-from limits it to one"]
     return [f"SSH is open to {addresses}, the address of this computer"]
+
+
+def _within_budget(
+    account: Account, budget: Budget, cloud: GceOptions, count: int, regions: Sequence[Region]
+) -> tuple[list[tuple[Region, GceOptions]], list[ProviderError]]:
+    """Return the regions in which the limit of the cost pays for the instances, and the problems of the others.
+
+    Each region is returned with the options of instances there, which have the lifetime that is paid for.
+    """
+    paid: list[tuple[Region, GceOptions]] = []
+    problems: list[ProviderError] = []
+    for region in regions:
+        price = dearest(account.prices, cloud, region.zones)
+        allowed = limited(budget, cloud, price, count, account.clock())
+        if isinstance(allowed, ProviderError):
+            problems.append(allowed)
+        else:
+            paid.append((region, allowed))
+    return paid, problems
 
 
 def _within_quota(

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import requests
@@ -67,6 +67,9 @@ OF_CALLS = (
 )
 
 
+E = TypeVar("E")
+
+
 class Killed(BaseException):
     """The program was killed; no code catches this."""
 
@@ -82,6 +85,10 @@ class Quiet:
 
     def close(self) -> None:
         pass
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 @dataclass(frozen=True)

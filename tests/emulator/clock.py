@@ -49,9 +49,13 @@ class Clock:
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, and run all actions that have become due."""
+        """Advance the clock, and run each action that becomes due, when the clock shows its time."""
         with self.changed:
-            self._ahead_s += seconds
+            until = self.now() + seconds
+            while self._due and self._due[0][0] <= until and not self._closed:
+                self._ahead_s += max(0.0, self._due[0][0] - self.now())
+                self.run_due()
+            self._ahead_s += max(0.0, until - self.now())
             self.run_due()
 
     def skip(self) -> bool:

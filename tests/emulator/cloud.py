@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from tests.emulator import firewall
 from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
 from tests.emulator.catalog import entries, locations
+from tests.emulator.charges import Charges
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
 from tests.emulator.failures import Refusal, not_found
@@ -130,6 +131,7 @@ class Cloud:
         self.root = ""
         self.base = ""
         self.grace_s = 30.0
+        self.late_s = 0.0
         self.caller = "127.0.0.1"
         self._threaded = threaded
         self._address_stem = ""
@@ -142,6 +144,7 @@ class Cloud:
         self.shared: dict[str, list[str]] = {}
         self.denied: set[str] = set()
         self.requests: dict[tuple[str, ...], Operation] = {}
+        self.charges = Charges()
         self.metadata: Json = {}
         self.scopes = ""  # of the access token that was granted last
         self._serial = 0
@@ -157,6 +160,7 @@ class Cloud:
     def empty(self) -> None:
         """Delete all resources."""
         self.operations.clear()
+        self.charges = Charges()
         self._parts.clear()
         for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
             held.clear()

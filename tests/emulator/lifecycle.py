@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
 from tests.emulator.catalog import locations
+from tests.emulator.charges import Charge
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.failures import Failure, already_exists, free_trial
 from tests.emulator.guest_specs import guest_spec
@@ -71,6 +72,7 @@ def make_disk(cloud: Cloud, zone: str, disk: Json, user: str = "") -> Json:
         body["users"] = [user]
         body["lastAttachTimestamp"] = cloud.clock.stamp()
     cloud.disks[zone, disk["name"]] = body
+    cloud.charges.begin(Charge(body["id"], cloud.clock.now(), disk=body))
     return body
 
 
@@ -80,6 +82,7 @@ def start(cloud: Cloud, instance: Instance) -> None:
         return
     instance.starts += 1
     instance.body["status"] = "RUNNING"
+    cloud.charges.begin(Charge(instance.body["id"], cloud.clock.now(), instance.blueprint))
     instance.body["lastStartTimestamp"] = cloud.clock.stamp()
     _show_external_address(instance, instance.address)
     if instance.blueprint.run_s:
@@ -99,6 +102,7 @@ def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:
     def stopped() -> None:
         if not gone(cloud, instance):
             instance.body["status"] = "TERMINATED"
+            cloud.charges.end(instance.body["id"], cloud.clock.now())
             instance.body["lastStopTimestamp"] = cloud.clock.stamp()
             instance.body["resourceStatus"]["scheduling"].pop("terminationTimestamp", None)
             _show_external_address(instance, "")
@@ -114,6 +118,7 @@ def vanish(cloud: Cloud, instance: Instance, then: Callable[[], None] = lambda: 
     def removed() -> None:
         if not gone(cloud, instance):
             del cloud.instances[instance.blueprint.zone, instance.blueprint.name]
+            cloud.charges.end(instance.body["id"], cloud.clock.now())
             for disk in instance.body["disks"]:
                 _release_disk(cloud, disk, instance)
         then()
@@ -140,7 +145,7 @@ def _limit(cloud: Cloud, instance: Instance) -> None:
     instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
     action = instance.blueprint.scheduling["instanceTerminationAction"]
     kind, starts = action.lower(), instance.starts
-    cloud.clock.call_at(at, lambda: _end(cloud, instance, starts, kind, action))
+    cloud.clock.call_at(at + cloud.late_s, lambda: _end(cloud, instance, starts, kind, action))
 
 
 def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) -> None:
@@ -171,6 +176,7 @@ def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
     if disk is None:
         return
     if attached["autoDelete"]:
+        cloud.charges.end(disk["id"], cloud.clock.now())
         del cloud.disks[key]
     else:
         disk.pop("users", None)
@@ -241,7 +247,6 @@ def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, addr
         "network": f"{base}/global/networks/{network}",
         "subnetwork": f"{base}/regions/{locations.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
         "networkIP": address,
-        "nicType": given.get("nicType") or ("GVNIC" if blueprint.needs_gvnic else "VIRTIO_NET"),
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),
     }

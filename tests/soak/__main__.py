@@ -11,7 +11,24 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.cloud import spending
+from tests.cloud.histories import play_histories
 from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow, warm
+
+_EMULATED = {
+    "cloud": cloud.Campaign(
+        play_histories,
+        "random histories of faults on a fleet on the emulator of Compute Engine",
+        "Create and delete fleets under faults, kills, and interruptions; check that nothing is left.",
+        1000,
+    ),
+    "costs": cloud.Campaign(
+        spending.play,
+        "random histories of a fleet with --max-cost on the emulator of Compute Engine",
+        "Create, change, and abandon fleets; check that none costs more than its limit.",
+        300,
+    ),
+}
 
 
 def main() -> int:
@@ -38,13 +55,8 @@ def main() -> int:
     )
     other.add_argument("--seed", type=int, default=None, help="seed of the first pass [default: random]")
     other.add_argument("--minutes", type=float, default=30.0, help="length [default: 30]")
-    emulated = campaigns.add_parser(
-        "cloud",
-        help="random histories of faults on a fleet on the emulator of Compute Engine",
-        description="Create and delete fleets under faults, kills, and interruptions; check that nothing is left.",
-    )
-    emulated.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
-    emulated.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
+    for name, emulated in _EMULATED.items():
+        cloud.add_parser(campaigns, name, emulated)
     copied = campaigns.add_parser(
         "results",
         help="kills of the client, a link, or a host during fleet pull, train --pull, and fleet down",
@@ -89,8 +101,9 @@ def main() -> int:
             "-Wignore::pytest.PytestAssertRewriteWarning",
         ]
         return pytest.main(["-m", "hypothesis", *profile, "tests/unit", "tests/process"])
-    if options.campaign == "cloud":
-        violations = cloud.run(seed, options.histories, lambda line: print(line, flush=True))
+    if options.campaign in _EMULATED:
+        play = _EMULATED[options.campaign].play
+        violations = cloud.run(play, seed, options.histories, lambda line: print(line, flush=True))
         print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
         return 1 if violations else 0
     if options.campaign == "results":

@@ -65,7 +65,7 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
         )
     directory.delete()
     bill = _compute_bill(request.fleet, record, instances, billed, services.clock())
-    summary = replace(bill, left=len(silent), external=True) if external else bill
+    summary = replace(bill, left=len(silent), external=external, max_cost_usd=spec.options.max_cost_usd)
     sink.emit(summary)
     return summary
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fleet.errors import CancelledError, NotReadyError, UsageError
-from fleet.events import FleetOpened, Sink
+from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
@@ -12,7 +14,9 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
 from provision.deferred import dataclass
-from provision.quantities import counted
+from provision.ledger import cost_usd
+from provision.model import Instance
+from provision.quantities import counted, format_money, format_span
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
                 next_steps=[Step("up")],
             )
+        _report_cost(record, instances, directory, request.seconds, services, sink)
         if record.spec.options.extend_warning:
             _confirm(record, directory, services)
         directory.intend("extend", seconds=request.seconds)
@@ -53,6 +58,28 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         summary = fleet_opened(record)
         sink.emit(summary)
         return summary
+
+
+def _report_cost(
+    record: FleetRecord,
+    instances: Sequence[Instance],
+    directory: FleetDirectory,
+    seconds: float,
+    services: Services,
+    sink: Sink,
+) -> None:
+    """Report what the fleet costs until its new deletion time, if its price is known."""
+    usd_h, limit_usd = sum(instance.price_usd_h for instance in instances), record.spec.options.max_cost_usd
+    if not usd_h:
+        return
+    so_far = cost_usd(directory.intervals(), services.clock())
+    limit = f" of {format_money(limit_usd)}" if limit_usd else ""
+    sink.emit(
+        Note(
+            f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now: "
+            f"{format_money(usd_h * seconds / 3600)}; {format_money(so_far)}{limit} so far"
+        )
+    )
 
 
 def _confirm(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:

@@ -20,7 +20,7 @@ from fleet.console.columns import (
     measure_table,
     settle,
 )
-from fleet.console.formatting import format_clock, format_money, format_size, format_span
+from fleet.console.formatting import format_clock, format_size
 from fleet.console.live.estimates import draw_curve, estimate_remaining_s
 from fleet.console.live.view import Stage, View
 from fleet.console.log_lines import clean
@@ -36,6 +36,7 @@ from fleet.console.rows import (
 )
 from fleet.events import Outcome, Phase
 from provision.deferred import dataclass
+from provision.quantities import format_money, format_span
 
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns

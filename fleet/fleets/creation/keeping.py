@@ -48,21 +48,31 @@ class Keeper:
         """
         if not self.spec.options.rents or self.spec.workers > record.spec.workers:
             return None  # after a failure to add workers, the fleet is as before
-        ids, until = {instance.id for instance in old}, self.services.clock() + KEEP_S
+        ids = {instance.id for instance in old}
         try:
             instances = self._list()
             new = [instance for instance in instances if instance.id not in ids]
             if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
-            names = tuple(instance.name for instance in new)
+            names, until = tuple(instance.name for instance in new), self._end(new)
             self.directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
             kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
             self.directory.write(kept)
-            if not self.provider.stop_at(new, until):
+            if not self.spec.options.max_cost_usd and not self.provider.stop_at(new, until):
                 return None
         except FleetError:
             return None
         return _explain_kept(error, kept)
+
+    def _end(self, instances: Sequence[Instance]) -> float:
+        """Return when instances end that are kept.
+
+        If the cost is limited, they are not stopped before their provider deletes them: a stop clears their deadline,
+        and then their disks could cost more than the limit.
+        """
+        if self.spec.options.max_cost_usd:
+            return min((instance.delete_at for instance in instances if instance.delete_at), default=0.0)
+        return self.services.clock() + KEEP_S
 
     def undo(self, before: Sequence[Instance], error: BaseException) -> None:
         """Delete the resources that this call created, and no others.
@@ -110,8 +120,9 @@ class Keeper:
 def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
+    end = "are deleted" if record.spec.options.max_cost_usd else "stop"
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they stop then"
+    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they {end} then"
     return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
         next_steps=[*error.next_steps, Step("up"), Step("down")],

@@ -34,12 +34,4 @@ class ImageOptions:
         label="disk size in GB",
         group=GENERAL,
     )
-    disk_type: str = option(
-        "",
-        TEXT,
-        "disk-type",
-        metavar="TYPE",
-        help="Type of the boot disk, e.g. pd-standard.",
-        default="chosen for the machine type",
-        group=GENERAL,
-    )
+    disk_type: str = option("", TEXT, "disk-type")

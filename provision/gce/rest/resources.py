@@ -68,6 +68,17 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(last(str(location)) for location in statuses)
 
 
+def created_count(operation: Mapping[str, Any]) -> int | None:
+    """Return the number of instances that a failed bulkInsert created before it failed; None: it did not fail.
+
+    Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
+    """
+    if "error" not in operation:
+        return None
+    statuses = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
+    return sum(int(status.get("createdVmCount", 0)) for status in statuses.values())
+
+
 def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
     """Return those options of an instance that determine its price.
 

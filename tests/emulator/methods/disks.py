@@ -76,6 +76,7 @@ def delete_disk(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         cloud.disks.pop(key, None)
+        cloud.charges.end(disk["id"], cloud.clock.now())
         return None
 
     return launch(cloud, call, "delete", disk["selfLink"], begin)

@@ -44,6 +44,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         machine-type = "n1-standard-8"
         spot = true
         max-duration = "90m"
+        max-cost = 7.5
         image = "projects/p/global/images/family/f"
         disk-size = 200
         disk-type = "pd-ssd"
@@ -71,6 +72,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         machine_type="n1-standard-8",
         spot=True,
         max_duration_s=5400,
+        max_cost_usd=7.5,
         image="projects/p/global/images/family/f",
         disk_gb=200,
         disk_type="pd-ssd",
@@ -123,6 +125,8 @@ def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(
         ("[gce]\nzones = [1]", "zones in [gce] must be a list of strings", ""),
         ("[gce]\ngpu = 2", "gpu in [gce] must be a string", ""),
         ("[gce]\nmax-duration = 'long'", "max-duration in [gce]: invalid duration 'long'", ""),
+        ("[gce]\nmax-cost = '5'", "max-cost in [gce] must be an amount in US dollars", ""),
+        ("[gce]\nmax-cost = -1", "max-cost in [gce] must be an amount in US dollars", ""),
         ("[gce]\nmax-duration = true", "max-duration in [gce] must be a duration", ""),
         (
             "[gce]\nendpoint = 'https://evil.example'",

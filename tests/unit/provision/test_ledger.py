@@ -62,7 +62,8 @@ def test_a_provider_without_times_counts_from_the_first_list() -> None:
 
 def test_a_new_deadline_counts_and_a_new_price_does_not() -> None:
     before, after = replace(FIRST, delete_at=2 * H), replace(FIRST, delete_at=3 * H, price_usd_h=9.0)
-    assert intervals([entry([before], H), entry([after], H + 5)]) == [Interval("1", "worker-0", H, 1.0, True, 3 * H)]
+    expected = Interval("1", "worker-0", H, 1.0, True, 3 * H, stopped_usd_h=0.1)
+    assert intervals([entry([before], H), entry([after], H + 5)]) == [expected]
 
 
 def test_the_first_minute_is_billed_in_full() -> None:

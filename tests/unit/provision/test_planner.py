@@ -135,8 +135,8 @@ def test_each_cloud_setting_that_differs_is_described() -> None:
 @pytest.mark.parametrize("field", [field.name for field in fields(GceOptions)])
 def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
     value = getattr(GceOptions(), field)
-    changes: dict[type, Any] = {str: "x", int: 5, bool: not value, tuple: ("x",)}
+    changes: dict[type, Any] = {str: "x", int: 5, float: 5.0, bool: not value, tuple: ("x",)}
     has = FleetSpec("demo", "gce", 2, options=GceOptions(gpu="a"))
     asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
-    # Firewall rules can change while the instances run: no instance must be created again.
-    assert len(conflicts(asked, has)) == (0 if field in {"ssh_from", "firewall"} else 1)
+    # Firewall rules and the limit of the cost can change while the instances run: none must be created again.
+    assert len(conflicts(asked, has)) == (0 if field in {"ssh_from", "firewall", "max_cost_usd"} else 1)

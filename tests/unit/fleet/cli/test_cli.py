@@ -225,6 +225,11 @@ def test_never_is_a_duration(asked: Callable[..., UpRequest]) -> None:
     assert asked("--max-duration", "0").given.of("gce") == {"max_duration_s": 0}
 
 
+@pytest.mark.parametrize(("text", "usd"), [("5", 5.0), ("7.50", 7.5), ("$20", 20.0), ("0", 0.0)])
+def test_an_amount_of_money(asked: Callable[..., UpRequest], text: str, usd: float) -> None:
+    assert asked("--max-cost", text).given.of("gce") == {"max_cost_usd": usd}
+
+
 # --- questions --------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from fleet.console import formatting
 from fleet.folding import fold, order
+from provision import quantities
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_clock(seconds: float, text: str) -> None:
      (86400, "1 d"), (190000, "2 d 4 h")],
 )  # fmt: skip
 def test_span(seconds: float, text: str) -> None:
-    assert formatting.format_span(seconds) == text
+    assert quantities.format_span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_metric_in_eight_characters(value: float, text: str) -> None:
 
 
 def test_money_never_rounds_something_to_nothing() -> None:
-    assert [formatting.format_money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
+    assert [quantities.format_money(dollars) for dollars in (0, 0.001, 0.07, 1234.5)] == [
         "$0.00",
         "<$0.01",
         "$0.07",

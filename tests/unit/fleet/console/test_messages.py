@@ -81,6 +81,10 @@ PUSHED = "worker-[0-1]: 3 files, 2.0 KiB, in /d (2 unchanged)"
             "fleet demo: 2 instances deleted, 0 left, uptime 12 min, cost $0.14",
         ),
         (
+            FleetDown("demo", ("a", "b"), 0, 0.14, 732.0, max_cost_usd=5.0),
+            "fleet demo: 2 instances deleted, 0 left, uptime 12 min, cost $0.14 of at most $5.00",
+        ),
+        (
             FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, external=True),
             "fleet demo: 2 hosts released; no files remain on them",
         ),

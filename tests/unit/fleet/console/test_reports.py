@@ -25,6 +25,14 @@ def test_a_price_is_a_table_of_the_first_places() -> None:
     ]
 
 
+def test_a_limit_of_the_cost_is_shown_with_the_price() -> None:
+    event = replace(QUOTED, max_cost_usd=5.0, delete_after_s=2 * 3600)
+    assert "limit $5.00: at most $2.16 for these\n" in format_report(event)
+    assert "limit $5.00: at most $2.16 for these, after $1.50 for the other instances\n" in format_report(
+        replace(event, used_usd=1.5)
+    )
+
+
 def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
     event = replace(QUOTED, offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
     text = format_report(event)

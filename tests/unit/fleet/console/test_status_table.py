@@ -41,6 +41,11 @@ def test_a_fleet_at_work() -> None:
     ]
 
 
+def test_a_limited_cost() -> None:
+    [first, *_] = render_status([replace(FLEET, max_cost_usd=5.0)], now=NOW).splitlines()
+    assert first.endswith("$0.70/h, $0.78 of $5.00 so far  deleted in 1 h")
+
+
 def test_an_idle_fleet() -> None:
     fleet = FleetStatus("demo", "local", HOSTS[:1])
     assert render_status([fleet], now=NOW).splitlines()[-1] == "  no job yet"

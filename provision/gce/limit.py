@@ -1,0 +1,142 @@
+"""Give instances the lifetime for which the limit of the cost of their fleet pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from provision.budget import USEFUL_S, Budget, budget_of
+from provision.gce.account import Account
+from provision.gce.catalog.machines import MAX_DURATION_MAX_S, describe
+from provision.gce.catalog.prices import Prices
+from provision.gce.options import GceOptions
+from provision.gce.rest.api import Json
+from provision.ledger import entry
+from provision.model import Price
+from provision.provider import ErrorKind, ProviderError
+from provision.quantities import counted, format_money, format_span
+
+
+def current_budget(account: Account, fleet: str, cloud: GceOptions, *, ending: bool = False) -> Budget:
+    """List the instances of a fleet, and return what it costs at most; `ending` is that of `budget_of`."""
+    account.observe(fleet)
+    return budget_of(cloud.max_cost_usd, account.journal.intents(fleet), account.clock(), ending=ending)
+
+
+def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Sequence[Json]) -> Budget:
+    """Return what a fleet costs at most, given its existing instances; write nothing."""
+    now = account.clock()
+    listed = entry(account.convert(existing), now)
+    return budget_of(cloud.max_cost_usd, [*account.journal.intents(fleet), listed], now)
+
+
+def limited(
+    budget: Budget, cloud: GceOptions, price: Price | None, count: int, now: float
+) -> GceOptions | ProviderError:
+    """Return `cloud` with the lifetime that the budget pays for, at most that of the options.
+
+    Args:
+        budget: What the fleet costs at most without the new instances.
+        cloud: Options of the new instances, resolved.
+        price: Price of one of them; None: unknown.
+        count: Number of new instances.
+        now: Seconds since the epoch.
+
+    Returns:
+        The options; or the reason why the limit of the cost does not allow the instances.
+    """
+    if not cloud.max_cost_usd:
+        return cloud
+    if price is None:
+        return unknown_price(cloud)
+    if budget.unlimited:
+        return without_deadline(budget)
+    longest_s = cloud.max_duration_s or MAX_DURATION_MAX_S
+    paid_s = budget.lifetime_s(price, count, now)
+    if paid_s < min(USEFUL_S, longest_s):
+        return _too_little(budget, cloud, price, count, now, paid_s)
+    return replace(cloud, max_duration_s=min(longest_s, int(paid_s)))
+
+
+def unknown_price(cloud: GceOptions) -> ProviderError:
+    """Return the error that a price is unknown, so that the cost cannot be limited."""
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"the price of {describe(cloud)} is unknown, so --max-cost cannot limit it",
+        hint="select another machine or zone; or limit the time with --max-duration, and remove --max-cost",
+        again={"--max-cost": None, "--max-duration": "4h"},
+    )
+
+
+def without_deadline(budget: Budget) -> ProviderError:
+    """Return the error that instances run without a deadline."""
+    names = ", ".join(budget.unlimited)
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"the cost of {names} has no limit: no deletion time, or an unknown price",
+        hint="fleet extend sets the deletion time; after that, --max-cost can limit the cost",
+        next_steps=[("fleet", "extend", "4h")],
+    )
+
+
+def exceeded(account: Account, fleet: str, cloud: GceOptions) -> ProviderError | None:
+    """Return the error that a fleet may cost more than its limit, according to its journal; None if not."""
+    if not cloud.max_cost_usd:
+        return None
+    budget = budget_of(cloud.max_cost_usd, account.journal.intents(fleet), account.clock())
+    if budget.unlimited:
+        return without_deadline(budget)
+    if budget.left_usd >= 0:
+        return None
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"the fleet costs up to {format_money(budget.used_usd)} until its instances are deleted, "
+        f"more than --max-cost {format_money(budget.limit_usd)}",
+        hint="fleet extend with a shorter time lowers it",
+        again={"--max-cost": _dollars(budget.used_usd)},
+    )
+
+
+def longer_than_paid(budget: Budget, seconds: float, paid_s: float) -> ProviderError:
+    """Return the error that the limit of the cost does not pay for an extension."""
+    minutes = int(paid_s / 60)
+    steps = [("fleet", "extend", f"{minutes}m")] if minutes else []
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"--max-cost {format_money(budget.limit_usd)} does not pay for {format_span(seconds)} from now: "
+        f"{format_money(budget.used_usd)} is used, and the rest pays for {format_span(max(0.0, paid_s))}",
+        hint="extend it by less, or raise the limit with fleet up --max-cost",
+        next_steps=steps,
+    )
+
+
+def _too_little(
+    budget: Budget, cloud: GceOptions, price: Price, count: int, now: float, paid_s: float
+) -> ProviderError:
+    instances = f"{counted(count, 'instance')} ({describe(cloud)}) for {format_money(count * price.usd_h)}/h"
+    if budget.end and budget.end - now < USEFUL_S:
+        return ProviderError(
+            ErrorKind.USAGE,
+            f"the other instances are deleted in {format_span(budget.end - now)}: "
+            "with --max-cost, new ones cannot live longer",
+            hint="fleet extend moves the deletion time of all",
+            next_steps=[("fleet", "extend", "4h")],
+        )
+    used = f", {format_money(budget.used_usd)} of which is used," if budget.used_usd else ""
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"--max-cost {format_money(budget.limit_usd)}{used} pays for {format_span(max(0.0, paid_s))} of {instances}",
+        cause=f"at least {format_span(USEFUL_S)} are required",
+        again={"--max-cost": _dollars(budget.used_usd + count * price.usd_h * 1.05)},
+    )
+
+
+def _dollars(usd: float) -> str:
+    """Return an amount of at least `usd` as the value of --max-cost, in whole cents."""
+    return f"{int(usd * 100 + 1) / 100:.2f}"
+
+
+def dearest(prices: Prices, cloud: GceOptions, zones: Sequence[str]) -> Price | None:
+    """Return the highest price in some zones; None: one of them is unknown."""
+    priced = [price for zone in zones if (price := prices.price(cloud, zone)) is not None]
+    return max(priced, key=lambda price: price.usd_h) if len(priced) == len(zones) else None

@@ -1,0 +1,294 @@
+"""Random histories of a fleet whose cost is limited; what it costs is what the emulator recorded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from fleet.commands.fleets import down, extend, up
+from fleet.config import caller
+from fleet.errors import FleetError
+from fleet.fleets.repair import ExistingFleet, repair_fleet
+from fleet.fleets.resolution import UpRequest
+from fleet.services import Services
+from fleet.state import Store
+from provision.gce.catalog.prices import Prices, table
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.gce.rest.resources import seconds
+from provision.options import ProviderOptions
+from provision.provider import Provider
+from tests.cloud.histories import QUICK, Fuse, Killed, QuickServices, Quiet, fused, reached, store_nothing
+from tests.emulator import Emulator
+from tests.emulator.charges import Charge
+from tests.emulator.cloud import Instance
+from tests.settings import settings
+
+FLEET = "thrifty"
+LATE_S = 30.0
+"""Time by which Compute Engine may be late with a deletion."""
+BILLED_MIN_S = 60.0
+FAULTS = ("stockout", "partial", "partial-left", "operation-error", "disk-left", "fails-after", "lost", "503")
+YEAR_S = 365 * 86400.0
+
+
+class SpendingServices(QuickServices):
+    """The services of the commands; the provider has their clock."""
+
+    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
+        if not isinstance(options, GceOptions):
+            return super().open_provider(options, keep=keep)
+        owner = self.store.owner(keep=keep)
+        return GceProvider(owner, caller(), self.store.journal, options, QUICK, self.clock)
+
+
+def cost_usd(charges: Iterable[Charge], prices: Prices, until: float) -> float:
+    """Return what the emulator billed until a time, in US dollars."""
+    return sum(_usd_h(charge, prices) * _billed_s(charge, until) / 3600 for charge in charges)
+
+
+def _billed_s(charge: Charge, until: float) -> float:
+    passed_s = min(charge.end or until, until) - charge.start
+    if passed_s <= 0:
+        return 0.0
+    return max(passed_s, BILLED_MIN_S) if charge.blueprint else passed_s
+
+
+def _usd_h(charge: Charge, prices: Prices) -> float:
+    if charge.disk is not None:
+        kind, zone = (charge.disk[key].rsplit("/", 1)[-1] for key in ("type", "zone"))
+        price = prices.price(GceOptions(disk_type=kind, disk_gb=int(charge.disk["sizeGb"])), zone)
+        assert price is not None
+        return price.disk
+    drawn = charge.blueprint
+    assert drawn is not None
+    price = prices.price(
+        GceOptions(
+            machine_type=drawn.machine_type.name,
+            gpu=drawn.gpu,
+            gpus=drawn.gpus,
+            spot=drawn.spot,
+            external=drawn.external,
+        ),
+        drawn.zone,
+    )
+    assert price is not None
+    return price.machine + price.gpu + price.address
+
+
+def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
+    """Let commands work without SSH, which is tested elsewhere."""
+    for module in ("commands.fleets.up", "commands.fleets.extend", "fleets.repair"):
+        patch.setattr(f"fleet.{module}.reach", reached)
+    for module in ("fleets.agents", "commands.fleets.extend"):
+        patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
+    patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
+
+
+class Customer:
+    """A user with one fleet.
+
+    Args:
+        emulator: Where the fleet is.
+        root: State directory.
+        options: Options of the fleet in addition to those that every fleet on the emulator needs.
+    """
+
+    def __init__(self, emulator: Emulator, root: Path, options: Mapping[str, Any]) -> None:
+        self.emulator = emulator
+        self.options = {
+            "provider": "gce",
+            "project": "proj-1",
+            "endpoint": emulator.url,
+            "python": "/usr/bin/python3",
+            **options,
+        }
+        self.store = Store(root)
+        self.unprepared = False
+
+    def services(self) -> Services:
+        """Return services with the emulator's clock."""
+        clock = self.emulator.clock
+        return SpendingServices(
+            self.store,
+            lambda _: True,
+            consent=lambda _: True,
+            clock=clock.now,
+            sleep=clock.advance,
+            unprepared=self.unprepared,
+        )
+
+    def up(self, *, unprepared: bool = False, **changes: Any) -> Quiet:
+        """Run `fleet up` with some options changed, and return its events."""
+        self.unprepared, sink = unprepared, Quiet()
+        up.run(UpRequest(FLEET, settings(**{**self.options, **changes})), self.services(), sink)
+        return sink
+
+    def extend(self, lifetime_s: float) -> None:
+        """Run `fleet extend`."""
+        extend.run(extend.ExtendRequest(FLEET, lifetime_s), self.services(), Quiet())
+
+    def repair(self) -> None:
+        """Replace lost hosts, as commands do that follow a job."""
+        services = self.services()
+        directory, record = services.store.need(FLEET)
+        repair_fleet(ExistingFleet(record, directory, services, "logs"), Quiet())
+
+    def down(self) -> Quiet:
+        """Run `fleet down`, and return its events."""
+        sink = Quiet()
+        down.run(down.DownRequest(FLEET), self.services(), sink)
+        return sink
+
+    def running(self) -> list[Instance]:
+        """Return the instances that run."""
+        return [each for each in self.emulator.cloud.instances.values() if each.status == "RUNNING"]
+
+    def deadlines(self) -> list[float]:
+        """Return the times at which they are deleted."""
+        schedules = [each.body["resourceStatus"]["scheduling"] for each in self.running()]
+        return [seconds(each["terminationTimestamp"]) for each in schedules]
+
+    def halt(self, instance: Instance) -> None:
+        """Stop an instance, as a user does in the console, or Compute Engine after a failure of its host."""
+        requests.post(f"{self.emulator.url}/compute/v1/{instance.blueprint.path}/stop", timeout=10)
+        self.emulator.settle()
+
+    def wait(self, passed_s: float) -> None:
+        """Advance the clock."""
+        self.emulator.clock.advance(passed_s)
+        self.emulator.settle()
+
+    def cost_usd(self) -> float:
+        """Return what all fleets have cost so far."""
+        return cost_usd(self.emulator.cloud.charges, table(), self.emulator.clock.now())
+
+
+def play(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
+    """Play the histories of these seeds; a violation names the seed and what was done."""
+    emulator.cloud.late_s = LATE_S
+    with pytest.MonkeyPatch.context() as patch:
+        patched(patch, emulator)
+        for seed in seeds:
+            emulator.reset()
+            history = SpendingHistory(seed, emulator, directory / str(seed), patch)
+            try:
+                history.play()
+            except Exception as error:
+                raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
+
+
+class SpendingHistory:
+    """One user's commands for one fleet with --max-cost; the same seed gives the same history."""
+
+    def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.random = random.Random(seed)
+        self.emulator = emulator
+        self.patch = patch
+        self.limit_usd = self.random.choice((0.6, 2.0, 5.0, 20.0))
+        self.workers = self.random.choice((1, 2, 3))
+        self.since = 0.0
+        self.stopped = False
+        self.told: list[str] = []
+        options = {
+            "gpu": self.random.choice(("", "t4")),
+            "spot": self.random.choice((False, True)),
+            "zones": self.random.choice(((), ("us-central1-a",), ("us-central1", "europe-west1-b"))),
+            "max_cost_usd": self.limit_usd,
+            "max_duration_s": self.random.choice((0, 1800, 8 * 3600)),
+        }
+        self.customer = Customer(emulator, root, options)
+
+    def play(self) -> None:
+        """Run some commands, then never again; no instance may run when the limit is reached."""
+        moves: list[tuple[Callable[[], None], int]] = [
+            (lambda: self.command("up", self.up), 4),
+            (lambda: self.command("up --workers", self.resize), 2),
+            (lambda: self.command("repair", self.customer.repair), 2),
+            (lambda: self.command("extend", self.extend), 2),
+            (lambda: self.command("down", self.customer.down), 1),
+            (self.preempt, 2),
+            (self.stop, 1),
+            (self.wait, 5),
+        ]
+        self.command("up", self.up)
+        for _ in range(self.random.randint(2, 8)):
+            [move] = self.random.choices([move for move, _ in moves], [weight for _, weight in moves])
+            move()
+            self.check()
+        self.emulator.faults.clear()
+        self.customer.wait(YEAR_S)
+        self.check()
+        assert not [charge for charge in self.charges() if charge.blueprint and not charge.end], "an instance runs"
+
+    def command(self, name: str, act: Callable[[], object]) -> None:
+        """Run a command under faults; it may be killed at any call."""
+        fuse = Fuse()
+        if self.random.random() < 0.4:
+            error = self.random.choice((Killed, KeyboardInterrupt))
+            fuse = Fuse(self.random.randint(1, 60), self.random.random() < 0.5, error)
+        self.emulator.faults.clear()
+        if self.random.random() < 0.4:
+            kind, match = self.random.choice(FAULTS), self.random.choice(("compute.*bulkInsert", "compute.*"))
+            nth = self.random.randint(1, 6)
+            self.told.append(f"fault {kind} of {match}, {nth}")
+            self.emulator.faults.add(kind, match=match, nth=nth, times=1, seconds=0.02)
+        self.told.append(f"fleet {name}, {fuse}")
+        with fused(fuse, self.patch):
+            try:
+                act()
+                self.told.append("success")
+            except (Killed, KeyboardInterrupt) as error:
+                self.told.append(type(error).__name__)
+            except FleetError as error:
+                self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
+        if not self.customer.store.fleet(FLEET).exists():  # the limit is that of one fleet
+            self.check()
+            self.since, self.stopped = self.emulator.clock.now(), False
+
+    def up(self) -> None:
+        self.customer.up(workers=self.workers, unprepared=self.random.random() < 0.15)
+
+    def resize(self) -> None:
+        self.workers = self.random.choice((1, 2, 3, 4))
+        self.up()
+
+    def extend(self) -> None:
+        self.customer.extend(self.random.choice((1200, 3600, 4 * 3600, 86400)))
+
+    def preempt(self) -> None:
+        for instance in self.customer.running()[:1]:
+            if instance.blueprint.spot:
+                self.emulator.preempt(instance.blueprint.name, 0.0)
+                self.told.append(f"preempted {instance.blueprint.name}")
+
+    def stop(self) -> None:
+        if running := self.customer.running():
+            self.customer.halt(self.random.choice(running))
+            self.told.append("stopped an instance")
+
+    def wait(self) -> None:
+        passed_s = self.random.choice((30, 300, 1800, 7200, 6 * 3600))
+        self.customer.wait(passed_s)
+        self.told.append(f"{passed_s} s later")
+
+    def charges(self) -> list[Charge]:
+        """Return the charges of the present fleet."""
+        return [charge for charge in self.emulator.cloud.charges if charge.start >= self.since]
+
+    def check(self) -> None:
+        """Check that no instance ran at a cost above the limit; later, only disks of stopped ones can cost more."""
+        self.stopped |= any(each.status == "TERMINATED" for each in self.emulator.cloud.instances.values())
+        now, charges, prices = self.emulator.clock.now(), self.charges(), table()
+        ran_until = max((charge.end or now for charge in charges if charge.blueprint), default=0.0)
+        cost = cost_usd(charges, prices, ran_until if self.stopped else now)
+        assert cost <= self.limit_usd, f"cost ${cost:.4f} of ${self.limit_usd}"
+
+    def story(self) -> str:
+        return "\n".join(self.told)

@@ -1,0 +1,185 @@
+"""The cost of a fleet never exceeds --max-cost, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError, NotReadyError, UsageError
+from fleet.events import FleetDown, Quoted
+from fleet.steps import Again
+from tests.cloud.spending import FLEET, LATE_S, Customer, patched, play
+from tests.emulator import Emulator
+from tests.next_steps import next_lines, repetition
+
+SHARES = 2
+HISTORIES = 16  # ./scripts/soak costs plays any number
+PRICE_USD_H = 0.2155
+"""Of an n1-standard-4 in us-central1, with 100 GB and an address."""
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as running:
+        yield running
+
+
+@pytest.fixture
+def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    emulator.reset()
+    emulator.cloud.late_s = LATE_S
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, {"zones": ("us-central1-a",), "max_cost_usd": 2.0})
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_the_cost_of_any_history_is_limited(share: int, emulator: Emulator, tmp_path: Path) -> None:
+    play(range(share, HISTORIES, SHARES), emulator, tmp_path)
+
+
+def test_the_limit_is_the_deadline_of_compute_engine(customer: Customer) -> None:
+    sink = customer.up(workers=2)
+    [quoted] = sink.of(Quoted)
+    assert quoted.delete_after_s == pytest.approx(2.0 / (2 * PRICE_USD_H) * 3600 - 90, abs=10)
+    assert (quoted.max_cost_usd, quoted.used_usd) == (2.0, 0.0)
+    limits = {each.blueprint.run_s for each in customer.emulator.cloud.instances.values()}
+    assert limits == {float(quoted.delete_after_s)}
+    customer.wait(3600)
+    [bill] = customer.down().of(FleetDown)
+    assert bill.cost_usd == pytest.approx(2 * PRICE_USD_H, rel=0.01)
+    assert bill.max_cost_usd == 2.0
+
+
+def test_the_earlier_of_both_limits_counts(customer: Customer) -> None:
+    [quoted] = customer.up(workers=1, max_duration_s=1800).of(Quoted)
+    assert quoted.delete_after_s == 1800
+
+
+def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
+    with pytest.raises(UsageError, match="the price of n2-standard-4 is unknown, so --max-cost") as refused:
+        customer.up(workers=1, machine_type="n2-standard-4")
+    assert repetition(refused.value) == Again({"--max-cost": None, "--max-duration": "4h"}, "up")
+    assert not customer.emulator.cloud.charges.all
+
+
+def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Customer) -> None:
+    with pytest.raises(
+        UsageError, match=r"--max-cost \$0.05 pays for 5 min of 2 instances \(n1-standard-4\)"
+    ) as refused:
+        customer.up(workers=2, max_cost_usd=0.05)
+    assert refused.value.cause == "at least 10 min are required"
+    assert not customer.emulator.cloud.charges.all
+
+
+def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: Customer) -> None:
+    customer.up(workers=1, max_duration_s=0)
+    customer.wait(3600)
+    message = r"--max-cost \$2.00, \$2.00 of which is used, pays for 0 s of 1 instance"
+    with pytest.raises(UsageError, match=message) as refused:
+        customer.up(workers=2, max_duration_s=0)
+    assert repetition(refused.value) == Again({"--max-cost": "2.23"}, "up")
+    assert len(customer.running()) == 1
+    customer.up(workers=2, max_duration_s=0, max_cost_usd=2.5)
+    first, second = sorted(customer.deadlines())
+    assert second - first > 3600
+    customer.wait(12 * 3600)
+    assert customer.cost_usd() <= 2.5
+
+
+def test_more_workers_use_what_a_shorter_lifetime_left(customer: Customer) -> None:
+    customer.up(workers=1, max_duration_s=4 * 3600)
+    customer.wait(3600)
+    customer.up(workers=2)
+    first, second = sorted(customer.deadlines())
+    assert second - first < 60
+    customer.wait(4 * 3600)
+    assert not customer.running()
+    assert customer.cost_usd() <= 2.0
+
+
+def test_an_extension_is_paid_from_the_rest(customer: Customer) -> None:
+    customer.up(workers=1, max_duration_s=3600)
+    customer.wait(1800)
+    with pytest.raises(
+        UsageError, match=r"--max-cost \$2.00 does not pay for 1 d from now: \$0.11 is used"
+    ) as refused:
+        customer.extend(24 * 3600)
+    assert "fleet extend 5" in next_lines(refused.value)
+    assert len(customer.running()) == 1
+    customer.extend(8 * 3600)
+    [deadline] = customer.deadlines()
+    assert deadline - customer.emulator.clock.now() == pytest.approx(8 * 3600, abs=60)
+    customer.wait(9 * 3600)
+    assert customer.cost_usd() <= 2.0
+
+
+def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
+    customer.up(workers=1)
+    customer.wait(4 * 3600)
+    customer.halt(customer.running()[0])
+    customer.wait(3600)
+    customer.up(workers=1)
+    [deadline] = customer.deadlines()
+    left_s = (2.0 - 4 * PRICE_USD_H - 0.0205) / PRICE_USD_H * 3600 - 90
+    assert deadline - customer.emulator.clock.now() == pytest.approx(left_s, abs=60)
+
+
+def test_hosts_that_could_not_be_prepared_run_until_their_deadline(customer: Customer) -> None:
+    with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
+        customer.up(workers=1, unprepared=True)
+    assert "else they are deleted then" in failed.value.cause
+    [instance] = customer.running()
+    assert instance.metadata()["fleet-stop-at"] == "0"
+    customer.wait(10 * 3600)
+    assert not customer.emulator.cloud.instances
+    assert customer.cost_usd() <= 2.0
+
+
+def test_the_limit_can_be_raised_and_not_lowered_below_what_is_promised(customer: Customer) -> None:
+    customer.up(workers=1, max_duration_s=0)
+    with pytest.raises(UsageError, match=r"costs up to \$2.00 until its instances are deleted, more than --max-cost"):
+        customer.up(workers=1, max_duration_s=0, max_cost_usd=1.0)
+    customer.up(workers=1, max_duration_s=0, max_cost_usd=3.0)
+    customer.extend(13 * 3600)
+    customer.wait(14 * 3600)
+    assert 2.0 < customer.cost_usd() <= 3.0
+
+
+def test_instances_without_a_deadline_cannot_be_limited(customer: Customer) -> None:
+    customer.up(workers=1, max_cost_usd=0.0, max_duration_s=0)
+    with pytest.raises(UsageError, match="the cost of worker-0 has no limit") as refused:
+        customer.up(workers=1)
+    assert "fleet extend 4h" in next_lines(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "charged"), [("stockout", False), ("partial", True), ("partial-left", True), ("disk-left", False)]
+)
+def test_a_failed_attempt_costs_what_it_created(customer: Customer, fault: str, charged: bool) -> None:
+    customer.emulator.faults.add(fault, match="compute.*bulkInsert", times=1)
+    customer.up(workers=2, zones=("us-central1-a", "us-central1-b"))
+    assert len(customer.emulator.cloud.disks) == 2
+    first = min(customer.deadlines()) - customer.emulator.clock.now()
+    paid_s = 2.0 / (2 * PRICE_USD_H) * 3600 - 90
+    assert (first < paid_s - 20) is charged
+    customer.wait(6 * 3600)
+    assert customer.cost_usd() <= 2.0
+
+
+def test_an_extension_of_instances_that_are_gone_names_them(customer: Customer) -> None:
+    customer.up(workers=1)
+    services = customer.services()
+    _, record = services.store.need(FLEET)
+    provider = services.provider(record.spec.options)
+    instances = provider.list(FLEET)
+    customer.emulator.cloud.instances.clear()
+    with pytest.raises(FleetError, match="worker-0 does not exist any more"):
+        provider.extend(instances, 3600, lambda *_: None)
+
+
+def test_the_limit_is_used(customer: Customer) -> None:
+    customer.up(workers=2, max_duration_s=0)
+    customer.wait(24 * 3600)
+    assert 0.98 * 2.0 < customer.cost_usd() <= 2.0
