@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from fleet.errors import FleetError, NotFoundError, NotReadyError
+from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
@@ -279,6 +279,11 @@ class Repairer:
         self._busy = True
         try:
             record = repair_fleet(self._fleet, self._sink)
+        except UsageError as error:  # such as a limit of the cost that is used up: a retry would end in the same way
+            with self._change:
+                self._give_up(list(self._lost))
+            self._sink.emit(Note(f"lost hosts are not replaced: {error.message}", Level.WARNING))
+            return ""
         except FleetError as error:
             if error.message != last_message and not self._closed.is_set():
                 self._sink.emit(Note(f"{error.message}; retrying in {pause_s:.0f} s", Level.WARNING))
@@ -288,13 +293,17 @@ class Repairer:
         self._hosts = {host.name: host for host in record.slots}
         return last_message
 
+    def _give_up(self, names: Sequence[str]) -> None:
+        """Replace these hosts no more; the lock is held."""
+        for name in names:
+            del self._lost[name]
+            self._given_up.add(name)
+
     def _still_lost(self) -> bool:
         """Return whether a host is still lost; give up hosts that were lost for too long."""
         with self._change:
             late = [name for name, since in self._lost.items() if time.monotonic() - since > self.patience_s]
-            for name in late:
-                del self._lost[name]
-                self._given_up.add(name)
+            self._give_up(late)
         for name in late:
             self._sink.emit(Note(f"{name} could not be replaced within {self.patience_s:g} s", Level.WARNING))
         return bool(self._lost)

@@ -265,6 +265,18 @@ def test_what_cannot_be_replaced_is_given_up_in_time(world: World) -> None:
         assert len(world.cloud.calls) == calls
 
 
+def test_a_replacement_that_the_limit_of_the_cost_does_not_pay_for_is_not_tried_again(world: World) -> None:
+    world.lose(1)
+    world.cloud.against = [ProviderError(ErrorKind.USAGE, "--max-cost $5.00 is used") for _ in range(1000)]
+    with Repairer(world.fleet, world.story, 60.0) as repairer:
+        repairer.lost("worker-1")
+        text = "lost hosts are not replaced: --max-cost $5.00 is used"
+        wait_for("the end of it", lambda: text in world.story.notes)
+        repairer.lost("worker-1")  # at each further try to connect
+    assert world.cloud.calls.count("create worker-1") == 1
+    assert not [text for text in world.story.notes if "retrying" in text]
+
+
 def test_a_host_that_is_back_before_the_first_probe_costs_no_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
