@@ -7,7 +7,7 @@ command line, the file, the comparison with a fleet that exists, and the documen
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -57,6 +57,24 @@ def _read_money(value: Any) -> float:
     raise ValueError("must be an amount in US dollars, e.g. 5 or 7.50")
 
 
+def _read_pairs(value: Any) -> tuple[str, ...]:
+    if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+        return tuple(f"{key}={item}" for key, item in value.items())
+    raise ValueError('must be a table of strings, e.g. { key = "value" }')
+
+
+def split_pair(text: str, name: str) -> tuple[str, str]:
+    """Return key and value of ``KEY=VALUE``.
+
+    Raises:
+        ValueError: it has another form; `name` is the option.
+    """
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"{name} {text!r} does not have the form KEY=VALUE")
+    return key, value
+
+
 def _show(value: Any) -> str:
     return str(value) or "the default"
 
@@ -81,6 +99,8 @@ COUNT = Kind(_read_count)
 FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
 DURATION = Kind(_read_duration, lambda value: format_duration(value) if value else "none")
 MONEY = Kind(_read_money, lambda value: format_money(value) if value else "none")
+PAIRS = Kind(_read_pairs, TEXTS.show)  # KEY=VALUE, repeatable; in fleet.toml a table
+FILE = Kind(_read_text)  # a path like PATH; the value of the field is the text of the file
 PATH = Kind(_read_text)  # relative to the working directory, in fleet.toml to the directory of the file
 
 
@@ -157,10 +177,23 @@ class Option:
         Args:
             value: Value from the command line or fleet.toml.
             directory: Directory to which a path is relative.
+
+        Raises:
+            ValueError: a file cannot be read.
         """
-        if self.kind is PATH:
-            return str((directory / Path(value).expanduser()).absolute())
+        if self.kind is PATH or (self.kind is FILE and value):
+            path = (directory / Path(value).expanduser()).absolute()
+            return _read_file(path) if self.kind is FILE else str(path)
         return not value if self.negated else value
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text") from None
 
 
 def option(value: Any, kind: Kind, key: str, /, **rest: Any) -> Any:
@@ -245,6 +278,11 @@ class ProviderOptions:
         """Return options that have only the account set, so that all fleets of an account have equal options."""
         names = [name for name, declared in declarations(type(self)).items() if declared.scope]
         return type(self)(**{name: getattr(self, name) for name in names})
+
+    @property
+    def root_scripts(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each script that root runs on hosts before packages are installed, by its option."""
+        return {}
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change and differs from that of an existing fleet."""

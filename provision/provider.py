@@ -280,6 +280,14 @@ class Provider(ABC):
         del instances, at
         return False
 
+    def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:
+        """Let root run the scripts of the options of `spec` on running instances, if they changed.
+
+        Raises:
+            ProviderError: they cannot be changed.
+        """
+        del spec, instances
+
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the known reasons why instances are gone or stopped, as clauses (``was preempted at 12:03:10``)."""
         del fleet, names

@@ -12,8 +12,8 @@ from typer.core import TyperOption
 from fleet.cli.application import Grouped
 from fleet.cli.options import parse_count, parse_duration, parse_money, split_commas
 from fleet.cli.runtime import read_settings
-from fleet.errors import FleetError
-from provision.options import COUNT, DURATION, FLAG, MONEY, TEXTS, Option, declarations, default_text
+from fleet.errors import FleetError, UsageError
+from provision.options import COUNT, DURATION, FLAG, MONEY, PAIRS, TEXTS, Option, declarations, default_text
 from provision.registry import NAMES, REGISTRY, UnknownProviderError, options_class
 
 _VALUES = "fleet.providers"  # the values of these options, in the context of a command
@@ -60,13 +60,20 @@ class WithScopes(WithProviders):
 
 
 def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
-    """Return the given options by provider and field; an option of several providers is set for each of them."""
+    """Return the given options by provider and field; an option of several providers is set for each of them.
+
+    Raises:
+        UsageError: a file that an option names cannot be read.
+    """
     values = {name: value for name, value in ctx.meta[_VALUES].items() if value is not None and value != ()}
     options: dict[str, dict[str, Any]] = {}
     providers = (*NAMES, *(name for name in (ctx.params.get("provider"),) if name and name not in REGISTRY))
     for provider, field, declared in _list_declarations(providers):
         if declared.name in values:
-            value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
+            try:
+                value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
+            except ValueError as error:
+                raise UsageError(f"{declared.name}: {error}", hint="correct the value") from error
             options.setdefault(provider, {})[field] = value
     return options
 
@@ -103,7 +110,7 @@ def _make_option(declared: Option, default: str) -> TyperOption:
         default=None,
         metavar=declared.metavar or None,
         is_flag=True if declared.kind is FLAG else None,
-        multiple=declared.kind is TEXTS,
+        multiple=declared.kind is TEXTS or declared.kind is PAIRS,
         help=text,
         show_default=False,
         rich_help_panel=declared.group or None,
@@ -113,4 +120,6 @@ def _make_option(declared: Option, default: str) -> TyperOption:
 def _parse(declared: Option, value: Any) -> Any:
     if declared.kind is TEXTS:
         return split_commas(list(value)) or ()
+    if declared.kind is PAIRS:
+        return tuple(value)
     return round(value) if declared.kind is DURATION else value

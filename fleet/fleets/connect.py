@@ -10,7 +10,7 @@ from typing import TypeVar
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
-from fleet.fleets.install import ready
+from fleet.fleets.install import needs_preparation, ready
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
@@ -109,14 +109,13 @@ def reach(
             record(host)
 
     _retry_until(connect, wait_s, services)
-    hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink)
+    hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink, created=created)
     _report_ready(spec, hosts, sink)
     return hosts
 
 
 def _report_ready(spec: FleetSpec, hosts: Sequence[Host], sink: Sink) -> None:
-    is_reported = bool(spec.packages or spec.options.gpus)
-    if spec.options.remote and not is_reported:  # otherwise it was reported with the packages and GPUs
+    if spec.options.remote and not needs_preparation(spec):  # otherwise it was reported by the agents
         for host in hosts:
             sink.emit(InstanceChanged(host.name, "ready", done=True))
 

@@ -102,6 +102,7 @@ _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next st
     Refusal.BUNDLE: ("run the command again", ()),
     Refusal.REQUEST: ("", (_STATUS,)),
     Refusal.PACKAGES: ("correct the list of packages", ()),
+    Refusal.SETUP: ("", (Step("up"),)),
     Refusal.GPU: ("", (Step("down"), Step("up"))),
     Refusal.PROGRAM: ("install it on the host", ()),
     Refusal.FAULT: ("", (_STATUS,)),

@@ -1,8 +1,8 @@
-"""Let instances power off by themselves at a given time, through their startup script."""
+"""Change metadata of instances that their startup script follows: when they power off, and what root runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from provision.gce.account import Account
 from provision.gce.rest.api import Json
@@ -23,17 +23,27 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
     Raises:
         ApiError: a call failed.
     """
-    differing = [resource for resource in targets if _items(resource).get(STOP_AT, "0") != str(at)]
-    calls = []
-    for resource in differing:
-        items = {**_items(resource), STOP_AT: str(at)}
-        body = {
-            "fingerprint": resource.get("metadata", {}).get("fingerprint", ""),
-            "items": [{"key": key, "value": value} for key, value in items.items()],
-        }
-        calls.append(account.call(resource, "setMetadata", body))
-    account.change(calls, "setting the stop time of the instances")
+    set_items(account, targets, {STOP_AT: str(at)}, "setting the stop time of the instances")
     return at == 0 or _confirmed(account, targets, str(at))
+
+
+def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:
+    """Set metadata items of those instances that have other values; an empty value removes an item.
+
+    Raises:
+        ApiError: a call failed; `activity` names it in the message.
+    """
+    calls = []
+    for resource in targets:
+        before = _items(resource)
+        items = {key: value for key, value in {**before, **values}.items() if value}
+        if items != before:
+            body = {
+                "fingerprint": resource.get("metadata", {}).get("fingerprint", ""),
+                "items": [{"key": key, "value": value} for key, value in items.items()],
+            }
+            calls.append(account.call(resource, "setMetadata", body))
+    account.change(calls, activity)
 
 
 def _items(resource: Json) -> dict[str, str]:

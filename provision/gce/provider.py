@@ -19,7 +19,10 @@ from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
+from provision.gce.options.labels import check_labels
+from provision.gce.options.preparation import check_preparation
 from provision.gce.rest.api import Api, Json, Timing
+from provision.gce.rest.bodies.metadata import scripts
 from provision.gce.rest.resources import our_name
 from provision.gce.termination import termination_reasons
 from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess
@@ -91,6 +94,8 @@ class GceProvider(Provider):
             name, colon, _ = gpu.strip().lower().partition(":")
             fields |= {"gpu": name, "gpus": find_gpu(gpu)[1] if colon else 0}
         changed = replace(options, **fields)
+        check_preparation(changed)
+        check_labels(changed)
         try:
             return resolved(changed)
         except ValueError:
@@ -304,6 +309,16 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("set the stop time of the instances"):
             return expiry.stop_at(self._account, self._resources(instances), round(at))
+
+    def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:
+        """Let root run the startup script and the setup command of `spec` on running instances, if they changed.
+
+        Raises:
+            ProviderError: the metadata of the instances cannot be changed.
+        """
+        with self._account.errors_while("change the scripts of the instances"):
+            items = scripts(_options(spec))
+            expiry.set_items(self._account, self._resources(instances), items, "changing the scripts")
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.

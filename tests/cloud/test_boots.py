@@ -9,7 +9,7 @@ import pytest
 from tests.emulator import Emulator
 from tests.emulator.boot import BootDelays
 from tests.emulator.guests import SshGuests, obstacle
-from tests.program import Program
+from tests.program import Program, lines_of
 
 pytestmark = pytest.mark.wire
 UP = ("up", "--workers", "1", "--provider", "gce", "--python", "/usr/bin/python3", "--yes")
@@ -59,3 +59,43 @@ def test_the_keys_on_the_console_are_used_if_a_policy_hides_guest_attributes(
     emulator.faults.add("412", "batch.compute.instances.getGuestAttributes", times=0, constraint=constraint)
     rented.run(*UP)
     assert emulator.state()["calls"]["batch.compute.instances.getSerialPortOutput"] > 0
+
+
+def test_root_prepares_an_instance_before_its_packages(
+    rented: Program, emulator: Emulator, guests: SshGuests
+) -> None:
+    guests.boot = BootDelays(upgrade_s=1.0)
+    (rented.directory / "boot.sh").write_text("#!/usr/bin/env bash\nid -un; echo ${BASH_VERSION:+bash}\n")
+    setup = "apt-get install -y libfoo && echo at $(date +%s%N) >>/var/lib/times"
+    scripts = ("--startup-script", "boot.sh", "--setup", setup)
+    rented.run(*UP, *scripts, "--label", "team=vision", "--tag", "web", "--metadata", "note=a,b=c")
+    [instance] = emulator.cloud.instances.values()
+    files = emulator.cloud.directory / instance.body["id"] / "covers"
+    assert (files / "var/lib/dpkg/installed").read_text() == "libfoo\n"
+    assert instance.guest is not None
+    assert "startup-script: bash" in instance.guest.serial()
+    check = "cat /etc/systemd/logind.conf.d/fleet.conf; readlink /etc/systemd/system/apt-daily-upgrade.timer"
+    lines = lines_of(rented.run("exec", "--", "sh", "-c", check), "worker-0")
+    assert lines == ["[Login]", "RemoveIPC=no", "/dev/null"]
+    [disk] = emulator.cloud.disks.values()
+    assert instance.body["labels"]["team"] == disk["labels"]["team"] == "vision"
+    assert "web" in instance.body["tags"]["items"]
+    assert instance.metadata()["note"] == "a,b=c"
+
+    rented.run("up", "--yes")
+    assert len((files / "var/lib/times").read_text().splitlines()) == 1
+
+
+def test_a_failed_setup_keeps_the_hosts_and_runs_again(rented: Program, emulator: Emulator) -> None:
+    failed = rented.run(*UP, "--setup", "echo begin; ls /var/lib/needed", code=14)
+    error = " ".join(failed.err.split())
+    assert "the script of --setup failed with exit code 2" in error
+    assert "/var/lib/needed" in error
+    assert "worker-0 kept until" in error
+    [(before, instance)] = emulator.cloud.instances.items()
+    library = emulator.cloud.directory / instance.body["id"] / "covers" / "var" / "lib"
+    (library / "needed").touch()
+    rented.run("up", "--yes")
+    rented.run("up", "--yes", "--setup", "echo changed >>/var/lib/result")
+    assert (library / "result").read_text() == "changed\n"
+    assert list(emulator.cloud.instances) == [before]

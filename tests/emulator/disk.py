@@ -36,13 +36,16 @@ _NOLOGIN = (
 )
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
+STARTUP = "startup-script: "
+"""Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
-_OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/log"))
+_OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/lib"), Path("/var/log"))
 
 # Programs of this computer that a guest must not use: GPUs that are not its own, and the power of this computer.
 _HIDDEN = (
     *("/usr/bin/nvidia-smi", "/bin/nvidia-smi"),
     *("/usr/sbin/shutdown", "/sbin/shutdown", "/usr/bin/systemctl", "/bin/systemctl"),
+    *("/usr/bin/apt-get", "/usr/bin/dpkg", "/usr/bin/loginctl"),
 )
 
 # Name and memory as nvidia-smi prints them, power limit in watts, compute capability.
@@ -155,7 +158,9 @@ class Disk:
             directory.mkdir()
             directory.chmod(mode)
         # Without it, an sshd that root starts does not run.
-        (self._seen(Path("/run")) / "sshd").mkdir(mode=0o755)
+        for name in ("sshd", "emulator/units"):
+            (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
+        (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
         if nologin:
             self._nologin.write_text(_NOLOGIN)
         (self._etc / "pam.d").mkdir(exist_ok=True)
@@ -203,6 +208,10 @@ class Disk:
         directory.mkdir()
         # Not a link: an environment created through a link looks for the standard library next to the link.
         _write_program(directory / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
+        for name in ("apt_get", "unattended_upgrade"):
+            source = (_IMAGES / f"{name}.py").read_text()
+            _write_program(directory / name.replace("_", "-"), f"#!{_BIN}/python3 -IS\n{source}")
+        _write_program(directory / "systemctl", (_IMAGES / "systemctl.sh").read_text())
         if self._spec.gpus and self._spec.driver:
             name, memory, power, capability = _GPUS[self._spec.gpu]
             properties = {
@@ -217,13 +226,17 @@ class Disk:
             )
             (directory / "nvidia-smi.json").write_text(json.dumps(properties))
 
-    def write_boot_script(self, index: Path, metadata: str, startup: str = "") -> Path:
-        """Write what makes the mounts and becomes sshd.
+    def write_boot_script(self, index: Path, metadata: str, startup: str = "", upgrade_s: float = 0.0) -> Path:
+        """Write what makes the mounts and becomes sshd; the startup script runs at the same time.
+
+        Root of the guest is root of this machine, so that the files of this machine are mounted read-only. Changes of
+        /etc are in memory.
 
         Args:
             index: Directory where pip finds packages.
             metadata: Address and port of the metadata server.
             startup: The startup script of the instance's metadata; empty: it has none.
+            upgrade_s: Time for which unattended-upgrades holds dpkg's lock.
         """
         program = sshd.find()
         assert program
@@ -232,6 +245,13 @@ class Disk:
             "set -eu",
             f"cd {shlex.quote(str(self._directory))}",
             f"echo {shlex.quote(self._spec.name)} > /proc/sys/kernel/hostname",
+        ]
+        (self._directory / "memory").mkdir(exist_ok=True)
+        lines += [
+            "mount -t tmpfs tmpfs memory",
+            "mkdir memory/upper memory/work",
+            "mount -t overlay overlay -o lowerdir=/etc,upperdir=memory/upper,workdir=memory/work /etc",
+            "mkdir -p /etc/apt/apt.conf.d /etc/systemd/system",
         ]
         for name in ("passwd", "group", "shadow", "hosts", "hostname"):
             lines.append(f"mount --bind etc/{name} /etc/{name}")
@@ -247,21 +267,30 @@ class Disk:
             for path in map(Path, _HIDDEN)
             if path.exists() and not path.is_symlink() and not path.parent.is_symlink()
         ]
+        lines += self._covers([*_needed(), index, self._python.parents[1]])
+        lines += ["cd /", "mount -o remount,ro,bind /", *self._boot_programs(metadata, startup, upgrade_s)]
+        lines += [f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
+        path = self._directory / "boot.sh"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def _boot_programs(self, metadata: str, startup: str, upgrade_s: float) -> list[str]:
+        """Return commands that start what runs at the same time as sshd from the beginning."""
+        lines = []
+        if upgrade_s:
+            lines += [f"{_BIN}/unattended-upgrade {upgrade_s} &", "while ! [ -s /run/emulator/units/* ]; do :; done"]
         if startup:
-            (self._directory / "startup").write_text(startup)
+            script = self._seen(Path("/run")) / "startup-script"
+            script.touch(0o700)
+            script.write_text(startup)
             power_off = f"http://{metadata}/computeMetadata/v1/emulator/power-off"
             _write_program(
                 self._directory / "bin" / "shutdown",
                 f"#!/bin/sh\nexec curl -sf -X PUT -H 'Metadata-Flavor: Google' --data '' {power_off}\n",
             )
-            lines.append(
-                f"exec 3< startup; PATH={_BIN}:$PATH GCE_METADATA_HOST={metadata} sh /dev/fd/3 3<&3 || :; exec 3<&-"
-            )
-        lines += self._covers([*_needed(), index, self._python.parents[1]])
-        lines += ["cd /", f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
-        path = self._directory / "boot.sh"
-        path.write_text("".join(f"{line}\n" for line in lines))
-        return path
+            variables = f"PATH={_BIN}:$PATH GCE_METADATA_HOST={metadata}"
+            lines.append(f"{variables} /run/startup-script 2>&1 | sed -u 's/^/{STARTUP}/' &")
+        return lines
 
     def _covers(self, needed: list[Path]) -> list[str]:
         """Commands that show the guest its own directories, with what it needs of this computer in them."""

@@ -23,7 +23,7 @@ from tests.emulator import packages, python, space
 from tests.emulator.accounts import granted
 from tests.emulator.boot import BootDelays
 from tests.emulator.console import Console
-from tests.emulator.disk import Disk, GuestSpec
+from tests.emulator.disk import STARTUP, Disk, GuestSpec
 from tests.emulator.metadata import Metadata, MetadataServer, may_publish
 
 Publish = Callable[[str, str, str], None]
@@ -33,7 +33,7 @@ HOST_KEY = ("hostkeys", "ssh-ed25519")
 PACKAGES, PYTHON = "packages", "python"
 SHARED = frozenset({PACKAGES, PYTHON})
 """Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
-_AGENT, _SSHD_PID = ("google_guest_agent", 812), 1173
+_AGENT, _SCRIPT_RUNNER, _SSHD_PID = ("google_guest_agent", 812), ("google_metadata_script_runner", 1187), 1173
 
 
 class Guest(Protocol):
@@ -203,7 +203,7 @@ class SshGuest:
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
-            script = self._disk.write_boot_script(self._index, self._server.place, startup)
+            script = self._disk.write_boot_script(self._index, self._server.place, startup, self._delays.upgrade_s)
         first_key = generate_ed25519("root@image").public if self._delays.host_key_s else key
         self._console.program(*_AGENT, "GCE Agent Started (version 20261015.00)")
         self._metadata.set_guest_attribute(*HOST_KEY, first_key.split()[1])
@@ -246,7 +246,10 @@ class SshGuest:
                 self._disk.accounts.refresh(self._items)
 
     def _hear(self, line: str) -> None:
-        self._console.program("sshd", _SSHD_PID, line)
+        if line.startswith(STARTUP):
+            self._console.program(*_SCRIPT_RUNNER, line)
+        else:
+            self._console.program("sshd", _SSHD_PID, line)
 
     def update_metadata(self, items: Mapping[str, str]) -> None:
         with self._lock:

@@ -29,7 +29,8 @@ def obstacle() -> str:
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
         return f"{', '.join(missing)} is not installed"
     trial = (
-        "mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b && mount -t overlay none -o lowerdir=/mnt/a:/mnt/b /mnt/a"
+        "mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b /mnt/w && "
+        "mount -t overlay none -o lowerdir=/etc,upperdir=/mnt/b,workdir=/mnt/w /mnt/a"
     )
     unshare = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
     done = subprocess.run([*unshare, "sh", "-c", trial], capture_output=True, text=True, check=False, timeout=30)

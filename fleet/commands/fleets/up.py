@@ -190,12 +190,15 @@ class _Up:
         self._created = True
         confirm_host_keys(self.spec, self.provider, self.services, self.sink, accept_new=self.request.accept_new)
         access = Access(self.spec, self.services, self.sink)
+        instances = self._list()
         if not steps.create:
             access.reconcile()
+        if self.spec.options.root_scripts and len(steps.create) < len(instances):
+            self.provider.update_scripts(self.spec, instances)
         try:
             return reach(
                 self.spec,
-                self._list(),
+                instances,
                 self.provider,
                 self.directory,
                 self.services,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from provision.deferred import dataclass
@@ -9,7 +10,9 @@ from provision.gce.options.access import AccessOptions
 from provision.gce.options.account import AccountOptions
 from provision.gce.options.identity import IdentityOptions
 from provision.gce.options.images import ImageOptions
+from provision.gce.options.labels import LabelOptions
 from provision.gce.options.machines import MachineOptions
+from provision.gce.options.preparation import PreparationOptions, digest, root_scripts
 from provision.gce.options.time import TimeOptions
 from provision.options import PreemptionNotice, ProviderOptions
 
@@ -20,8 +23,10 @@ class GceOptions(
     MachineOptions,
     TimeOptions,
     ImageOptions,
+    LabelOptions,
     AccessOptions,
     IdentityOptions,
+    PreparationOptions,
     ProviderOptions,
 ):
     """Options of the instances of a fleet, and their zones; help texts list them in the order of the bases."""
@@ -46,6 +51,11 @@ class GceOptions(
     def account(self) -> str:
         """Return the project."""
         return self.project
+
+    @property
+    def root_scripts(self) -> Mapping[str, str]:
+        """Return the SHA-256 of the startup script and of the setup command, by their options."""
+        return {name: digest(text) for name, text in root_scripts(self).items()}
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change; the number of GPUs is one of them."""

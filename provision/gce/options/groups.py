@@ -4,3 +4,4 @@ from __future__ import annotations
 
 GENERAL = "Compute Engine"
 NETWORK = "Network and access on Compute Engine"
+PREPARATION = "Preparation of instances on Compute Engine"

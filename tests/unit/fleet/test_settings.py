@@ -27,6 +27,7 @@ def loaded(file: Path, text: str) -> Settings:
 
 
 def test_every_key_comes_where_it_belongs(file: Path) -> None:
+    (file.parent / "boot.sh").write_text("true\n")
     parsed = loaded(
         file,
         """
@@ -57,6 +58,11 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         ssh-port = 2222
         scopes = ["cloud-platform"]
         service-account = "a@b"
+        startup-script = "boot.sh"
+        setup = "true"
+        metadata = { note = "a=b" }
+        labels = { team = "vision" }
+        tags = ["web"]
         """,
     )
     assert parsed == settings(
@@ -85,6 +91,11 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         ssh_port=2222,
         scopes=("cloud-platform",),
         service_account="a@b",
+        startup_script="true\n",
+        setup="true",
+        metadata=("note=a=b",),
+        labels=("team=vision",),
+        tags=("web",),
     )
     assert set(parsed.of("gce")) == set(declarations(GceOptions))
 

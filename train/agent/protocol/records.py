@@ -446,6 +446,8 @@ class Bootstrap(NamedTuple):
     gpus: int = 0  # number that must be usable; 0: not checked
     constraints: str = ""  # lines as in a constraints file of pip's
     on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
+    scripts: Dict[str, str] = {}  # noqa: RUF012 - never changed; SHA-256 of root's scripts to wait for, by option
+    again: bool = False  # those that failed before run again
 
 
 class PipWheel(NamedTuple):
@@ -584,6 +586,7 @@ class Refusal(str, Enum):
     BUNDLE = "bundle"  # contents did not arrive as announced
     REQUEST = "request"  # the request is invalid here
     PACKAGES = "packages"  # they cannot be installed
+    SETUP = "setup"  # a script that root runs failed
     GPU = "gpu"  # missing, or not usable
     PROGRAM = "program"  # it is not there
     FAULT = "fault"  # a bug of the agent

@@ -17,6 +17,7 @@ from provision.gce.rest.bodies.metadata import metadata_items
 from provision.gce.rest.bodies.network import network_interface
 from provision.gce.rest.bodies.scheduling import scheduling
 from provision.model import FleetSpec
+from provision.options import split_pair
 
 
 def bulk_insert(
@@ -44,7 +45,7 @@ def bulk_insert(
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
     """
     cloud = GceOptions.of(spec.options)
-    marks = labels(spec.name, owner, user)
+    marks = {**dict(split_pair(text, "--label") for text in cloud.labels), **labels(spec.name, owner, user)}
     body: dict[str, Any] = {
         "count": str(len(names)),
         "minCount": str(len(names)),
@@ -52,7 +53,7 @@ def bulk_insert(
             "machineType": cloud.machine_type,
             "description": mark(spec.name, owner, user),
             "labels": marks,
-            "tags": {"items": [stem(spec.name, owner)]},
+            "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
             "disks": [boot_disk(cloud, marks)],
             "networkInterfaces": [network_interface(cloud, region or (region_of(zones[0]) if zones else ""))],
             "metadata": {"items": metadata_items(cloud, spec.public_key)},

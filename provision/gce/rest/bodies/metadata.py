@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from provision.gce.options import GceOptions
+from provision.options import split_pair
 
 STOP_AT = "fleet-stop-at"
 """Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
 
-_STOP_SCRIPT = Path(__file__).with_name("stop_at.sh")
+_SCRIPT = Path(__file__).with_name("startup.sh")
 
 
 def ssh_keys(user: str, public_key: str) -> str:
@@ -17,14 +18,21 @@ def ssh_keys(user: str, public_key: str) -> str:
     return f"{user}:{' '.join(public_key.split())}"
 
 
+def scripts(cloud: GceOptions) -> dict[str, str]:
+    """Return the metadata items with the scripts that the startup script runs as root; empty texts: none."""
+    return {"fleet-startup-script": cloud.startup_script, "fleet-setup": cloud.setup}
+
+
 def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
     """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys."""
     items = {
+        **dict(split_pair(text, "--metadata") for text in cloud.metadata),
         "ssh-keys": ssh_keys(cloud.ssh_user, public_key),
         "block-project-ssh-keys": "true",
         "enable-oslogin": "FALSE",
         "enable-guest-attributes": "TRUE",
-        "startup-script": _STOP_SCRIPT.read_text(encoding="utf-8"),
+        "startup-script": _SCRIPT.read_text(encoding="utf-8"),
         STOP_AT: "0",
+        **{key: text for key, text in scripts(cloud).items() if text},
     }
     return [{"key": key, "value": value} for key, value in items.items()]

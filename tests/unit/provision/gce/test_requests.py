@@ -22,7 +22,7 @@ from provision.model import FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
-STOP_SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "bodies" / "stop_at.sh").read_text()
+SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "bodies" / "startup.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 
@@ -77,7 +77,7 @@ def test_two_instances_with_a_t4_each() -> None:
                     {"key": "block-project-ssh-keys", "value": "true"},
                     {"key": "enable-oslogin", "value": "FALSE"},
                     {"key": "enable-guest-attributes", "value": "TRUE"},
-                    {"key": "startup-script", "value": STOP_SCRIPT},
+                    {"key": "startup-script", "value": SCRIPT},
                     {"key": "fleet-stop-at", "value": "0"},
                 ]
             },

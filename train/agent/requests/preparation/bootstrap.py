@@ -1,4 +1,4 @@
-"""The request Bootstrap: install packages into a virtual environment, and check that the GPUs are usable."""
+"""The request Bootstrap: wait for root's scripts, install packages, and check that the GPUs are usable."""
 
 import os
 import sys
@@ -14,13 +14,14 @@ from train.agent.packages.venv import OLDEST_PYTHON, Base, EnvironmentSpec, Venv
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Bootstrap, Bootstrapped, Refusal
+from train.agent.requests.preparation.root_scripts import await_root_scripts
 
 
 def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstrapped:
     """Answer Bootstrap; report the steps.
 
     Raises:
-        RefusedError: the packages cannot be installed, or the GPUs cannot be used.
+        RefusedError: a script of root failed, the packages cannot be installed, or the GPUs cannot be used.
         ClientGoneError: the client disconnected; nothing is left of an incomplete installation.
         OSError: probably because the disk is full; likewise.
     """
@@ -29,6 +30,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     session = login_environment()
     probe = Probe(host.probe, session, host.hook)
     steps = Steps(channel)
+    await_root_scripts(request.scripts, request.again, steps)
     python, made = request.python, False
     if significant_lines(request.requirements):
         spec, interpreter = EnvironmentSpec(request.requirements, request.constraints), _find_base(probe, request)

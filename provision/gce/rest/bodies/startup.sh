@@ -1,0 +1,91 @@
+#!/bin/sh
+# Startup script of fleet's instances. It runs as root at each boot, while sshd answers, and needs neither SSH nor the
+# computer that made the instance.
+#
+# 1. Power off at the time in the metadata item fleet-stop-at (seconds since the epoch; 0: never), and publish the time
+#    that is in force as the guest attribute fleet/stop-at.
+# 2. Prevent unattended upgrades, which hold the locks of apt and replace the loaded driver; let apt-get wait for those
+#    that run already; keep shared memory of users after their last logout.
+# 3. Run the item fleet-startup-script at each boot and fleet-setup once per content, also if they change later. For each
+#    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
+#    again if the file /run/fleet/again/SHA256 appears.
+
+export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
+base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
+each_boot=/run/fleet/scripts once=/var/lib/fleet/scripts again=/run/fleet/again
+
+fetch() {
+    curl -sf -m 5 --noproxy '*' -H 'Metadata-Flavor: Google' "$@"
+}
+
+watch_stop_at() {
+    at=0
+    while :; do
+        found=$(fetch "$base/attributes/fleet-stop-at") || found=
+        case $found in
+        '' | *[!0-9]* | "$at") ;;
+        *) fetch -X PUT --data "$found" "$base/guest-attributes/fleet/stop-at" >/dev/null && at=$found ;;
+        esac
+        if [ "$at" -gt 0 ] && [ "$(date +%s)" -ge "$at" ]; then
+            shutdown -P now
+        fi
+        sleep 5
+    done
+}
+
+configure() {
+    systemctl stop apt-daily.timer apt-daily-upgrade.timer
+    systemctl mask apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service
+    if [ -d /etc/apt/apt.conf.d ]; then
+        echo 'DPkg::Lock::Timeout "600";' >/etc/apt/apt.conf.d/99fleet
+    fi
+    mkdir -p /etc/systemd/logind.conf.d
+    printf '[Login]\nRemoveIPC=no\n' >/etc/systemd/logind.conf.d/fleet.conf
+    systemctl kill -s HUP systemd-logind
+}
+
+upgrading() {
+    systemctl show -p ActiveState --value apt-daily.service apt-daily-upgrade.service 2>/dev/null | grep -q activating
+}
+
+run() { # ITEM DIRECTORY
+    script=$2/$1
+    fetch -o "$script.new" "$base/attributes/$1" || return
+    digest=$(sha256sum <"$script.new")
+    digest=${digest%% *}
+    if [ -e "$2/$digest" ]; then
+        [ -e "$again/$digest" ] || return
+        [ "$(cat "$2/$digest")" = 0 ] || rm -f "$2/$digest"
+        rm -f "$again/$digest"
+        [ ! -e "$2/$digest" ] || return
+    fi
+    waited=0
+    while [ "$waited" -lt 600 ] && upgrading; do
+        sleep 1
+        waited=$((waited + 1))
+    done
+    mv "$script.new" "$script"
+    chmod 700 "$script"
+    (cd / && "$script") </dev/null >"$2/$digest.log" 2>&1
+    echo $? >"$2/$digest.new"
+    mv "$2/$digest.new" "$2/$digest"
+    tail -n 100 "$2/$digest.log"
+}
+
+run_both() {
+    run fleet-startup-script "$each_boot"
+    run fleet-setup "$once"
+}
+
+watch_scripts() {
+    while sleep 5; do
+        run_both
+    done
+}
+
+watch_stop_at </dev/null >/dev/null 2>&1 &
+configure </dev/null >/dev/null 2>&1
+mkdir -p "$each_boot" "$once" "$again"
+chmod 1777 "$again"
+run_both
+watch_scripts </dev/null >/dev/null 2>&1 &
