@@ -117,14 +117,17 @@ def _run_group(session: Session, name: str, commit: str) -> GroupResult:
 
 
 def _machine() -> str:
-    """Return cores, memory, system, and interpreter."""
+    """Return cores, memory, system, interpreter, and the file system of the hosts' files."""
     import os
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else ""
     ssh = subprocess.run(["ssh", "-V"], check=False, capture_output=True, text=True).stderr.split(",")[0]
     python = platform.python_version()
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {system}, Linux {platform.release()}, Python {python}, {ssh}"
+    kind = ["stat", "--file-system", "--format=%T", tempfile.gettempdir()]
+    files = subprocess.run(kind, check=False, capture_output=True, text=True).stdout.strip()
+    versions = f"{system}, Linux {platform.release()}, Python {python}, {ssh}"
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {versions}, files on {files or 'an unknown file system'}"
 
 
 def _commit() -> str:
