@@ -283,6 +283,18 @@ def test_a_limited_run_ends_by_itself(emulator: Emulator, client: Client, action
     assert operation.operation_type == action.lower()
 
 
+def test_a_stop_clears_the_time_limit_until_the_next_start(emulator: Emulator, client: Client) -> None:
+    client.create("demo", scheduling=limited(3600))
+    client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
+    emulator.clock.advance(7200)
+    emulator.settle()
+    assert client.instances.get(**AT_ZONE, instance="demo").status == "TERMINATED"
+    client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))
+    emulator.clock.advance(3610)
+    emulator.settle()
+    assert not client.all_instances()
+
+
 @pytest.mark.parametrize(("action", "left"), [("DELETE", []), ("STOP", ["TERMINATED"])])
 def test_a_spot_instance_is_preempted(emulator: Emulator, client: Client, action: str, left: list[str]) -> None:
     made = client.create("demo", scheduling=spot(action))
