@@ -51,6 +51,7 @@ class Account:
         owner: ID of the state directory; only `fleet gc` changes instances of other owners.
         user: Login and computer of the user, as a label.
         keys: Host keys that are known already, by the ID of the instance.
+        logins: Login names that OS Login has assigned, by fleet.
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
         prices: Current prices.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
@@ -62,6 +63,7 @@ class Account:
     owner: str
     user: str
     keys: dict[str, str] = field(default_factory=dict)
+    logins: dict[str, str] = field(default_factory=dict)
     host_project: str = ""
     prices: Prices = field(default_factory=table)
     disk_type: str = ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from provision.deferred import dataclass
+from provision.gce.access import os_login
 from provision.gce.access.firewall import open_firewall
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
@@ -77,6 +78,8 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in existing}
     _start(account, spec.name, cloud, stopped, len(missing), progress)
     if missing:
+        if os_login.is_required(cloud, account.api.get_project()):
+            cloud = _with_os_login(account, spec, cloud, progress)
         _insert(
             account, spec, cloud, missing, sorted({zone_of(resource) for resource in existing.values()}), progress
         )
@@ -164,6 +167,9 @@ def _insert(
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
         diagnosis = account.diagnosis(failures, doing, attempt.location)
+        if os_login.OPTION in (diagnosis.again or ()) and not cloud.os_login and account.api.account:
+            cloud = _with_os_login(account, spec, cloud, progress)
+            continue
         progress(attempt.location, diagnosis.message.removeprefix(f"{attempt.location} "))
         reasons[str(attempt)] = diagnosis.message
         if diagnosis.scope is Scope.EVERYTHING:
@@ -184,6 +190,13 @@ def _insert(
             diagnosis.hint = f"the fleet is in {pinned[0]}, so only this zone was tried; --retry-until-up waits"
         raise diagnosis
     raise nowhere(len(names), cloud, reasons)
+
+
+def _with_os_login(account: Account, spec: FleetSpec, cloud: GceOptions, progress: Progress) -> GceOptions:
+    """Import the fleet's key for OS Login; return the options of instances that use it."""
+    account.logins[spec.name] = os_login.grant(account, spec, cloud)
+    progress(account.api.project, f"OS Login is used: the login name is {account.logins[spec.name]}")
+    return replace(cloud, os_login=True)
 
 
 def _limited(

@@ -9,6 +9,7 @@ from provision.gce.checks.credentials import CREDENTIALS
 from provision.gce.checks.iap import GCLOUD
 from provision.gce.checks.image import IMAGE
 from provision.gce.checks.network import NETWORK, SUBNETWORK
+from provision.gce.checks.os_login import OS_LOGIN
 from provision.gce.checks.permissions import PERMISSIONS
 from provision.gce.checks.policies import policy_checks
 from provision.gce.checks.project import API, PROJECT
@@ -18,7 +19,7 @@ from provision.gce.options import GceOptions
 from provision.model import Finding
 
 _OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, API, PERMISSIONS)
-_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT)
+_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT, OS_LOGIN)
 _OF_THIS_COMPUTER = (ADDRESS, GCLOUD)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from provision.gce import creation, deadline, deletion, expiry, quoting
-from provision.gce.access import firewall
+from provision.gce.access import firewall, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
 from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
@@ -245,6 +245,7 @@ class GceProvider(Provider):
                 progress(our_name(resource), "deleting")
             deletion.delete_things(account, orphans)
             left = deletion.of_fleet(account, fleet)
+            os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:
             if resource["name"] not in names:
@@ -297,6 +298,8 @@ class GceProvider(Provider):
                 message = f"{', '.join(gone)} does not exist any more; the deletion time was not changed"
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
             deadline.extend(self._account, resolved(self._cloud), targets, round(seconds), progress)
+            for fleet in sorted({worker.fleet for worker in instances}):
+                os_login.extend(self._account, fleet, round(seconds))
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.

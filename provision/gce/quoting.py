@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.budget import Budget
+from provision.gce.access import os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
@@ -14,6 +15,7 @@ from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
+from provision.gce.rest.api import Json
 from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region, candidates, region_of
 from provision.model import FleetSpec, Offer, Quote
@@ -39,6 +41,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     project, region_resources, existing, *_, sources = api.together(*calls)
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
+    login = _login(account, cloud, project)
     pinned = sorted({zone_of(resource) for resource in existing})
     regions = (
         [Region(region_of(pinned[0]), (pinned[0],))]
@@ -61,7 +64,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         spot=cloud.spot,
         priced_at=account.prices.priced_at,
         delete_after_s=paid[0][1].max_duration_s,
-        notes=(*dict.fromkeys(problem.message for problem in (*short, *unpaid)), *_access(cloud, sources)),
+        notes=(*dict.fromkeys(problem.message for problem in (*short, *unpaid)), *login, *_access(cloud, sources)),
         max_cost_usd=cloud.max_cost_usd,
         used_usd=budget.used_usd,
     )
@@ -70,6 +73,18 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
 def _offer(account: Account, cloud: GceOptions, zone: str) -> Offer:
     price = account.prices.price(cloud, zone)
     return Offer(zone, describe(cloud), price.usd_h if price else None, price)
+
+
+def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:
+    """Return a sentence about the account that logs in, if OS Login is used.
+
+    Raises:
+        ApiError: the OS Login API does not answer, for example because it is disabled.
+        ProviderError: the account is unknown, or cannot log in.
+    """
+    if not os_login.is_required(cloud, project):
+        return []
+    return [f"OS Login is used: the fleet's key is imported into the profile of {os_login.check(account)}"]
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:

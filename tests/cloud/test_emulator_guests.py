@@ -41,7 +41,7 @@ class Guest:
         self.done.append("boot")
         self.publish("hostkeys", "ssh-ed25519", "AAAA")
 
-    def update_metadata(self, items: Mapping[str, str]) -> None:
+    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
         self.items = items
 
     def admit(self, decide: Callable[[], bool]) -> None:

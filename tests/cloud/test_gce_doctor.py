@@ -113,8 +113,6 @@ def test_a_free_trial_is_recognized_by_its_quotas(emulator: Emulator, make: Make
         ("compute.vmExternalIpAccess", {"denyAll": True}, "external addresses"),
         ("compute.vmExternalIpAccess", {"values": {"allowedValues": ["projects/p/zones/z/instances/i"]}}, None),
         ("compute.managed.vmExternalIpAccess", {"enforce": True}, "external addresses"),
-        ("compute.requireOsLogin", {"enforce": True}, "OS Login"),
-        ("compute.managed.requireOsLogin", {"enforce": True}, "OS Login"),
         ("compute.managed.disableGuestAttributesAccess", {"enforce": True}, "guest attributes"),
         ("compute.requireShieldedVm", {"enforce": True}, "Secure Boot"),
         ("compute.trustedImageProjects", {"values": {"allowedValues": ["projects/debian-cloud"]}}, "image project"),
@@ -262,7 +260,7 @@ def test_the_permission_on_a_shared_subnetwork_is_checked_in_the_host_project(em
 def test_doctor_prints_all_findings_of_one_run(program: Program, emulator: Emulator) -> None:
     program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
     governance = emulator.cloud.governance
-    governance.policies["compute.requireOsLogin"] = {"rules": [{"enforce": True}]}
+    governance.policies["compute.requireShieldedVm"] = {"rules": [{"enforce": True}]}
     governance.disabled.add("cloudbilling.googleapis.com")
     emulator.set_networks("prod")
     ran = program.run("doctor", "--provider", "gce", code=14)
@@ -270,10 +268,10 @@ def test_doctor_prints_all_findings_of_one_run(program: Program, emulator: Emula
     assert [line.split(":")[0] for line in lines if line.startswith(("missing", "unknown"))] == [
         "unknown  billing",
         "missing  network",
-        "missing  OS Login",
+        "missing  Secure Boot",
     ]
     assert "gcloud services enable cloudbilling.googleapis.com --project proj-1" in ran.text
-    assert "gcloud org-policies reset compute.requireOsLogin --project proj-1" in ran.text
+    assert "gcloud org-policies reset compute.requireShieldedVm --project proj-1" in ran.text
     assert "gcloud compute networks list --project proj-1" in ran.text
 
 
@@ -284,4 +282,4 @@ def test_doctor_succeeds_if_only_optional_checks_are_unknown(program: Program, e
     ran = program.run("doctor", "--provider", "gce", "-o", "json")
     checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
     assert (checks["policies"], checks["permissions"]) == (None, True)
-    assert "OS Login" not in checks
+    assert "guest attributes" not in checks

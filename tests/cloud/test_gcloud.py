@@ -198,8 +198,8 @@ def test_the_commands_of_the_first_run_show_a_fleet(gcloud: Gcloud, tmp_path: Pa
 
 def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, tmp_path: Path) -> None:
     governance = gcloud.emulator.cloud.governance
-    governance.policies["compute.requireOsLogin"] = {"rules": [{"enforce": True}]}
-    governance.policies["compute.managed.requireOsLogin"] = {"rules": [{"enforce": True}]}
+    governance.policies["compute.requireShieldedVm"] = {"rules": [{"enforce": True}]}
+    governance.policies["compute.managed.requireShieldedVm"] = {"rules": [{"enforce": True}]}
     governance.disabled.update(("iam.googleapis.com", "cloudbilling.googleapis.com"))
     scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
     cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), scopes=scopes)
@@ -212,7 +212,7 @@ def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, tmp_path: Pa
                 _, *words = shlex.split(command_lines(finding))
                 done = gcloud.server.run(gcloud.emulator.url, *words)
                 assert done.returncode == 0, done.stderr
-    assert sorted(fixed) == ["OS Login", "OS Login", "billing", "service account"]
+    assert sorted(fixed) == ["Secure Boot", "Secure Boot", "billing", "service account"]
     assert all(finding.ok for finding in provider.doctor())
 
 

@@ -239,14 +239,14 @@ def test_only_keys_of_the_metadata_can_log_in(boot: Boot, key: Key, tmp_path: Pa
     assert guest.ssh("true", key.path, "root").returncode == 255
 
     keys = f"fleet:{other.pair.public}\nroot:{other.pair.public}\nmore-2:{other.pair.public}"
-    guest.guest.update_metadata({"ssh-keys": keys})
+    guest.guest.update_metadata({"ssh-keys": keys}, {})
     assert [guest.read("id -un", other.path, user) for user in ("fleet", "root", "more-2")] == [
         "fleet\n", "root\n", "more-2\n",
     ]  # fmt: skip
     assert guest.ssh("true", key.path).returncode == 255
 
     guest.read(f"echo '{key.pair.public}' >> .ssh/authorized_keys", other.path)
-    guest.guest.update_metadata({"ssh-keys": f"more-2:{other.pair.public}"})
+    guest.guest.update_metadata({"ssh-keys": f"more-2:{other.pair.public}"}, {})
     assert guest.ssh("true", other.path).returncode == 255
     assert guest.read("id -un", key.path) == "fleet\n"  # added by the user, not by the metadata
 
@@ -254,9 +254,9 @@ def test_only_keys_of_the_metadata_can_log_in(boot: Boot, key: Key, tmp_path: Pa
 def test_ssh_keys_of_the_metadata_are_read_as_by_the_guest_agent() -> None:
     text = "me:ssh-ed25519 AAAA one two\n\nbad line\nMe:ssh-rsa AAAA\nyou:ssh-rsa BBBB\nme:ssh-rsa CCCC\nx:nokey CCCC"
     keys = {"me": ["ssh-ed25519 AAAA one two", "ssh-rsa CCCC"], "you": ["ssh-rsa BBBB"]}
-    assert granted({"ssh-keys": text}) == keys
-    assert granted({"ssh-keys": text, "enable-oslogin": "FALSE"}) == keys
-    assert granted({"ssh-keys": text, "enable-oslogin": "TRUE"}) == {}
+    assert granted({"ssh-keys": text}, {}) == keys
+    assert granted({"ssh-keys": text, "enable-oslogin": "FALSE"}, {"me_b_c": ["k"]}) == keys
+    assert granted({"ssh-keys": text, "enable-oslogin": "TRUE"}, {"me_b_c": ["k"]}) == {"me_b_c": ["k"]}
 
 
 def test_scp_and_terminals_work(boot: Boot, key: Key, tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_the_metadata_server_describes_the_instance(boot: Boot, key: Key) -> Non
     assert '"maintenanceEvent": "NONE"' in inside
     assert _get(place, f"{INSTANCE}guest-attributes/fleet/state", data=b"ready")[0] == 200
     assert guest.published["fleet/state"] == "ready"
-    guest.guest.update_metadata({"fleet-name": "other"})
+    guest.guest.update_metadata({"fleet-name": "other"}, {})
     assert _get(place, f"{INSTANCE}attributes/fleet-name")[1] == "other"
     assert _get(place, f"{INSTANCE}guest-attributes/fleet/state", data=b"x")[0] == 403
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.emulator.os_login import is_enabled
+
 FIRST_UID = 1001  # 1000 is the image's own `ubuntu`
 _LAST_SYSTEM_UID = 999
 _NOBODY = 65534
@@ -21,14 +23,14 @@ _KEY_TYPE = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[A-Za-z0-9@.-]+")
 _MARK = "# Added by Google"
 
 
-def granted(metadata: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the public keys by user that the metadata of an instance grants, in their order.
+def granted(metadata: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Return the public keys by user that can log in, in their order.
 
-    Lines that do not have the form ``USER:KEYTYPE KEY COMMENT`` are skipped. If ``enable-oslogin`` is true, metadata
-    grants no access: Google then manages the accounts.
+    They are those that the metadata of an instance grants; lines that do not have the form ``USER:KEYTYPE KEY
+    COMMENT`` are skipped. If ``enable-oslogin`` is true, metadata grants no access, but OS Login does.
     """
-    if metadata.get("enable-oslogin", "").lower() == "true":
-        return {}
+    if is_enabled(metadata):
+        return {user: list(keys) for user, keys in os_login_keys.items()}
     keys_by_user: dict[str, list[str]] = {}
     for line in metadata.get("ssh-keys", "").splitlines():
         user, colon, key = line.strip().partition(":")
@@ -74,9 +76,8 @@ class Accounts:
         shadow.touch(0o600)
         shadow.write_text("".join(_shadow(line.split(":")[0]) for line in system))
 
-    def refresh(self, metadata: Mapping[str, str]) -> None:
-        """Grant access to the users that the metadata names; revoke keys that it no longer has."""
-        keys = granted(metadata)
+    def refresh(self, keys: Mapping[str, list[str]]) -> None:
+        """Grant access to users with these public keys; revoke keys that were granted before."""
         for user in keys:
             if self._entry(user) is None:
                 self._add(user)

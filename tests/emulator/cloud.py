@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from tests.emulator import firewall
+from tests.emulator import firewall, os_login
 from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
 from tests.emulator.catalog import entries, locations
 from tests.emulator.charges import Charges
@@ -248,19 +248,34 @@ class Cloud:
         return match
 
     def guest_metadata(self, instance: Instance) -> dict[str, str]:
-        """Return the metadata items of an instance, with the SSH keys of the project unless it blocks them."""
-        items = instance.metadata()
+        """Return the metadata items of an instance, and of its project those that decide who may log in.
+
+        An item of the instance wins; its SSH keys and those of the project count, unless it blocks the latter.
+        """
+        items = {**self._project_items(os_login.ENABLE), **instance.metadata()}
         if items.get("block-project-ssh-keys", "").upper() != "TRUE":
-            keys = [items.get("ssh-keys", ""), items_of(self.metadata).get("ssh-keys", "")]
+            keys = [items.get("ssh-keys", ""), *self._project_items("ssh-keys").values()]
             if any(keys):
                 items["ssh-keys"] = "\n".join(filter(None, keys))
         return items
 
+    def _project_items(self, key: str) -> dict[str, str]:
+        """Return the item `key` of the project's metadata, if it has one."""
+        return {name: value for name, value in items_of(self.metadata).items() if name == key}
+
+    def os_login_keys(self, instance: Instance) -> dict[str, list[str]]:
+        """Return the keys by user that OS Login grants on an instance, if the instance uses it."""
+        has_account = bool(instance.body.get("serviceAccounts"))
+        return self.part(os_login.Profiles).granted(
+            self.denied, has_service_account=has_account, now=self.clock.now()
+        )
+
     def update_guests(self, *instances: Instance) -> None:
-        """Pass the current metadata to the guests of `instances`."""
+        """Pass the current metadata, and the keys of OS Login, to the guests of `instances`."""
         for instance in instances:
             if instance.guest:
-                self.aside(partial(instance.guest.update_metadata, self.guest_metadata(instance)))
+                metadata, keys = self.guest_metadata(instance), self.os_login_keys(instance)
+                self.aside(partial(instance.guest.update_metadata, metadata, keys))
 
     def apply_firewall(self, *instances: Instance) -> None:
         """Apply the firewall rules to the guests of `instances`, or to all guests."""

@@ -86,6 +86,7 @@ class GuestSpec:
         variables: Environment variables of all sessions.
         hosts: Further lines of its /etc/hosts.
         index: Whether pip finds packages.
+        os_login_keys: Keys by user that log in if its metadata enables OS Login.
     """
 
     name: str
@@ -102,6 +103,7 @@ class GuestSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     index: bool = True
+    os_login_keys: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def driver(self) -> str:

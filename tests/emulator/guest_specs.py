@@ -21,6 +21,7 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         gpus=blueprint.gpus,
         gpu=blueprint.gpu,
         metadata=cloud.guest_metadata(instance),
+        os_login_keys=cloud.os_login_keys(instance),
         directory=cloud.directory / number,
         image=_image(blueprint),
     )

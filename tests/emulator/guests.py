@@ -42,8 +42,8 @@ class Guest(Protocol):
     def boot(self) -> None:
         """Start it; returns at once."""
 
-    def update_metadata(self, items: Mapping[str, str]) -> None:
-        """Set its metadata items, and grant access to the users that they name."""
+    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
+        """Set its metadata items, and grant access to the users that they name, or that OS Login names."""
 
     def admit(self, decide: Callable[[], bool]) -> None:
         """Let its sshd answer new connections if `decide` returns true, else leave them without an answer."""
@@ -90,7 +90,7 @@ class NoGuest:
         if may_publish(self._metadata):
             self._publish(*HOST_KEY, self._key.split()[1])
 
-    def update_metadata(self, items: Mapping[str, str]) -> None:
+    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
         """Take other items; of fleet's startup script it does no more than to confirm the time."""
         self._metadata = items
         if may_publish(items) and "startup-script" in items and "fleet-stop-at" in items:
@@ -162,6 +162,7 @@ class SshGuest:
         self._console = Console(spec.name)
         self._disk = Disk(spec, interpreter)
         self._items = dict(spec.metadata)
+        self._keys = granted(spec.metadata, spec.os_login_keys)
         self._metadata = Metadata(
             {
                 "attributes": self._items,
@@ -199,7 +200,7 @@ class SshGuest:
             key = self._disk.prepare(nologin=self._delays.nologin_s > 0)
             self._has_accounts = not self._delays.account_s
             if self._has_accounts:
-                self._disk.accounts.refresh(self._items)
+                self._disk.accounts.refresh(self._keys)
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
@@ -239,11 +240,11 @@ class SshGuest:
 
     def _create_accounts(self) -> None:
         with self._lock:
-            for user in granted(self._items):
+            for user in self._keys:
                 self._console.program(*_AGENT, f"Updating keys for user {user}.")
             if not self._has_accounts:
                 self._has_accounts = True
-                self._disk.accounts.refresh(self._items)
+                self._disk.accounts.refresh(self._keys)
 
     def _hear(self, line: str) -> None:
         if line.startswith(STARTUP):
@@ -251,12 +252,13 @@ class SshGuest:
         else:
             self._console.program("sshd", _SSHD_PID, line)
 
-    def update_metadata(self, items: Mapping[str, str]) -> None:
+    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
         with self._lock:
             self._items = dict(items)
+            self._keys = granted(items, os_login_keys)
             self._metadata.set("attributes", self._items)
             if self._server is not None and self._has_accounts:
-                self._disk.accounts.refresh(self._items)
+                self._disk.accounts.refresh(self._keys)
 
     def admit(self, decide: Callable[[], bool]) -> None:
         with self._lock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from provision.gce.access import os_login
 from provision.gce.access.host_keys import fetch_keys
 from provision.gce.account import Account
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import Json
+from provision.gce.rest.bodies.metadata import is_os_login
 from provision.gce.rest.resources import addresses, our_name, zone_of
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import ErrorKind, ProviderError
@@ -34,23 +36,31 @@ def hosts(account: Account, spec: FleetSpec, cloud: GceOptions, instances: Seque
             f"{names} in fleet {spec.name} has not published a host key yet",
             again={},
         )
-    return [_host(account, resource, cloud, spec.python) for resource in running]
+    return [_host(account, resource, cloud, spec) for resource in running]
 
 
-def _host(account: Account, resource: Json, cloud: GceOptions, python: str) -> Host:
+def _host(account: Account, resource: Json, cloud: GceOptions, spec: FleetSpec) -> Host:
     inside, outside = addresses(resource)
     external = cloud.external and outside
     return Host(
         name=our_name(resource),
         address=outside if external else inside,
         port=cloud.ssh_port,
-        user=cloud.ssh_user,
+        user=_login_name(account, resource, cloud, spec),
         host_key=account.keys[str(resource["id"])],
         key_alias=f"compute.{resource['id']}",
         private_address=inside,
-        python=python,
+        python=spec.python,
         proxy=() if external else _tunnel(account, resource, cloud.ssh_port),
     )
+
+
+def _login_name(account: Account, resource: Json, cloud: GceOptions, spec: FleetSpec) -> str:
+    if not is_os_login(resource.get("metadata", {})):
+        return cloud.ssh_user
+    if spec.name not in account.logins:
+        account.logins[spec.name] = os_login.grant(account, spec, cloud)
+    return account.logins[spec.name]
 
 
 def _tunnel(account: Account, resource: Json, port: int) -> tuple[str, ...]:

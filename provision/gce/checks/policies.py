@@ -98,7 +98,6 @@ class _Policy(NamedTuple):
 
 _ALL = (
     _Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses, "allowed by the policies"),
-    _Policy("compute.requireOsLogin", "OS Login", is_enforced, "not required by a policy"),
     _Policy(
         "compute.disableGuestAttributesAccess",
         "guest attributes",

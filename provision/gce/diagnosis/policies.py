@@ -53,9 +53,9 @@ POLICIES: tuple[Diagnose, ...] = (
     ),
     _constraint(
         "compute.requireOsLogin",
-        "requires OS Login, which rejects the fleet's own SSH key",
-        _ALLOW,
-        next_steps=(_LIFT,),
+        "requires OS Login",
+        "--os-login imports the fleet's SSH key into your OS Login profile",
+        again={"--os-login": True},
     ),
     _constraint(
         "compute.disableGuestAttributesAccess",

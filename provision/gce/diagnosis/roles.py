@@ -29,6 +29,8 @@ _ROLES = (
     ("compute.networks.", "roles/compute.networkUser"),
     ("compute.subnetworks.", "roles/compute.networkUser"),
     ("compute.images.", "roles/compute.imageUser"),
+    ("compute.instances.osLogin", "roles/compute.osLogin"),
+    ("compute.instances.osAdminLogin", "roles/compute.osAdminLogin"),
     ("compute.instances.", "roles/compute.instanceAdmin.v1"),
     ("compute.disks.", "roles/compute.instanceAdmin.v1"),
     ("compute.projects.get", "roles/compute.viewer"),

@@ -17,7 +17,8 @@ class AccessOptions:
         firewall: Create firewall rules for the fleet; otherwise existing rules must admit its traffic.
         external: Each instance has an external address; otherwise SSH goes through Identity-Aware Proxy.
         ssh_from: Addresses that may use SSH, in CIDR notation; empty: only the caller's.
-        ssh_user: Login name on the instances.
+        os_login: Log in with OS Login, not with a key in the metadata of the instances.
+        ssh_user: Login name on the instances without OS Login.
         ssh_port: Port of the image's sshd.
     """
 
@@ -65,6 +66,14 @@ class AccessOptions:
         default="your public address",
         group=NETWORK,
         fixed=False,
+    )
+    os_login: bool = option(
+        False,
+        FLAG,
+        "os-login",
+        help="Log in with OS Login; automatic if the project or its organization requires it.",
+        label="OS Login:",
+        group=NETWORK,
     )
     ssh_user: str = option("fleet", TEXT, "ssh-user", label="login name")
     ssh_port: int = option(22, COUNT, "ssh-port", label="SSH port")

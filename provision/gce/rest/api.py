@@ -455,18 +455,19 @@ class Api:
             lambda: _accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
         )
 
-    def ask(self, service: str, path: str, body: Json | None = None) -> Json:
-        """Return the answer of another API of Google to GET, or to POST with a body; nothing is changed.
+    def ask(self, service: str, path: str, body: Json | None = None, *, verb: str = "") -> Json:
+        """Return the answer of another API of Google; a call with a transient failure is repeated.
 
         Args:
             service: URL of the API; an emulator has all of them at one address.
             path: Path of the call, ``/v1/projects/p/billingInfo``.
-            body: JSON of a POST; None: GET.
+            body: JSON of the call.
+            verb: HTTP method; empty: POST with a body, otherwise GET.
 
         Raises:
             ApiError: the call failed, for example because that API is disabled.
         """
-        url, method = f"{self._base(service)}{path}", "GET" if body is None else "POST"
+        url, method = f"{self._base(service)}{path}", verb or ("GET" if body is None else "POST")
         answer = self._call(lambda: _accepted(self._session.request(method, url, json=body, timeout=CALL_TIMEOUT_S)))
         result: Json = answer.json()
         return result

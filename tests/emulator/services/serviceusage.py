@@ -15,7 +15,9 @@ _NAMES = (
     "cloudresourcemanager.googleapis.com",
     "compute.googleapis.com",
     "iam.googleapis.com",
+    "iap.googleapis.com",
     "orgpolicy.googleapis.com",
+    "oslogin.googleapis.com",
 )
 
 

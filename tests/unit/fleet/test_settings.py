@@ -54,6 +54,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         firewall = false
         iap = true
         ssh-from = ["203.0.113.0/24"]
+        os-login = true
         ssh-user = "me"
         ssh-port = 2222
         scopes = ["cloud-platform"]
@@ -87,6 +88,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         firewall=False,
         external=False,
         ssh_from=("203.0.113.0/24",),
+        os_login=True,
         ssh_user="me",
         ssh_port=2222,
         scopes=("cloud-platform",),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from provision.gce.options import GceOptions
 from provision.options import split_pair
 
 STOP_AT = "fleet-stop-at"
 """Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
+
+OS_LOGIN = "enable-oslogin"
+"""Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
 
 _SCRIPT = Path(__file__).with_name("startup.sh")
 
@@ -23,13 +28,22 @@ def scripts(cloud: GceOptions) -> dict[str, str]:
     return {"fleet-startup-script": cloud.startup_script, "fleet-setup": cloud.setup}
 
 
+def is_os_login(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of an instance or a project enables OS Login."""
+    items = {str(item.get("key")): str(item.get("value", "")) for item in metadata.get("items", ())}
+    return items.get(OS_LOGIN, "").upper() == "TRUE"
+
+
 def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
-    """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys."""
+    """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys.
+
+    With OS Login, the key is imported into a profile instead.
+    """
     items = {
         **dict(split_pair(text, "--metadata") for text in cloud.metadata),
-        "ssh-keys": ssh_keys(cloud.ssh_user, public_key),
+        **({} if cloud.os_login else {"ssh-keys": ssh_keys(cloud.ssh_user, public_key)}),
         "block-project-ssh-keys": "true",
-        "enable-oslogin": "FALSE",
+        OS_LOGIN: str(cloud.os_login).upper(),
         "enable-guest-attributes": "TRUE",
         "startup-script": _SCRIPT.read_text(encoding="utf-8"),
         STOP_AT: "0",

@@ -454,7 +454,7 @@ def test_sentences_for_credentials_that_no_call_was_made_with() -> None:
     ("constraint", "scope", "words"),
     [
         ("compute.vmExternalIpAccess", Scope.EVERYTHING, "--iap"),
-        ("compute.requireOsLogin", Scope.EVERYTHING, "org-policies reset compute.requireOsLogin --project proj-1"),
+        ("compute.requireOsLogin", Scope.EVERYTHING, "--os-login"),
         ("compute.disableGuestAttributesAccess", Scope.EVERYTHING, "org-policies reset compute.disableGuest"),
         ("compute.trustedImageProjects", Scope.EVERYTHING, "--image"),
         ("compute.requireShieldedVm", Scope.EVERYTHING, "--image"),
@@ -705,12 +705,13 @@ def test_a_managed_constraint_has_the_way_out_of_the_legacy_one() -> None:
 
 def test_a_managed_constraint_is_lifted_with_the_command_for_managed_constraints() -> None:
     for message in (
-        "Constraint constraints/compute.managed.requireOsLogin violated for project proj-1.",
-        'Operation denied by org policy: ["constraints/compute.managed.requireOsLogin": "OS Login is required."].',
+        "Constraint constraints/compute.managed.disableGuestAttributesAccess violated for project proj-1.",
+        'Operation denied by org policy: ["constraints/compute.managed.disableGuestAttributesAccess": "Disabled."].',
     ):
         diagnosis = diagnosis_of(http(400, "failedPrecondition", message))
         assert (diagnosis.kind.value, diagnosis.scope) == ("usage", Scope.EVERYTHING)
-        assert command_lines(diagnosis) == "gcloud org-policies reset compute.managed.requireOsLogin --project proj-1"
+        lift = "gcloud org-policies reset compute.managed.disableGuestAttributesAccess --project proj-1"
+        assert command_lines(diagnosis) == lift
 
 
 def test_a_constraint_that_only_the_details_name() -> None:

@@ -1,0 +1,216 @@
+"""Fleets whose instances use OS Login: the key is in the profile of the account, and only while the fleet exists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.keys import generate_ed25519
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator.guests import SshGuests, obstacle
+from tests.emulator.os_login import ADMIN, LOGIN, Profiles
+from tests.next_steps import command_lines
+from tests.program import Program
+
+EMAIL = "me@proj-1.iam.gserviceaccount.com"
+USER = "sa_2000000"
+NAMES = ("worker-0", "worker-1")
+PUBLIC = generate_ed25519("fleet demo").public
+REQUIRED = {"rules": [{"enforce": True}]}
+HOUR_US = 3600 * 1e6
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Emulator]:
+    with Emulator(operation_s=0.003) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    running.reset()
+    running.cloud.governance.service_accounts[EMAIL] = True
+    yield running
+    assert running.state()["violations"] == []
+
+
+@pytest.fixture(scope="module")
+def private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def write_credentials(directory: Path, private_key: str, url: str) -> str:
+    """Write the key file of a service account; return its path."""
+    account = {"type": "service_account", "project_id": "proj-1", "client_email": EMAIL, "private_key_id": "1"}
+    file = directory / "key.json"
+    file.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{url}/token"}))
+    return str(file)
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, private_key, emulator.url))
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+
+    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
+        given = {"zones": ("us-central1-a",), **options}
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 2, PUBLIC, options=cloud)
+
+    return made
+
+
+def enable(emulator: Emulator) -> None:
+    """Enable OS Login in the metadata of the project."""
+    emulator.cloud.metadata["items"] = [{"key": "enable-oslogin", "value": "TRUE"}]
+
+
+def keys(emulator: Emulator) -> list[dict[str, Any]]:
+    return list(emulator.cloud.part(Profiles).get(EMAIL).keys.values())
+
+
+@pytest.mark.parametrize("cause", ["option", "project", "policy"])
+def test_instances_use_os_login_if_it_is_requested_or_required(emulator: Emulator, make: Make, cause: str) -> None:
+    if cause == "project":
+        enable(emulator)
+    if cause == "policy":  # it need not be readable
+        emulator.deny("orgpolicy.policy.get")
+        emulator.cloud.governance.policies["compute.requireOsLogin"] = REQUIRED
+    provider, spec = make(os_login=cause == "option")
+    notes = provider.quote(spec, NAMES).notes
+    assert any(EMAIL in note for note in notes) == (cause != "policy")
+    provider.create(spec, NAMES, lambda *_: None)
+    for instance in emulator.cloud.instances.values():
+        assert instance.metadata()["enable-oslogin"] == "TRUE"
+        assert "ssh-keys" not in instance.metadata()
+        assert emulator.cloud.os_login_keys(instance) == {USER: [keys(emulator)[0]["key"]]}
+    [key] = keys(emulator)
+    assert PUBLIC.split()[1] in key["key"]
+    assert int(key["expirationTimeUsec"]) > emulator.clock.now() * 1e6 + 8 * HOUR_US
+    assert {host.user for host in provider.hosts(spec, provider.list("demo"))} == {USER}
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert keys(emulator) == []
+
+
+def test_the_key_expires_with_the_instances(emulator: Emulator, make: Make) -> None:
+    provider, spec = make(os_login=True, max_duration_s=3600)
+    provider.create(spec, NAMES, lambda *_: None)
+    before = int(keys(emulator)[0]["expirationTimeUsec"])
+    provider.extend(provider.list("demo"), 5 * 3600, lambda *_: None)
+    after = int(keys(emulator)[0]["expirationTimeUsec"])
+    assert 3.9 * HOUR_US < after - before < 4.1 * HOUR_US
+    other, _ = make(os_login=True, max_duration_s=3600)
+    other.hosts(spec, other.list("demo"))  # the import of a key that exists leaves its expiry; it is set separately
+    assert int(keys(emulator)[0]["expirationTimeUsec"]) < after
+    [instance, _] = emulator.cloud.instances.values()
+    emulator.clock.advance(3 * 3600)
+    assert emulator.cloud.os_login_keys(instance) == {USER: []}
+    provider.delete_fleet("demo", lambda *_: None)
+
+
+def test_keys_of_others_stay_in_the_profile(emulator: Emulator, make: Make) -> None:
+    profile = emulator.cloud.part(Profiles).get(EMAIL)
+    profile.add({"key": generate_ed25519("laptop").public}, 0.0)
+    profile.add({"key": generate_ed25519("made by fleet for demo, owner aaaaaaaa, user me").public}, 0.0)
+    provider, spec = make(os_login=True)
+    provider.create(spec, NAMES, lambda *_: None)
+    assert len(keys(emulator)) == 3
+    provider.delete_fleet("demo", lambda *_: None)
+    assert len(keys(emulator)) == 2
+
+
+def test_instances_without_os_login_make_no_call_to_it(emulator: Emulator, make: Make) -> None:
+    emulator.cloud.governance.disabled.add("oslogin.googleapis.com")
+    provider, spec = make()
+    provider.quote(spec, NAMES)
+    provider.create(spec, NAMES, lambda *_: None)
+    assert {host.user for host in provider.hosts(spec, provider.list("demo"))} == {"fleet"}
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert not [name for name in emulator.state()["calls"] if name.startswith("oslogin")]
+
+
+def test_a_missing_role_or_a_disabled_api_is_reported_before_anything_is_created(
+    emulator: Emulator, make: Make
+) -> None:
+    provider, spec = make(os_login=True)
+    emulator.deny(LOGIN)
+    with pytest.raises(ProviderError, match=LOGIN) as caught:
+        provider.quote(spec, NAMES)
+    grant = "gcloud projects add-iam-policy-binding proj-1 --role roles/compute.osLogin"
+    assert command_lines(caught.value) == f"{grant} --member=serviceAccount:{EMAIL}"
+    [finding] = [finding for finding in provider.doctor() if finding.subject == "OS Login"]
+    assert command_lines(finding) == command_lines(caught.value)
+    emulator.cloud.denied.clear()
+    emulator.cloud.governance.disabled.add("oslogin.googleapis.com")
+    calls: list[Callable[[], object]] = [
+        lambda: provider.quote(spec, NAMES),
+        lambda: provider.create(spec, NAMES, lambda *_: None),
+    ]
+    for call in calls:
+        with pytest.raises(ProviderError) as caught:
+            call()
+        assert command_lines(caught.value) == "gcloud services enable oslogin.googleapis.com --project proj-1"
+    assert provider.list("demo") == []
+    provider.delete_fleet("demo", lambda *_: None)
+
+
+def test_an_unknown_account_is_reported(emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
+    provider, spec = make()
+    enable(emulator)
+    with pytest.raises(ProviderError, match="OS Login requires the account"):
+        provider.quote(spec, NAMES)
+
+
+def test_the_emulator_grants_access_by_role(emulator: Emulator) -> None:
+    profiles = Profiles()
+    profiles.get("Me.2@Example.com").add({"key": PUBLIC}, 0.0)
+    for denied, has_account, users in (
+        (set(), True, ["me_2_example_com"]),
+        ({LOGIN}, False, ["me_2_example_com"]),
+        ({LOGIN, ADMIN}, False, []),
+        ({"iam.serviceAccounts.actAs"}, False, ["me_2_example_com"]),
+        ({"iam.serviceAccounts.actAs"}, True, []),
+    ):
+        assert list(profiles.granted(denied, has_service_account=has_account, now=0.0)) == users
+
+
+@pytest.mark.wire
+def test_a_fleet_with_os_login_runs_a_command(
+    program: Program, private_key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if reason := obstacle():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as emulator:
+        emulator.cloud.governance.service_accounts[EMAIL] = True
+        emulator.cloud.governance.policies["compute.requireOsLogin"] = REQUIRED
+        credentials = write_credentials(program.directory, private_key, emulator.url)
+        program.env.update(
+            FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1", GOOGLE_APPLICATION_CREDENTIALS=credentials
+        )
+        up = ("up", "--workers", "1", "--provider", "gce", "--python", "/usr/bin/python3", "--yes")
+        assert USER in program.run(*up).err
+        assert USER in program.run("train", "--", "id", "-un").text
+        program.run("down", "--yes")
+        assert keys(emulator) == []
+        assert emulator.state()["violations"] == []
+        program.close()
