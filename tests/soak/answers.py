@@ -70,6 +70,7 @@ class Sent:
 
     exit_status = 3
     in_stderr_buffer = None
+    in_buffer = None  # records are read as with a version of paramiko without a loop
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -101,7 +101,7 @@ PROJECTS: tuple[Diagnose, ...] = (
         text=r"\bConsumer '[^']+' has been suspended|\bproject \S+ (?:is|has been) suspended",
         hint="its owners can appeal at https://console.cloud.google.com/home/dashboard?project={c.project}; "
         "until then, select another project: --project ID",
-        next_steps=("gcloud projects list --filter lifecycleState:ACTIVE",),
+        next_steps=("gcloud projects list",),
     ),
     Rule(
         ErrorKind.MISSING,
