@@ -287,5 +287,6 @@ class SshGuest:
 
     def remove(self) -> None:
         self.power_off()
-        if self._spec.directory.exists():
-            shutil.rmtree(self._spec.directory)
+        with self._lock:  # a deletion and the end of the emulator may come together
+            if self._spec.directory.exists():
+                shutil.rmtree(self._spec.directory)
