@@ -41,7 +41,7 @@ def start_for(
         account: The owner of the instances.
         resources: The instances; they are stopped.
         lifetime_s: Seconds until Compute Engine deletes them.
-        price: Price of one of them, for the limit of the cost; None: there is no limit.
+        price: Price of each instance, which counts against ``--max-cost``; None if no limit is set.
         progress: Called for each instance.
 
     Raises:

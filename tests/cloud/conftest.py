@@ -125,7 +125,8 @@ class GceCase:
         store = Store(root)
         for fleet in ("a", "b", "b-worker-0", "demo", "other"):
             store.fleet(fleet).create()
-        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, QUICK)
+        timing = replace(QUICK, boot_s=60.0, operation_s=60.0)  # real processes start and end
+        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, timing)
         self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:

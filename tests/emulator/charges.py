@@ -44,7 +44,7 @@ class Charges:
         self.all.append(charge)
 
     def end(self, resource: str, at: float) -> None:
-        """Record that a resource is no longer billed."""
+        """Record that the billing of a resource ends."""
         for charge in self.all:
             if charge.resource == resource and not charge.end:
                 charge.end = at
