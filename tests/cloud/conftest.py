@@ -26,7 +26,7 @@ from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator, guests
-from tests.program import wait_for
+from tests.program import Program, wait_for
 from tests.wire.machines import Lab, lab
 
 
@@ -238,7 +238,29 @@ def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
+    """Run an emulator whose instances are not computers."""
+    with Emulator(operation_s=0.003) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(running: Emulator) -> Iterator[Emulator]:
+    """Reset the running emulator; afterwards, the test must have kept the rules of the API."""
+    running.reset()
+    yield running
+    assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def caller(program: Program, emulator: Emulator) -> Program:
+    """Return the program with the emulator as its cloud."""
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    return program
+
+
+@pytest.fixture(scope="session")
+def guest_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     if reason := guests.obstacle():
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
@@ -251,7 +273,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     cases: dict[str, Callable[[], Case]] = {
         "local": lambda: LocalCase(tmp_path),
-        "gce": lambda: GceCase(request.getfixturevalue("emulator"), tmp_path / "state"),
+        "gce": lambda: GceCase(request.getfixturevalue("guest_emulator"), tmp_path / "state"),
         "static": lambda: StaticCase(tmp_path, request.getfixturevalue("home")),
         "toy": lambda: ToyCase(tmp_path),
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import requests
@@ -169,13 +169,32 @@ def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) ->
         patch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
         patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
         patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
-        for seed in seeds:
-            emulator.reset()
-            history = History(seed, emulator, directory / str(seed), patch)
-            try:
-                history.play()
-            except Exception as error:
-                raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
+        play_each(seeds, lambda seed: History(seed, emulator, directory / str(seed), patch), emulator)
+
+
+class Playable(Protocol):
+    """A history of random commands."""
+
+    def play(self) -> None:
+        """Play it.
+
+        Raises:
+            Exception: it violates a rule.
+        """
+
+    def story(self) -> str:
+        """Return what was done so far."""
+
+
+def play_each(seeds: Iterable[int], make: Callable[[int], Playable], emulator: Emulator) -> None:
+    """Play the history of each seed on an emulator that was reset; a violation names the seed and what was done."""
+    for seed in seeds:
+        emulator.reset()
+        history = make(seed)
+        try:
+            history.play()
+        except Exception as error:
+            raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
 
 
 class History:

@@ -23,7 +23,7 @@ from provision.gce.provider import GceProvider
 from provision.gce.rest.resources import seconds
 from provision.options import ProviderOptions
 from provision.provider import Provider
-from tests.cloud.histories import QUICK, Fuse, Killed, QuickServices, Quiet, fused, reached, store_nothing
+from tests.cloud.histories import QUICK, Fuse, Killed, QuickServices, Quiet, fused, play_each, reached, store_nothing
 from tests.emulator import Emulator
 from tests.emulator.charges import Charge
 from tests.emulator.cloud import Instance
@@ -175,13 +175,7 @@ def play(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
     emulator.cloud.late_s = LATE_S
     with pytest.MonkeyPatch.context() as patch:
         patched(patch, emulator)
-        for seed in seeds:
-            emulator.reset()
-            history = SpendingHistory(seed, emulator, directory / str(seed), patch)
-            try:
-                history.play()
-            except Exception as error:
-                raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
+        play_each(seeds, lambda seed: SpendingHistory(seed, emulator, directory / str(seed), patch), emulator)
 
 
 class SpendingHistory:

@@ -30,19 +30,6 @@ def running() -> Iterator[Emulator]:
         yield emulator
 
 
-@pytest.fixture
-def emulator(running: Emulator) -> Iterator[Emulator]:
-    running.reset()
-    yield running
-    assert running.state()["violations"] == []
-
-
-@pytest.fixture
-def caller(program: Program, emulator: Emulator) -> Program:
-    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
-    return program
-
-
 def credentials(program: Program, emulator: Emulator) -> Path:
     """Write the key file of a service account, as the cloud console creates it."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

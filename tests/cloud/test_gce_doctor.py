@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,6 @@ SHARED = {
     "network": f"projects/{HOST}/global/networks/shared",
     "subnetwork": f"projects/{HOST}/regions/us-central1/subnetworks/shared",
 }
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Emulator]:
-    with Emulator(operation_s=0.003) as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def emulator(running: Emulator) -> Iterator[Emulator]:
-    running.reset()
-    yield running
-    assert running.state()["violations"] == []
 
 
 Make = Callable[..., tuple[GceProvider, FleetSpec]]

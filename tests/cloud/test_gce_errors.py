@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,25 +13,6 @@ from tests.unit.provision.gce.bodies import BODIES
 pytestmark = pytest.mark.wire
 UP = ("up", "--workers", "2", "--gpu", "t4", "--zone", "us-central1-a", "--yes")
 CODES = {"usage": 2, "credentials": 10, "quota": 11, "capacity": 12, "unreachable": 13, "missing": 14}
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Emulator]:
-    with Emulator(operation_s=0.003) as emulator:
-        yield emulator
-
-
-@pytest.fixture
-def emulator(running: Emulator) -> Iterator[Emulator]:
-    running.reset()
-    yield running
-    assert running.state()["violations"] == []
-
-
-@pytest.fixture
-def caller(program: Program, emulator: Emulator) -> Program:
-    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
-    return program
 
 
 def printed(text: str) -> str:

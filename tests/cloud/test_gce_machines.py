@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,10 @@ from tests.next_steps import repetition
 from tests.settings import settings
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Emulator]:
-    with Emulator(operation_s=0.003) as emulator:
-        yield emulator
-
-
 @pytest.fixture
-def emulator(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
-    running.reset()
-    yield running
-    assert running.state()["violations"] == []
+    return emulator
 
 
 def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tuple[str, ...]]:

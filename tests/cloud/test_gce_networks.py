@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,11 @@ WORKERS = ["worker-0", "worker-1"]
 Make = Callable[..., tuple[GceProvider, FleetSpec]]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Emulator]:
-    with Emulator(operation_s=0.003) as emulator:
-        yield emulator
-
-
 @pytest.fixture
-def emulator(running: Emulator) -> Iterator[Emulator]:
-    running.reset()
-    running.set_networks()  # without "default"
-    running.share_networks(HOST, "shared")
-    yield running
-    assert running.state()["violations"] == []
+def emulator(emulator: Emulator) -> Emulator:
+    emulator.set_networks()  # without "default"
+    emulator.share_networks(HOST, "shared")
+    return emulator
 
 
 @pytest.fixture
