@@ -7,7 +7,6 @@ Source: https://cloud.google.com/compute/docs/oslogin, and the discovery documen
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -66,7 +65,7 @@ def grant(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
     kind, blob, *_ = spec.public_key.split()
     key: Json = {"key": f"{kind} {blob} {mark(spec.name, account.owner, account.user)}"}
     if cloud.max_duration_s:
-        key["expirationTimeUsec"] = _expiry(cloud.max_duration_s)
+        key["expirationTimeUsec"] = _expiry(account, cloud.max_duration_s)
     path = f"{_path(email)}:importSshPublicKey?projectId={account.api.project}"
     profile: Json = account.api.ask(_API, path, key).get("loginProfile", {})
     for imported in _keys(profile):  # a key that was imported before keeps its expiry
@@ -82,7 +81,7 @@ def extend(account: Account, fleet: str, seconds: int) -> None:
         ApiError: a call failed.
     """
     for key in _imported(account, fleet):
-        _renew(account, key, _expiry(seconds))
+        _renew(account, key, _expiry(account, seconds))
 
 
 def revoke(account: Account, fleet: str) -> None:
@@ -126,9 +125,9 @@ def _keys(profile: Json) -> list[Json]:
     return list(profile.get("sshPublicKeys", {}).values())
 
 
-def _expiry(seconds: int) -> str:
+def _expiry(account: Account, seconds: int) -> str:
     """Return the time at which a key expires, in microseconds since the epoch."""
-    return str(round((time.time() + seconds + _MARGIN_S) * 1e6))
+    return str(round((account.clock() + seconds + _MARGIN_S) * 1e6))
 
 
 def _path(email: str) -> str:
