@@ -14,7 +14,7 @@ from provision.gce import creation, deadline, deletion, expiry, quoting
 from provision.gce.access import firewall, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
-from provision.gce.catalog.machines import find_gpu, may_bring_gpus, refusal, resolved, with_accelerators
+from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, refusal, resolved
 from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
@@ -132,20 +132,17 @@ class GceProvider(Provider):
             )
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
-        """Return `spec` with the GPUs that its machine type comes with, if only Compute Engine knows them.
+        """Return `spec` with the GPUs and image of its machine type, if only Compute Engine knows them.
 
         Raises:
-            ProviderError: the machine type cannot be read.
+            ProviderError: the machine type cannot be read, or is not supported.
         """
         cloud = _options(spec)
-        if not may_bring_gpus(cloud):
+        if not is_incomplete(cloud):
             return spec
         with self._account.errors_while("read the machine type"):
             machine_types = self._account.api.machine_types(cloud.machine_type)
-        accelerators = next(
-            (machine_type["accelerators"] for machine_type in machine_types if machine_type.get("accelerators")), ()
-        )
-        return replace(spec, options=with_accelerators(cloud, accelerators))
+        return replace(spec, options=completed(cloud, machine_types[0])) if machine_types else spec
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return zones in the order in which they will be tried, and prices; check quotas and settings.

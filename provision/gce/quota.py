@@ -6,10 +6,12 @@ Source of the quotas and what they count: https://cloud.google.com/compute/resou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from provision.deferred import dataclass
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
+from provision.gce.catalog.series import HYPERDISK, PD_BALANCED, PD_SSD, PD_STANDARD, series_of
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.quotas import quota_hint, quota_request
 from provision.gce.options import GceOptions
@@ -20,7 +22,14 @@ SHORT_UPTIME_S = 7 * 24 * 3600
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
 
 _SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})
-_SSD_TYPES = frozenset({"pd-balanced", "pd-ssd"})
+_DISK_QUOTAS = MappingProxyType(
+    {
+        PD_BALANCED: "SSD_TOTAL_GB",
+        PD_SSD: "SSD_TOTAL_GB",
+        PD_STANDARD: "DISKS_TOTAL_GB",
+        HYPERDISK: "HDB_TOTAL_GB",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ def problems(
     for need in _needs(cloud, count):
         problem = _problem(need, of_project if need.everywhere else of_region, region, project)
         if problem is not None:
+            if "SSD_TOTAL_GB" in need.metrics and PD_STANDARD in series_of(cloud.machine_type).disks:
+                problem.again = {"--disk-type": PD_STANDARD}
             diagnoses.append(problem)
     return diagnoses
 
@@ -80,10 +91,8 @@ def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
     yield _Need(("INSTANCES",), count)
     if cloud.external:
         yield _Need(("IN_USE_ADDRESSES",), count)
-    if cloud.disk_type in _SSD_TYPES:
-        yield _Need(("SSD_TOTAL_GB",), cloud.disk_gb * count)
-    elif cloud.disk_type == "pd-standard":
-        yield _Need(("DISKS_TOTAL_GB",), cloud.disk_gb * count)
+    if cloud.disk_type in _DISK_QUOTAS:
+        yield _Need((_DISK_QUOTAS[cloud.disk_type],), cloud.disk_gb * count)
 
 
 def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:

@@ -9,7 +9,7 @@ from provision.budget import Budget
 from provision.gce.access import os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
-from provision.gce.catalog.machines import describe
+from provision.gce.catalog.machines import describe, image_refusal
 from provision.gce.creation import nowhere, offered
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
@@ -38,7 +38,9 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
     ]
-    project, region_resources, existing, *_, sources = api.together(*calls)
+    project, region_resources, existing, _, image, sources = api.together(*calls)
+    if (refused := image_refusal(cloud, image)) is not None:
+        raise refused
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     login = _login(account, cloud, project)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fleet.commands.fleets import up
-from fleet.errors import UsageError
+from fleet.errors import QuotaError, UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
-from provision.gce.catalog.machines import GPU_IMAGE, GPUS, has_gpus, refusal, resolved
+from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, GPUS, has_gpus, refusal, resolved
 from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
@@ -50,7 +50,8 @@ def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tup
 def test_a_machine_type_with_gpus_gets_their_image_packages_and_check(
     emulator: Emulator, tmp_path: Path, machine_type: str, gpu: str, gpus: int
 ) -> None:
-    cloud, packages = made(emulator, tmp_path, machine_type=machine_type)
+    spot = "STANDARD" not in MACHINE_TYPES[machine_type].series.models
+    cloud, packages = made(emulator, tmp_path, machine_type=machine_type, spot=spot)
     assert (cloud.gpu, cloud.gpus, cloud.image, packages) == (gpu, gpus, GPU_IMAGE, GPU_PACKAGES)
     [instance] = emulator.cloud.instances.values()
     assert (instance.blueprint.gpu, instance.blueprint.gpus) == (gpu, gpus)
@@ -60,7 +61,7 @@ def test_a_machine_type_with_gpus_gets_their_image_packages_and_check(
 def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | None) -> None:
     if zone is None:
         emulator.set_capacity("us-central1-b", 0)
-    made(emulator, tmp_path, gpu="b200", **({"zones": (zone,)} if zone else {}))
+    made(emulator, tmp_path, gpu="b200", spot=True, **({"zones": (zone,)} if zone else {}))
     [instance] = emulator.cloud.instances.values()
     assert instance.blueprint.zone == "us-central1-ai1a"
     assert instance.blueprint.disks[0]["type"] == "hyperdisk-balanced"
@@ -71,7 +72,7 @@ def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | 
     [
         ({"gpu": "p100"}, "open kernel modules", {"--gpu": "t4"}),
         ({"gpu": "v100:2"}, "open kernel modules", {"--gpu": "t4"}),
-        ({"gpu": "h100"}, "a3-highgpu-1g is available only as a Spot VM", {"--spot": True}),
+        ({"gpu": "h100"}, "a3-highgpu-1g is not available on demand", {"--spot": True}),
         ({"machine_type": "ct6e-standard-1t"}, "TPUs", None),
     ],
 )
@@ -117,8 +118,8 @@ def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(
                 continue
             machine = MACHINE_TYPES[cloud.machine_type]
             assert short not in ("p4", "p100", "v100")
-            assert (spot, True) != (False, machine.spot_only)
-            assert cloud.disk_type in (machine.disks or ("pd-balanced",))
+            assert ("SPOT" if spot else "STANDARD") in machine.series.models
+            assert cloud.disk_type in machine.series.disks
             brought = (machine.gpu, machine.gpus) if machine.gpu else (cloud.gpu, cloud.gpus)
             assert brought == (cloud.gpu, cloud.gpus)
             assert (has_gpus(cloud), cloud.image) == (True, GPU_IMAGE)
@@ -134,12 +135,95 @@ def test_google_images_with_open_kernel_modules_are_refused_for_older_gpus() -> 
     assert refusal(resolved(GceOptions(gpu="v100", image=image))) is None
 
 
-@pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g"])
+ONE_OF_EACH_SERIES = sorted({name.rpartition("-")[0]: name for name in MACHINE_TYPES}.values())
+
+
+@pytest.mark.parametrize("machine_type", ONE_OF_EACH_SERIES)
+def test_each_series_is_created_or_refused_before_anything_is_paid(
+    emulator: Emulator, tmp_path: Path, machine_type: str
+) -> None:
+    # Two series are newer than the product's table: a9 and n9a.
+    given = settings(
+        provider="gce", project="proj-1", endpoint=emulator.url, workers=1, machine_type=machine_type, spot=True
+    )
+    request, services = UpRequest("demo", given), QuickServices(Store(tmp_path), lambda _: True)
+    if machine_type.startswith(("ct6e-", "a4x-")):
+        with pytest.raises(UsageError):
+            up.run(request, services, Quiet())
+        assert emulator.state()["calls"] == {}
+        return
+    up.run(request, services, Quiet())
+    [instance] = emulator.cloud.instances.values()
+    [interface] = instance.body["networkInterfaces"]
+    assert (interface["nicType"] == "GVNIC") == MACHINE_TYPES[machine_type].series.gvnic
+
+
+def test_a_machine_type_with_arm_processors_gets_an_image_for_them(emulator: Emulator, tmp_path: Path) -> None:
+    for machine_type in ("c4a-standard-4", "n9a-standard-4"):
+        cloud, _ = made(emulator, tmp_path / machine_type, machine_type=machine_type)
+        assert cloud.image == ARM_IMAGE
+        emulator.reset()
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "image", "words"),
+    [
+        (
+            "c4a-standard-4",
+            "ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
+            "it is for X86_64 processors",
+        ),
+        ("c4-standard-4", "ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-arm64", "it is for ARM64 processors"),
+        ("c4-standard-4", "old-cloud/global/images/family/old", "it has no driver for gVNIC"),
+    ],
+)
+def test_an_image_that_the_machine_type_cannot_boot_is_refused(
+    emulator: Emulator, tmp_path: Path, machine_type: str, image: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as refusal:
+        made(emulator, tmp_path, machine_type=machine_type, image=f"projects/{image}")
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == {"--image": None}
+    assert not [name for name in emulator.state()["calls"] if "nsert" in name]
+
+
+def test_gpus_with_arm_processors_are_refused(emulator: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="TensorFlow is not available with GPU support") as refusal:
+        made(emulator, tmp_path, machine_type="a4x-highgpu-4g")
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == {"--machine-type": None, "--gpu": "b200:8", "--spot": True}
+    assert emulator.state()["calls"] == {}
+
+
+def test_a_small_quota_for_solid_state_disks_advises_a_disk_type(emulator: Emulator, tmp_path: Path) -> None:
+    emulator.set_quota("SSD_TOTAL_GB", 50)
+    with pytest.raises(QuotaError, match="SSD_TOTAL_GB") as refusal:
+        made(emulator, tmp_path)
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == {"--disk-type": "pd-standard"}
+    made(emulator, tmp_path, disk_type="pd-standard")
+    [disk] = emulator.cloud.disks.values()
+    assert disk["type"].endswith("/pd-standard")
+
+
+def test_a_small_quota_for_disks_advises_no_type_that_the_machine_type_lacks(
+    emulator: Emulator, tmp_path: Path
+) -> None:
+    emulator.set_quota("SSD_TOTAL_GB", 50)
+    with pytest.raises(QuotaError, match="SSD_TOTAL_GB") as refusal:
+        made(emulator, tmp_path, machine_type="c3-standard-4")
+    assert repetition(refusal.value) is None
+
+
+@pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g", "n4-standard-4"])
 def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(
     emulator: Emulator, tmp_path: Path, machine_type: str
 ) -> None:
     with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
-        made(emulator, tmp_path, machine_type=machine_type, disk_type="pd-balanced")
+        made(emulator, tmp_path, machine_type=machine_type, spot=True, disk_type="pd-balanced")
     assert emulator.state()["calls"] == {}
     assert resolved(GceOptions(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
     assert resolved(GceOptions()).disk_type == "pd-balanced"

@@ -138,6 +138,23 @@ def test_an_instance_from_creation_to_deletion(gcloud: Gcloud) -> None:
     assert gcloud.emulator.state()["instances"] == gcloud.emulator.state()["disks"] == []
 
 
+def test_machines_with_their_disks_network_interfaces_and_images(gcloud: Gcloud) -> None:
+    c4 = ("--machine-type=c4-standard-4", *IMAGE)
+    refused = gcloud.run("instances", "create", "old", f"--zone={ZONE}", *c4, "--boot-disk-type=pd-balanced")
+    assert "pd-balanced disk type cannot be used by c4-standard-4 machine type" in " ".join(refused.stderr.split())
+    interface = ("--network-interface=nic-type=GVNIC", "--boot-disk-type=hyperdisk-balanced")
+    [made] = gcloud.query("instances", "create", "new", f"--zone={ZONE}", *c4, *interface)
+    assert made["networkInterfaces"][0]["nicType"] == "GVNIC"
+    [disk] = gcloud.query("disks", "list")
+    assert disk["type"].endswith("/hyperdisk-balanced")
+    arm = ("--image-family=ubuntu-2404-lts-arm64", "--image-project=ubuntu-os-cloud")
+    refused = gcloud.run("instances", "create", "arm", f"--zone={ZONE}", "--machine-type=n2-standard-4", *arm)
+    assert "(ARM64) is not compatible with machine type" in " ".join(refused.stderr.split())
+    gcloud.query("instances", "create", "arm", f"--zone={ZONE}", "--machine-type=t2a-standard-4", *arm)
+    described = gcloud.query("machine-types", "describe", "t2a-standard-4", f"--zone={ZONE}")
+    assert described["architecture"] == "ARM64"
+
+
 def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> None:
     names = "--predefined-names=worker-0,worker-1"
     gcloud.query("instances", "bulk", "create", names, f"--zone={ZONE}", "--machine-type=n1-standard-4", *IMAGE)

@@ -91,6 +91,12 @@ class Blueprint:
         return Machine(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus)
 
     @property
+    def needs_gvnic(self) -> bool:
+        """Return whether its image must have a driver for gVNIC."""
+        interfaces = self.body["networkInterfaces"]
+        return self.machine_type.series.gvnic or any(each.get("nicType") == "GVNIC" for each in interfaces)
+
+    @property
     def path(self) -> str:
         """Return ``projects/P/zones/Z/instances/NAME``."""
         return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
@@ -149,12 +155,14 @@ def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False)
         raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
     machine_type = _machine_type(given, zone, bulk)
     scheduling = complete_scheduling(given.get("scheduling", {}))
-    if machine_type.spot_only and not scheduling["preemptible"]:
-        raise bad_request(f"{machine_type.name} can be created as a Spot VM or a Flex-start VM only.")
+    model = "SPOT" if scheduling["preemptible"] else scheduling["provisioningModel"]
+    if model not in machine_type.series.models:
+        raise bad_request(f"{machine_type.name} is not available with the provisioning model {model}.")
     gpu, gpus = _gpus(project, zone, machine_type, given.get("guestAccelerators", []), bulk)
     if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
         raise bad_request("Instances with guest accelerators do not support live migration.")
     interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
+    _check_interfaces(machine_type, interfaces)
     check_labels(given.get("labels", {}), "resource.labels")
     tags = given.get("tags", {}).get("items", [])
     for tag in tags:
@@ -252,6 +260,11 @@ def complete_scheduling(given: Json) -> Json:
     return scheduling
 
 
+def _check_interfaces(machine_type: MachineType, interfaces: list[Json]) -> None:
+    if machine_type.series.gvnic and any(each.get("nicType", "GVNIC") != "GVNIC" for each in interfaces):
+        raise bad_request(f"[{machine_type.name}] supports only network interfaces of type GVNIC.")
+
+
 def _is_standard(scheduling: Json) -> bool:
     """Return whether it is neither spot nor of another provisioning model."""
     return bool(scheduling["provisioningModel"] == "STANDARD" and not scheduling["preemptible"])
@@ -304,9 +317,16 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
     kind = last(params.get("diskType") or "pd-standard")
     if kind not in machines.DISK_TYPES:
         raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
-    accepted = blueprint.machine_type.disks or ("pd-balanced", "pd-ssd", "pd-standard")
-    if kind not in accepted:
-        raise bad_request(f"{kind} disk type cannot be used by {blueprint.machine_type.name} machine type.")
+    machine_type = blueprint.machine_type
+    if kind not in machine_type.series.disks:
+        raise bad_request(f"{kind} disk type cannot be used by {machine_type.name} machine type.")
+    if image.architecture != machine_type.series.architecture:
+        raise bad_request(
+            f"Requested boot disk architecture ({image.architecture}) is not compatible with machine type "
+            f"architecture ({machine_type.series.architecture})."
+        )
+    if not image.gvnic and blueprint.needs_gvnic:
+        raise bad_request("The image does not have the guest OS feature GVNIC, which the network interface requires.")
     labels = params.get("labels", {})
     check_labels(labels, f"resource.disks[{index}].initializeParams.labels")
     default = blueprint.name if index == 0 else f"{blueprint.name}-{index}"

@@ -247,6 +247,7 @@ def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, addr
         "network": f"{base}/global/networks/{network}",
         "subnetwork": f"{base}/regions/{locations.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
         "networkIP": address,
+        "nicType": given.get("nicType") or ("GVNIC" if blueprint.needs_gvnic else "VIRTIO_NET"),
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.emulator import failures
 from tests.emulator.blueprint import LONGEST_PREEMPTIBLE_S, Blueprint
-from tests.emulator.catalog import locations, machines, quotas
+from tests.emulator.catalog import locations, machines
 from tests.emulator.catalog.locations import REGIONS
 from tests.emulator.catalog.quotas import PROJECT_QUOTAS, REGION_QUOTAS
 from tests.emulator.failures import Failure
@@ -86,7 +86,7 @@ class Limits:
     def consumption(self, blueprint: Blueprint) -> Usage:
         """Return the quota usage of a running instance; its disks are counted separately."""
         region, cpus = blueprint.region, float(blueprint.machine_type.cpus)
-        cpu_metric = quotas.cpu_quota(blueprint.machine_type)
+        cpu_metric = blueprint.machine_type.series.cpu_quota
         if blueprint.spot and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
             cpu_metric = "PREEMPTIBLE_CPUS"
         used: Usage = {("", "CPUS_ALL_REGIONS"): cpus, (region, cpu_metric): cpus, (region, "INSTANCES"): 1.0}
@@ -135,7 +135,7 @@ class Limits:
 
 def disk_quota(kind: str) -> str:
     """Return the quota that a disk of that type counts against."""
-    return "DISKS_TOTAL_GB" if kind == "pd-standard" else "SSD_TOTAL_GB"
+    return {"pd-standard": "DISKS_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}.get(kind, "SSD_TOTAL_GB")
 
 
 def _needs(blueprint: Blueprint) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -18,13 +18,14 @@ from typing import Any
 from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
+from provision.gce.catalog.series import SPOT, STANDARD, UNKNOWN, Series, series_of
 from provision.gce.options import GceOptions
 from provision.provider import ErrorKind, ProviderError
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
-DEFAULT_IMAGE = MappingProxyType({True: GPU_IMAGE, False: CPU_IMAGE})
-"""Boot image with and without GPUs: the first has NVIDIA's driver 580."""
+ARM_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-arm64"
+"""Default boot images: with NVIDIA's driver 580, without GPUs, and for Arm processors."""
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
@@ -41,10 +42,6 @@ _CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
 _LIST_IMAGES = ("gcloud", "compute", "images", "list", "--project", "deeplearning-platform-release")
 _OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
 """Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
-_SPOT_ONLY = re.compile(r"a3-highgpu-[124]g")
-"""Sold as Spot or Flex-start VMs: https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
-_HYPERDISK_ONLY = re.compile(r"a4x?-|g4-|a3-ultragpu-")
-_PERSISTENT_DISK, _HYPERDISK = "pd-balanced", "hyperdisk-balanced"
 _ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
 """Families of machine types that come with GPUs, including future ones."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
@@ -163,65 +160,139 @@ def resolved(cloud: GceOptions) -> GceOptions:
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = replace(cloud, machine_type=machine_type)
-    if not cloud.disk_type:
-        cloud = replace(cloud, disk_type=default_disk_type(machine_type))
-    return replace(cloud, image=cloud.image or DEFAULT_IMAGE[has_gpus(cloud)])
+    disk_type = cloud.disk_type or default_disk_type(machine_type)
+    return replace(cloud, disk_type=disk_type, image=cloud.image or _default_image(cloud))
+
+
+def _default_image(cloud: GceOptions) -> str:
+    if has_gpus(cloud):
+        return GPU_IMAGE
+    return ARM_IMAGE if series_of(cloud.machine_type).arm else CPU_IMAGE
 
 
 def refusal(cloud: GceOptions) -> ProviderError | None:
     """Return the error that instances with the resolved options `cloud` are not sold or cannot work; None if none."""
-    gpu = gpu_of(cloud)
+    series = series_of(cloud.machine_type)
     if _TPU.match(cloud.machine_type):
         return ProviderError(
             ErrorKind.USAGE,
             f"{cloud.machine_type} has TPUs, which are not supported",
             hint="select a machine type with GPUs, --gpu, or without accelerators",
         )
-    if gpu is not None and gpu.short in _CLOSED_DRIVER and _OPEN_DRIVER.search(cloud.image):
-        image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
-            "which need a Turing GPU (T4) or a newer one",
-            hint=f"select a newer GPU, or an image with the proprietary driver for the {gpu.short.upper()}: "
-            "--image projects/PROJECT/global/images/IMAGE",
-            next_steps=[(*_LIST_IMAGES, "--no-standard-images", "--show-deprecated")],
-            again={"--gpu": "t4"},
-        )
-    if _SPOT_ONLY.fullmatch(cloud.machine_type) and not cloud.spot:
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"{cloud.machine_type} is available only as a Spot VM",
-            hint="use a Spot VM, or all 8 GPUs of a machine: --gpu h100:8",
-            again={"--spot": True},
-        )
-    if _HYPERDISK_ONLY.match(cloud.machine_type) and not cloud.disk_type.startswith("hyperdisk-"):
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: it supports only Hyperdisk",
-            hint=f'remove disk-type from fleet.toml, or set disk-type = "{_HYPERDISK}"',
-        )
-    return None
+    return (
+        _driver_refusal(cloud)
+        or _arm_refusal(cloud, arm=series.arm)
+        or _model_refusal(cloud, series)
+        or _disk_refusal(cloud, series)
+    )
 
 
-def may_bring_gpus(cloud: GceOptions) -> bool:
-    """Return whether only Compute Engine knows if the machine type of `cloud` comes with GPUs."""
-    return not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None
+def _driver_refusal(cloud: GceOptions) -> ProviderError | None:
+    """Return the error that the image has no driver for the GPUs; None if it may have one."""
+    gpu = gpu_of(cloud)
+    if gpu is None or gpu.short not in _CLOSED_DRIVER or not _OPEN_DRIVER.search(cloud.image):
+        return None
+    image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{image} does not support the {gpu.short.upper()}: it has NVIDIA's open kernel modules, "
+        "which need a Turing GPU (T4) or a newer one",
+        hint=f"select a newer GPU, or an image with the proprietary driver for the {gpu.short.upper()}: "
+        "--image projects/PROJECT/global/images/IMAGE",
+        next_steps=[(*_LIST_IMAGES, "--no-standard-images", "--show-deprecated")],
+        again={"--gpu": "t4"},
+    )
 
 
-def with_accelerators(cloud: GceOptions, accelerators: Sequence[Mapping[str, Any]]) -> GceOptions:
-    """Return `cloud` with the GPUs that its machine type comes with, according to Compute Engine.
+def _arm_refusal(cloud: GceOptions, *, arm: bool) -> ProviderError | None:
+    """Return the error that the machine type has GPUs with Arm processors; None if it does not."""
+    if not arm or not has_gpus(cloud):
+        return None
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{cloud.machine_type} has Arm processors, for which TensorFlow is not available with GPU support",
+        hint="select GPUs of a machine type with x86 processors",
+        again={"--machine-type": None, "--gpu": "b200:8", "--spot": True},
+    )
+
+
+def _model_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
+    """Return the error that the machine type is not sold with the requested provisioning model; None if it is."""
+    if (SPOT if cloud.spot else STANDARD) in series.models:
+        return None
+    whole = ", or all 8 GPUs of a machine: --gpu h100:8" if cloud.machine_type.startswith("a3-highgpu-") else ""
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{cloud.machine_type} is not available on demand",
+        hint=f"use Spot VMs{whole}",
+        again={"--spot": True},
+    )
+
+
+def _disk_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
+    """Return the error that the machine type does not support the Persistent Disk; other types are not checked."""
+    if not cloud.disk_type.startswith("pd-") or cloud.disk_type in series.disks:
+        return None
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: "
+        f"it supports {_listed(series.disks)}",
+        hint="remove disk-type from fleet.toml, or select a supported type",
+        again={"--disk-type": series.disks[0]},
+    )
+
+
+def image_refusal(cloud: GceOptions, image: Mapping[str, Any]) -> ProviderError | None:
+    """Return the error that the machine type cannot boot an image; None if it can, or the series is unknown.
 
     Args:
         cloud: Options, resolved.
-        accelerators: ``accelerators`` of the machine type, as JSON of the REST API.
+        image: The image, as JSON of the REST API.
     """
-    if not accelerators:
-        return cloud
-    kind = str(accelerators[0].get("guestAcceleratorType", ""))
-    count = int(accelerators[0].get("guestAcceleratorCount", 0))
-    image = GPU_IMAGE if cloud.image == CPU_IMAGE else cloud.image
-    return replace(cloud, gpu=kind, gpus=count, image=image)
+    series = series_of(cloud.machine_type)
+    if series is UNKNOWN:
+        return None
+    name, architecture = cloud.image.rpartition("/")[2], "ARM64" if series.arm else "X86_64"
+    if image.get("architecture", architecture) not in (architecture, "ARCHITECTURE_UNSPECIFIED"):
+        problem = f"it is for {image['architecture']} processors, and {cloud.machine_type} has {architecture}"
+    elif series.gvnic and "GVNIC" not in {feature.get("type") for feature in image.get("guestOsFeatures", ())}:
+        problem = f"it has no driver for gVNIC, the only network interface of {cloud.machine_type}"
+    else:
+        return None
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"the image {name!r} does not start on {cloud.machine_type}: {problem}",
+        hint="select another image or machine type; without --image, the default image is suitable",
+        again={"--image": None},
+    )
+
+
+def is_incomplete(cloud: GceOptions) -> bool:
+    """Return whether only Compute Engine knows the GPUs or the processors of the machine type of `cloud`."""
+    unknown = series_of(cloud.machine_type) is UNKNOWN
+    return unknown or (not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None)
+
+
+def completed(cloud: GceOptions, machine_type: Mapping[str, Any]) -> GceOptions:
+    """Return `cloud` with the GPUs of its machine type, and an image for its processors.
+
+    Args:
+        cloud: Options, resolved.
+        machine_type: The machine type, as JSON of the REST API.
+
+    Raises:
+        ProviderError: it has GPUs with Arm processors.
+    """
+    arm = machine_type.get("architecture") == "ARM64"
+    accelerators = machine_type.get("accelerators", ())
+    if accelerators:
+        kind = str(accelerators[0].get("guestAcceleratorType", ""))
+        cloud = replace(cloud, gpu=kind, gpus=int(accelerators[0].get("guestAcceleratorCount", 0)))
+    if (refused := _arm_refusal(cloud, arm=arm)) is not None:
+        raise refused
+    if cloud.image == CPU_IMAGE and (accelerators or arm):
+        cloud = replace(cloud, image=GPU_IMAGE if accelerators else ARM_IMAGE)
+    return cloud
 
 
 def has_gpus(cloud: GceOptions) -> bool:
@@ -249,7 +320,7 @@ def cpus(machine_type: str) -> int | None:
 
 def default_disk_type(machine_type: str) -> str:
     """Return the type of the boot disk of a machine type, if none is given."""
-    return _HYPERDISK if _HYPERDISK_ONLY.match(machine_type) else _PERSISTENT_DISK
+    return series_of(machine_type).disks[0]
 
 
 def describe(cloud: GceOptions) -> str:

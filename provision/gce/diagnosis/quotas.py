@@ -13,7 +13,7 @@ _QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9.]
 _GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", "CPUS_ALL_REGIONS"})
 _ADVICE = {
     "GPUS_ALL_REGIONS": "; the answer takes minutes to days, and an account in its free trial must be upgraded first",
-    "SSD_TOTAL_GB": ', or use disk-type = "pd-standard" in fleet.toml or a smaller --disk-size',
+    "SSD_TOTAL_GB": ", or use --disk-type pd-standard if the machine type supports it, or a smaller --disk-size",
 }
 _OVER_QUOTA = re.compile(r"exceed\w* (?:the )?quota limit", re.IGNORECASE)
 

@@ -34,4 +34,12 @@ class ImageOptions:
         label="disk size in GB",
         group=GENERAL,
     )
-    disk_type: str = option("", TEXT, "disk-type")
+    disk_type: str = option(
+        "",
+        TEXT,
+        "disk-type",
+        metavar="TYPE",
+        help="Type of the boot disk, e.g. pd-standard.",
+        default="chosen for the machine type",
+        group=GENERAL,
+    )

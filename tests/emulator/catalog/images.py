@@ -29,12 +29,19 @@ class Image:
     name: str
     disk_gb: int
     driver: str = ""
+    arm: bool = False
+    gvnic: bool = True
     cloud_init: bool = True
 
     @property
     def path(self) -> str:
         """``projects/debian-cloud/global/images/…``."""
         return f"projects/{self.project}/global/images/{self.name}"
+
+    @property
+    def architecture(self) -> str:
+        """``X86_64`` or ``ARM64``."""
+        return "ARM64" if self.arm else "X86_64"
 
 
 _DEEP_LEARNING = "deeplearning-platform-release"
@@ -51,6 +58,8 @@ IMAGES = (
     Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10, cloud_init=False),
     Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10, cloud_init=False),
     Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),
+    Image("ubuntu-os-cloud", "ubuntu-2404-lts-arm64", "ubuntu-2404-noble-arm64-v20261012", 10, arm=True),
+    Image("old-cloud", "old", "old-v20180101", 10, gvnic=False),
     Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10),
 )
 
@@ -77,10 +86,13 @@ def image_body(root: str, image: Image) -> Json:
         "family": image.family,
         "status": "READY",
         "sourceType": "RAW",
-        "architecture": "X86_64",
+        "architecture": image.architecture,
         "archiveSizeBytes": "1073741824",
         "diskSizeGb": str(image.disk_gb),
-        "guestOsFeatures": [{"type": "UEFI_COMPATIBLE"}, {"type": "VIRTIO_SCSI_MULTIQUEUE"}],
+        "guestOsFeatures": [
+            {"type": feature}
+            for feature in ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", *(("GVNIC",) if image.gvnic else ()))
+        ],
         "labelFingerprint": "42WmSpB8rSM=",
         "selfLink": f"{root}/{image.path}",
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.emulator.catalog.entries import entry
 from tests.emulator.catalog.locations import AI_ZONES, ZONES
+from tests.emulator.catalog.series import Series, series_of
 
 Json = dict[str, Any]
 
@@ -22,8 +23,6 @@ class MachineType:
         gpu: Type of the GPUs it comes with; empty: none.
         gpus: How many of them.
         zones: Where it is available; empty: everywhere except in zones for AI.
-        spot_only: Whether it is not sold on demand.
-        disks: Supported disk types; empty: all but hyperdisks.
     """
 
     name: str
@@ -32,13 +31,16 @@ class MachineType:
     gpu: str = ""
     gpus: int = 0
     zones: tuple[str, ...] = ()
-    spot_only: bool = False
-    disks: tuple[str, ...] = ()
 
     @property
     def family(self) -> str:
         """``n1``."""
         return self.name.split("-", 1)[0]
+
+    @property
+    def series(self) -> Series:
+        """Return its series."""
+        return series_of(self.name)
 
     def is_in(self, zone: str) -> bool:
         """Return whether it is available in `zone`."""
@@ -72,9 +74,6 @@ _L4_ZONES = (
 )
 
 
-_HYPERDISKS = ("hyperdisk-balanced",)
-
-
 _A100_ZONES = ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f")
 
 
@@ -92,6 +91,12 @@ _ALL_MACHINE_TYPES = [
     *_family("n1-highmem", (2, 4, 8, 16, 32), 6656),
     *_family("n2-standard", (2, 4, 8, 16), 4096),
     *(
+        machine
+        for series in ("c3", "c4", "n4", "c4a", "n4a", "t2a", "n9a")
+        for machine in _family(f"{series}-standard", (4, 8), 4096)
+    ),
+    MachineType("h4d-standard-192", 192, 737280, zones=("europe-west1-b", "us-central1-a")),
+    *(
         MachineType(f"g2-standard-{cpus}", cpus, cpus * 4096, "nvidia-l4", gpus, _L4_ZONES)
         for cpus, gpus in ((4, 1), (8, 1), (12, 1), (16, 1), (24, 2), (32, 1), (48, 4), (96, 8))
     ),
@@ -100,7 +105,7 @@ _ALL_MACHINE_TYPES = [
         for gpus in (1, 2, 4, 8)
     ),
     *(
-        MachineType(f"a3-highgpu-{gpus}g", 26 * gpus, 239616 * gpus, "nvidia-h100-80gb", gpus, _A100_ZONES, gpus < 8)
+        MachineType(f"a3-highgpu-{gpus}g", 26 * gpus, 239616 * gpus, "nvidia-h100-80gb", gpus, _A100_ZONES)
         for gpus in (1, 2, 4, 8)
     ),
     MachineType("a2-megagpu-16g", 96, 1392640, "nvidia-tesla-a100", 16, _A100_ZONES),
@@ -109,22 +114,15 @@ _ALL_MACHINE_TYPES = [
         for gpus in (1, 2, 4, 8)
     ),
     MachineType("a3-megagpu-8g", 208, 1916928, "nvidia-h100-mega-80gb", 8, _A100_ZONES),
-    MachineType("a3-ultragpu-8g", 224, 3023872, "nvidia-h200-141gb", 8, _A100_ZONES, disks=_HYPERDISKS),
-    MachineType("a4-highgpu-8g", 224, 4063232, "nvidia-b200", 8, ("us-central1-b", *AI_ZONES), disks=_HYPERDISKS),
+    MachineType("a3-ultragpu-8g", 224, 3023872, "nvidia-h200-141gb", 8, _A100_ZONES),
+    MachineType("a4-highgpu-8g", 224, 4063232, "nvidia-b200", 8, ("us-central1-b", *AI_ZONES)),
+    MachineType("a4x-highgpu-4g", 140, 905216, "nvidia-gb200", 4, ("us-central1-a",)),
     *(
-        MachineType(
-            f"g4-standard-{48 * gpus}",
-            48 * gpus,
-            184320 * gpus,
-            "nvidia-rtx-pro-6000",
-            gpus,
-            _A100_ZONES,
-            disks=_HYPERDISKS,
-        )
+        MachineType(f"g4-standard-{48 * gpus}", 48 * gpus, 184320 * gpus, "nvidia-rtx-pro-6000", gpus, _A100_ZONES)
         for gpus in (1, 2, 4, 8)
     ),
     MachineType("a9-newgpu-4g", 96, 786432, "nvidia-new-1tb", 4, _A100_ZONES),
-    MachineType("ct6e-standard-1t", 44, 458752, "ct6e", 1, ("us-central1-b",), disks=("hyperdisk-balanced",)),
+    MachineType("ct6e-standard-1t", 44, 458752, "ct6e", 1, ("us-central1-b",)),
 ]
 
 
@@ -149,6 +147,7 @@ ACCELERATORS = {
         Accelerator("nvidia-a100-80gb", "NVIDIA A100 80GB", (), 0, "NVIDIA_A100_80GB_GPUS", _A100_ZONES),
         Accelerator("nvidia-h200-141gb", "NVIDIA H200 141GB", (), 0, "", _A100_ZONES),
         Accelerator("nvidia-b200", "NVIDIA B200", (), 0, "", ("us-central1-b", *AI_ZONES)),
+        Accelerator("nvidia-gb200", "NVIDIA GB200", (), 0, "", ("us-central1-a",)),
         Accelerator("nvidia-rtx-pro-6000", "NVIDIA RTX PRO 6000", (), 0, "", _A100_ZONES),
         Accelerator("nvidia-new-1tb", "A GPU of tomorrow", (), 0, "", _A100_ZONES),
         Accelerator("ct6e", "TPU v6e", (), 0, "", ("us-central1-b",)),
@@ -179,7 +178,7 @@ def machine_type_body(base: str, zone: str, machine: MachineType) -> Json:
         "maximumPersistentDisks": 128,
         "maximumPersistentDisksSizeGb": "263168",
         "isSharedCpu": machine.name in ("e2-micro", "e2-small", "e2-medium"),
-        "architecture": "X86_64",
+        "architecture": machine.series.architecture,
         "zone": zone,
         "selfLink": f"{base}/zones/{zone}/machineTypes/{machine.name}",
     }

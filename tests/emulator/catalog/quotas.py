@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from tests.emulator.catalog.machines import ACCELERATORS, MachineType
+from tests.emulator.catalog.machines import ACCELERATORS
 
 REGION_QUOTAS = {
     "CPUS": 1024.0,
     "PREEMPTIBLE_CPUS": 0.0,
     "A2_CPUS": 96.0,
     "N2_CPUS": 128.0,
+    **{f"{series}_CPUS": 128.0 for series in ("C2", "C2D", "C3", "N2D", "T2A", "T2D")},
     "DISKS_TOTAL_GB": 40960.0,
     "SSD_TOTAL_GB": 40960.0,
+    "HDB_TOTAL_GB": 40960.0,
     "IN_USE_ADDRESSES": 256.0,
     "STATIC_ADDRESSES": 8.0,
     "INSTANCES": 6000.0,
@@ -19,8 +21,3 @@ REGION_QUOTAS = {
 
 
 PROJECT_QUOTAS = {"CPUS_ALL_REGIONS": 2048.0, "GPUS_ALL_REGIONS": 256.0, "FIREWALLS": 100.0, "NETWORKS": 5.0}
-
-
-def cpu_quota(machine: MachineType) -> str:
-    """Return the quota that the machine's CPUs count against."""
-    return {"a2": "A2_CPUS", "n2": "N2_CPUS"}.get(machine.family, "CPUS")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from provision.gce.catalog.networks import network_of, network_path, subnetwork_path
+from provision.gce.catalog.series import series_of
 from provision.gce.options import GceOptions
 from provision.gce.rest.bodies.labels import mark, stem
 
@@ -50,6 +51,8 @@ def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Se
 def network_interface(cloud: GceOptions, region: str) -> dict[str, Any]:
     """Return the network interface of an instance in `region`; empty: the region is unknown."""
     interface: dict[str, Any] = {"network": network_path(cloud.network)}
+    if series_of(cloud.machine_type).gvnic:
+        interface["nicType"] = "GVNIC"
     if cloud.subnetwork:
         interface["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
     if cloud.external:

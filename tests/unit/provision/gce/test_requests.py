@@ -141,6 +141,24 @@ def test_machines_with_gpus_that_are_not_listed_stop_for_maintenance_too(machine
     assert properties(GceOptions(machine_type=machine_type))["scheduling"]["onHostMaintenance"] == "TERMINATE"
 
 
+@pytest.mark.parametrize(
+    ("machine_type", "disk", "nic"),
+    [
+        ("n2-standard-4", "pd-balanced", None),
+        ("c3-standard-4", "pd-balanced", "GVNIC"),
+        ("c3-standard-192-metal", "pd-balanced", None),
+        ("n4-custom-4-8192", "hyperdisk-balanced", "GVNIC"),
+        ("h4d-standard-192", "hyperdisk-balanced", "GVNIC"),
+        ("z9-newer-4", "hyperdisk-balanced", None),
+    ],
+)
+def test_disk_and_network_interface_of_the_series(machine_type: str, disk: str, nic: str | None) -> None:
+    request = properties(GceOptions(machine_type=machine_type))
+    assert request["disks"][0]["initializeParams"]["diskType"] == disk
+    assert request["networkInterfaces"][0].get("nicType") == nic
+    assert problems_of(body(GceOptions(machine_type=machine_type)), "compute.instances.bulkInsert") == []
+
+
 def test_no_scope_no_service_account() -> None:
     assert "serviceAccounts" not in properties(GceOptions(service_account="x@y.iam.gserviceaccount.com"))
     scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
