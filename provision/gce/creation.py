@@ -19,7 +19,7 @@ from provision.gce.catalog.networks import subnetwork_of
 from provision.gce.deletion import delete_instances, delete_unused_disks
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.diagnosis.failures import Failure, from_operation
-from provision.gce.limit import current_budget, dearest, limited
+from provision.gce.limit import current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
 from provision.gce.power import start, start_for
 from provision.gce.rest.api import ApiError, Json
@@ -110,8 +110,10 @@ def _start(
     start_for(account, stopped, allowed.max_duration_s, price, progress)
 
 
-def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
-    """Return the zones, by region, that offer the machine type and GPU."""
+def offered(account: Account, cloud: GceOptions, pinned: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the zones, by region, that offer the machine type and GPU; the first of `pinned` if there are any."""
+    if pinned:
+        return {region_of(pinned[0]): [pinned[0]]}
     api = account.api
     calls = [lambda: api.machine_types(cloud.machine_type)]
     if cloud.gpu:
@@ -124,6 +126,31 @@ def offered(account: Account, cloud: GceOptions) -> dict[str, list[str]]:
     for zone in zones:
         by_region.setdefault(region_of(zone), []).append(zone)
     return by_region
+
+
+def regions_to_try(
+    account: Account, cloud: GceOptions, zones: Mapping[str, Sequence[str]], pinned: Sequence[str], count: int
+) -> list[Region]:
+    """Return the regions and zones that are tried for `count` instances, in this order.
+
+    Args:
+        account: The owner of the fleet.
+        cloud: Options of the instances, resolved.
+        zones: Zones by region that offer such machines.
+        pinned: Zones of the fleet's other instances.
+        count: Number of instances.
+
+    Raises:
+        ProviderError: there are none, or only at a higher price than the limit.
+    """
+    cloud = replace(cloud, zones=tuple(pinned)) if pinned else cloud
+    regions = candidates(cloud, zones, account.prices)
+    if not regions:
+        unlimited = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
+        if unlimited:
+            raise too_expensive(cloud, [zone for region in unlimited for zone in region.zones], account.prices)
+        raise nowhere(count, cloud, {})
+    return regions
 
 
 def _insert(
@@ -144,11 +171,8 @@ def _insert(
         pinned: Zones of the fleet's other instances; if there are any, only the first is tried.
         progress: Called for each attempt.
     """
-    zones_by_region = {} if pinned else offered(account, cloud)
-    regions = (
-        [Region(region_of(pinned[0]), (pinned[0],))] if pinned else candidates(cloud, zones_by_region, account.prices)
-    )
-    search = Search.over(regions)
+    zones_by_region = offered(account, cloud, pinned)
+    search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
     reasons: dict[str, str] = {}
     diagnosis: ProviderError | None = None
     retries = 0
@@ -219,11 +243,12 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
             cause="none of the requested zones offers this machine",
             hint="select another --zone, --gpu, or --machine-type",
         )
+    other = "allow other zones (--zone)" if cloud.zones or cloud.anywhere else "--anywhere tries all continents"
     return ProviderError(
         ErrorKind.CAPACITY,
         f"no capacity for {instances} in {len(reasons)} attempts",
         cause="; ".join(f"{location}: {reason}" for location, reason in reasons.items()),
-        hint="--retry-until-up waits for capacity; or allow other zones (--zone)",
+        hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},
     )
 

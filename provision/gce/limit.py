@@ -1,8 +1,8 @@
-"""Give instances the lifetime for which the limit of the cost of their fleet pays."""
+"""Keep the limits of the cost of a fleet, by the lifetime of its instances, and of the price of one instance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from provision.budget import USEFUL_S, Budget, budget_of
@@ -65,6 +65,27 @@ def unknown_price(cloud: GceOptions) -> ProviderError:
         f"the price of {describe(cloud)} is unknown, so --max-cost cannot limit it",
         hint="select another machine or zone; or limit the time with --max-duration, and remove --max-cost",
         again={"--max-cost": None, "--max-duration": "4h"},
+    )
+
+
+def too_expensive(cloud: GceOptions, zones: Iterable[str], prices: Prices) -> ProviderError:
+    """Return the error that each of `zones` has a price above the limit of the price, or an unknown one."""
+    limit = f"--max-price {format_money(cloud.max_price_usd_h)}"
+    priced = [(usd_h, zone) for zone in zones if (usd_h := prices.usd_h(cloud, zone)) is not None]
+    if not priced:
+        return ProviderError(
+            ErrorKind.USAGE,
+            f"the price of {describe(cloud)} is unknown, so {limit} excludes all zones",
+            hint="select another machine or zone, or remove --max-price",
+            again={"--max-price": None},
+        )
+    usd_h, zone = min(priced)
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{describe(cloud)} costs {format_money(usd_h)}/h with its disk and address in the cheapest zone, {zone}; "
+        f"the limit is {limit}",
+        hint="raise the limit, or select a cheaper machine",
+        again={"--max-price": _dollars(usd_h)},
     )
 
 
@@ -132,7 +153,7 @@ def _too_little(
 
 
 def _dollars(usd: float) -> str:
-    """Return an amount of at least `usd` as the value of --max-cost, in whole cents."""
+    """Return an amount above `usd` as the value of an option, in whole cents."""
     return f"{int(usd * 100 + 1) / 100:.2f}"
 
 

@@ -10,16 +10,17 @@ from provision.gce.access import os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe, image_refusal
-from provision.gce.creation import nowhere, offered
+from provision.gce.creation import offered, regions_to_try
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.rest.api import Json
 from provision.gce.rest.resources import zone_of
-from provision.gce.zones import Region, candidates, region_of
+from provision.gce.zones import Region
 from provision.model import FleetSpec, Offer, Quote
 from provision.provider import ProviderError
+from provision.quantities import format_money
 
 
 def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
@@ -45,13 +46,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     login = _login(account, cloud, project)
     pinned = sorted({zone_of(resource) for resource in existing})
-    regions = (
-        [Region(region_of(pinned[0]), (pinned[0],))]
-        if pinned
-        else candidates(cloud, offered(account, cloud), account.prices)
-    )
-    if not regions:
-        raise nowhere(count, cloud, {})
+    regions = regions_to_try(account, cloud, offered(account, cloud, pinned), pinned, count)
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
@@ -66,7 +61,12 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         spot=cloud.spot,
         priced_at=account.prices.priced_at,
         delete_after_s=paid[0][1].max_duration_s,
-        notes=(*dict.fromkeys(problem.message for problem in (*short, *unpaid)), *login, *_access(cloud, sources)),
+        notes=(
+            *_highest_price(account, cloud, count, regions),
+            *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
+            *login,
+            *_access(cloud, sources),
+        ),
         max_cost_usd=cloud.max_cost_usd,
         used_usd=budget.used_usd,
     )
@@ -75,6 +75,18 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
 def _offer(account: Account, cloud: GceOptions, zone: str) -> Offer:
     price = account.prices.price(cloud, zone)
     return Offer(zone, describe(cloud), price.usd_h if price else None, price)
+
+
+def _highest_price(account: Account, cloud: GceOptions, count: int, regions: Sequence[Region]) -> list[str]:
+    """Return a sentence with the highest price of all instances in a zone that may be tried, if the zones differ."""
+    zones = [zone for region in regions for zone in region.zones]
+    prices = {account.prices.usd_h(cloud, zone): zone for zone in zones}
+    if len(prices) == 1:
+        return []
+    if None in prices:
+        return ["the price in some of the zones is unknown; --max-price excludes them"]
+    highest, zone = max((usd_h, zone) for usd_h, zone in prices.items() if usd_h is not None)
+    return [f"highest price: {format_money(highest * count)}/h for all, in {zone}"]
 
 
 def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from provision.deferred import dataclass
-from provision.gce.catalog.locations import is_ai_zone, is_region, is_zone, region_of
+from provision.gce.catalog.locations import continent_of, is_ai_zone, is_region, is_zone, region_of
 from provision.gce.catalog.prices import Prices
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
@@ -31,14 +32,18 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]], prices
     """Return the zones that can have the instances, grouped by region, the best ones first.
 
     Zones and regions that the user gave are in the given order: a zone alone, a region with all of its zones. If none
-    was given, regions are ordered by their cheapest zone, and the zones of a region by price. A zone with an unknown
-    price comes after those with a known price. No zone is repeated.
+    was given, regions are ordered by their cheapest zone, and the zones of a region by price; they are on the
+    continent of the cheapest zone, unless the user allowed all. A zone with an unknown price comes after those with a
+    known price. If the price is limited, zones above the limit or with an unknown price are left out. No zone is
+    repeated.
 
     Args:
         cloud: Options of the instances.
         offered: Zones by region in which Compute Engine offers such machines.
         prices: Current prices.
     """
+    if cloud.max_price_usd_h:
+        offered = _up_to(cloud.max_price_usd_h, cloud, offered, prices)
 
     def order(zone: str) -> tuple[bool, float]:
         usd_h = prices.usd_h(cloud, zone)
@@ -52,7 +57,30 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]], prices
     else:
         regions = [Region(name, by_price(zones)) for name, zones in sorted(offered.items()) if zones]
         regions.sort(key=lambda region: order(region.zones[0]))
+        if regions and not cloud.anywhere:
+            continent = _preferred_continent(regions, is_priced=not order(regions[0].zones[0])[0])
+            regions = [region for region in regions if continent_of(region.name) == continent]
     return [request for region in _without_repetition(regions) for request in _requestable(region)]
+
+
+def _up_to(
+    limit_usd_h: float, cloud: GceOptions, offered: Mapping[str, Collection[str]], prices: Prices
+) -> dict[str, list[str]]:
+    """Return the zones, by region, in which the price is known and not above the limit."""
+
+    def is_paid(zone: str) -> bool:
+        usd_h = prices.usd_h(cloud, zone)
+        return usd_h is not None and usd_h <= limit_usd_h
+
+    return {name: [zone for zone in zones if is_paid(zone)] for name, zones in offered.items()}
+
+
+def _preferred_continent(regions: Sequence[Region], *, is_priced: bool) -> str:
+    """Return the continent of the first region, or the one with most zones if no price is known."""
+    if is_priced:
+        return continent_of(regions[0].name)
+    zones = Counter(continent_of(region.name) for region in regions for _ in region.zones)
+    return zones.most_common(1)[0][0]
 
 
 def _requestable(region: Region) -> Iterator[Region]:

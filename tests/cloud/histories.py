@@ -217,6 +217,8 @@ class History:
             gpu=self.random.choice(("", "t4", "t4:2")),
             spot=self.random.choice((False, True)),
             zones=self.random.choice(ZONES),
+            anywhere=self.random.choice((False, True)),
+            max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
             python="/usr/bin/python3",
             workers=self.workers,
         )

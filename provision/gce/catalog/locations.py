@@ -38,3 +38,9 @@ def region_of(zone: str) -> str:
     if match is None:
         raise ValueError(f"{zone!r} is not a zone; zones are called like us-central1-a")
     return match[1]
+
+
+def continent_of(region: str) -> str:
+    """Return the continent of `region`: the first word of its name; ``us`` belongs to ``northamerica``."""
+    word = region.partition("-")[0]
+    return "northamerica" if word == "us" else word

@@ -445,6 +445,8 @@ def _check_numbers(cloud: GceOptions) -> None:
         )
     if not 0 <= cloud.max_cost_usd < math.inf:
         raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
+    if not 0 <= cloud.max_price_usd_h < math.inf:
+        raise ValueError("the limit of the price is an amount in US dollars an hour, such as 0.50; 0 disables it")
     if not 10 <= cloud.disk_gb <= 65536:
         raise ValueError(f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
     if cloud.gpus < 0:

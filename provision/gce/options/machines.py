@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL
-from provision.options import FLAG, TEXT, TEXTS, option
+from provision.options import FLAG, MONEY, TEXT, TEXTS, option
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,8 @@ class MachineOptions:
 
     Attributes:
         zones: Zones (``us-central1-a``) or regions (``us-central1``) in order of preference; empty: by price.
+        anywhere: Without `zones`, zones of all continents are tried; otherwise only those of the cheapest zone's.
+        max_price_usd_h: Limit of the price of one instance in US dollars an hour; 0: none.
         machine_type: ``n1-standard-4``; empty: the default for the GPU.
         gpu: Type of the GPUs, ``nvidia-tesla-t4``; empty: none.
         gpus: GPUs of each instance.
@@ -29,6 +31,25 @@ class MachineOptions:
         default="cheapest first",
         group=GENERAL,
         selects=True,
+    )
+    anywhere: bool = option(
+        False,
+        FLAG,
+        "anywhere",
+        help="Try zones on all continents, not only on the one with the cheapest zone.",
+        label="all continents:",
+        group=GENERAL,
+        fixed=False,
+    )
+    max_price_usd_h: float = option(
+        0.0,
+        MONEY,
+        "max-price",
+        metavar="USD",
+        help="Limit of the price of one worker per hour, with disk and address; 0 disables it.",
+        label="limit of the price",
+        group=GENERAL,
+        fixed=False,
     )
     machine_type: str = option(
         "",

@@ -46,6 +46,8 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         spot = true
         max-duration = "90m"
         max-cost = 7.5
+        anywhere = true
+        max-price = 0.5
         image = "projects/p/global/images/family/f"
         disk-size = 200
         disk-type = "pd-ssd"
@@ -80,6 +82,8 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         spot=True,
         max_duration_s=5400,
         max_cost_usd=7.5,
+        anywhere=True,
+        max_price_usd_h=0.5,
         image="projects/p/global/images/family/f",
         disk_gb=200,
         disk_type="pd-ssd",

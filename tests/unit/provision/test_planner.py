@@ -138,6 +138,6 @@ def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
     changes: dict[type, Any] = {str: "x", int: 5, float: 5.0, bool: not value, tuple: ("x",)}
     has = FleetSpec("demo", "gce", 2, options=GceOptions(gpu="a"))
     asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
-    # Firewall rules, root's scripts, and the limit of the cost can change while the instances run.
-    changeable = {"ssh_from", "firewall", "startup_script", "setup", "max_cost_usd"}
+    # Firewall rules, root's scripts, and limits of new instances can change while the instances run.
+    changeable = {"ssh_from", "firewall", "startup_script", "setup", "max_cost_usd", "max_price_usd_h", "anywhere"}
     assert len(conflicts(asked, has)) == (0 if field in changeable else 1)

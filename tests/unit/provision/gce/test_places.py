@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.catalog.locations import region_of
+from provision.gce.catalog.locations import continent_of, region_of
 from provision.gce.catalog.machines import resolved
-from provision.gce.catalog.prices import table
+from provision.gce.catalog.prices import ADDRESS, Prices, Rate, table
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.options import GceOptions
 from provision.gce.zones import Region, Search, candidates
@@ -24,12 +24,15 @@ OFFERED = {
 }
 
 
+ANYWHERE = resolved(GceOptions(gpu="t4", anywhere=True))
+
+
 def in_zones(*zones: str) -> GceOptions:
     return resolved(GceOptions(gpu="t4", zones=zones))
 
 
-def test_the_cheapest_region_comes_first_by_default_and_unknown_prices_last() -> None:
-    assert candidates(T4, OFFERED, table()) == [
+def test_the_cheapest_region_comes_first_and_unknown_prices_last() -> None:
+    assert candidates(ANYWHERE, OFFERED, table()) == [
         Region("us-central1", ("us-central1-a", "us-central1-f")),
         Region("asia-east1", ("asia-east1-a", "asia-east1-c")),
         Region("europe-west2", ("europe-west2-b",)),
@@ -38,13 +41,36 @@ def test_the_cheapest_region_comes_first_by_default_and_unknown_prices_last() ->
 
 
 def test_spot_has_an_order_of_its_own() -> None:
-    spot = resolved(GceOptions(gpu="t4", spot=True))
+    spot = resolved(GceOptions(gpu="t4", spot=True, anywhere=True))
     assert [region.name for region in candidates(spot, OFFERED, table())] == [
         "europe-west2",
         "asia-east1",
         "us-central1",
         "me-central2",
     ]
+
+
+def test_only_the_continent_of_the_cheapest_zone_is_tried() -> None:
+    more = {**OFFERED, "northamerica-northeast1": ["northamerica-northeast1-c"], "us-west4": ["us-west4-a"]}
+    assert {region.name for region in candidates(T4, more, table())} == {
+        *("us-central1", "us-west4", "northamerica-northeast1"),
+    }
+
+
+def test_without_prices_the_continent_with_most_zones_is_tried() -> None:
+    h100 = resolved(GceOptions(gpu="h100:8"))
+    assert candidates(h100, {**OFFERED, "us-east4": ["us-east4-b"]}, table()) == [
+        Region("us-central1", ("us-central1-a", "us-central1-f")),
+        Region("us-east4", ("us-east4-b",)),
+    ]
+    assert candidates(h100, {}, table()) == []
+
+
+def test_zones_above_the_limit_of_the_price_or_without_a_price_are_left_out() -> None:
+    limited = replace(ANYWHERE, max_price_usd_h=0.62)
+    assert [region.name for region in candidates(limited, OFFERED, table())] == ["us-central1", "asia-east1"]
+    named = replace(limited, zones=("me-central2", "europe-west2-b", "us-central1-f"))
+    assert candidates(named, OFFERED, table()) == [Region("us-central1", ("us-central1-f",))]
 
 
 def test_the_user_s_places_come_in_the_user_s_order() -> None:
@@ -193,3 +219,45 @@ def test_every_zone_is_tried(given_regions: list[Region]) -> None:
         seen += region.zones
         search = search.skip(region, Scope.ZONE)
     assert sorted(seen) == sorted({zone for region in given_regions for zone in region.zones})
+
+
+PLACES = [
+    f"{region}-{letter}" for region in ("us-west1", "us-east1", "asia-east1", "europe-west1") for letter in "ab"
+]
+rates = st.dictionaries(st.sampled_from(PLACES), st.integers(10, 1000).map(lambda mills: mills / 1000))
+requests = st.builds(
+    GceOptions,
+    machine_type=st.just("n1-standard-4"),
+    zones=st.lists(st.sampled_from([*PLACES, "us-west1", "europe-west1"]), max_size=2).map(tuple),
+    anywhere=st.booleans(),
+    max_price_usd_h=st.sampled_from((0.0, 0.5, 2.0)),
+)
+
+
+@given(requests, rates, st.sets(st.sampled_from(PLACES)))
+def test_no_candidate_is_above_the_limit_or_on_another_continent(
+    cloud: GceOptions, usd_h: dict[str, float], available: set[str]
+) -> None:
+    prices = Prices(
+        {
+            **{("n1-standard", zone): Rate(rate, rate) for zone, rate in usd_h.items()},
+            **{(item, ""): Rate(0.0, 0.0) for item in ("pd-balanced", ADDRESS)},
+        },
+        "2026-11-01",
+        "this test",
+    )
+    offered: dict[str, list[str]] = {}
+    for zone in sorted(available):
+        offered.setdefault(region_of(zone), []).append(zone)
+    cloud = resolved(cloud)
+    zones = [zone for region in candidates(cloud, offered, prices) for zone in region.zones]
+    asked = {zone for zone in available if not cloud.zones or {zone, region_of(zone)} & set(cloud.zones)}
+    paid = {zone for zone in asked if not cloud.max_price_usd_h or 4 * usd_h.get(zone, 9.0) <= cloud.max_price_usd_h}
+    assert set(zones) <= paid
+    if cloud.zones or cloud.anywhere or not zones:
+        assert set(zones) == paid
+    else:
+        [continent] = {continent_of(region_of(zone)) for zone in zones}
+        cheapest = min(paid, key=lambda zone: usd_h.get(zone, 9.0))
+        assert usd_h.get(zones[0], 9.0) == usd_h.get(cheapest, 9.0)
+        assert set(zones) == {zone for zone in paid if continent_of(region_of(zone)) == continent}

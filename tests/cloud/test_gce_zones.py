@@ -1,0 +1,106 @@
+"""Zones in which a fleet may be created: the continent of the cheapest one, and the limit of the price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import up
+from fleet.errors import CapacityError, FleetError, UsageError
+from fleet.events import Quoted
+from fleet.fleets.resolution import UpRequest
+from fleet.state import Store
+from tests.cloud.histories import QuickServices, Quiet, reached
+from tests.emulator import Emulator
+from tests.emulator.catalog.locations import ZONES
+from tests.next_steps import repetition
+from tests.settings import settings
+
+
+@pytest.fixture
+def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    return emulator
+
+
+def bring_up(emulator: Emulator, root: Path, **values: Any) -> Quoted:
+    """Run `fleet up` with these settings for two workers, and return the price that it showed."""
+    given = settings(provider="gce", project="proj-1", endpoint=emulator.url, **{"workers": 2, **values})
+    sink = Quiet()
+    up.run(UpRequest("demo", given), QuickServices(Store(root), lambda _: True, consent=lambda _: True), sink)
+    [quoted] = sink.of(Quoted)
+    return quoted
+
+
+def zones_in_use(emulator: Emulator) -> set[str]:
+    return {zone for zone, _ in emulator.cloud.instances}
+
+
+def fill(emulator: Emulator, continent: str) -> None:
+    for zone in ZONES:
+        if zone.startswith(continent):
+            emulator.set_capacity(zone, 0)
+
+
+def test_other_continents_are_tried_only_if_requested(emulator: Emulator, tmp_path: Path) -> None:
+    fill(emulator, "us-")
+    with pytest.raises(CapacityError) as failure:
+        bring_up(emulator, tmp_path)
+    assert "--anywhere tries all continents" in failure.value.hint
+    assert "europe" not in failure.value.cause
+    assert not zones_in_use(emulator)
+    quoted = bring_up(emulator, tmp_path, anywhere=True)
+    assert {offer.zone.partition("-")[0] for offer in quoted.offers} == {"us", "europe"}
+    assert len(zones_in_use(emulator)) == 1
+    assert not {zone for zone in zones_in_use(emulator) if zone.startswith("us-")}
+
+
+def test_the_highest_price_is_shown_before_the_question(emulator: Emulator, tmp_path: Path) -> None:
+    quoted = bring_up(emulator, tmp_path)
+    prices = {offer.price_usd_h: offer.zone for offer in quoted.offers if offer.price_usd_h is not None}
+    assert len(prices) > 1
+    assert quoted.notes[0].startswith(f"highest price: ${2 * max(prices):.2f}/h for all, in us-west4-")
+
+
+def test_zones_above_the_limit_are_neither_offered_nor_tried(emulator: Emulator, tmp_path: Path) -> None:
+    fill(emulator, "us-central1")
+    with pytest.raises(CapacityError):
+        bring_up(emulator, tmp_path, max_price_usd_h=0.22)
+    assert not zones_in_use(emulator)
+    bring_up(emulator, tmp_path, max_price_usd_h=0.3)
+    assert zones_in_use(emulator) <= {"us-west4-a", "us-west4-b"}
+
+
+def test_the_limit_applies_to_more_workers_in_the_zone_of_the_fleet(emulator: Emulator, tmp_path: Path) -> None:
+    bring_up(emulator, tmp_path, zones=("us-west4",))
+    with pytest.raises(UsageError, match="in the cheapest zone, us-west4-"):
+        bring_up(emulator, tmp_path, workers=3, max_price_usd_h=0.22)
+    assert len(emulator.cloud.instances) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "again"),
+    [
+        (
+            {"max_price_usd_h": 0.1},
+            r"n1-standard-4 costs \$0.22/h .* in the cheapest zone, us-cen",
+            {"--max-price": "0.22"},
+        ),
+        (
+            {"machine_type": "n2-standard-4", "max_price_usd_h": 5.0},
+            "the price of n2-standard-4 is unknown",
+            {"--max-price": None},
+        ),
+    ],
+)
+def test_a_limit_that_no_zone_keeps_is_refused_before_anything_is_created(
+    emulator: Emulator, tmp_path: Path, values: dict[str, Any], words: str, again: dict[str, Any]
+) -> None:
+    with pytest.raises(FleetError, match=words) as refusal:
+        bring_up(emulator, tmp_path, **values)
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == again
+    assert not emulator.cloud.charges.all
