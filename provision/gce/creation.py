@@ -12,6 +12,7 @@ from provision.deferred import dataclass
 from provision.gce.access import os_login
 from provision.gce.access.firewall import open_firewall
 from provision.gce.access.host_keys import await_keys
+from provision.gce.access.nat import with_nat
 from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import describe
@@ -110,8 +111,15 @@ def _start(
     start_for(account, stopped, allowed.max_duration_s, price, progress)
 
 
-def offered(account: Account, cloud: GceOptions, pinned: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return the zones, by region, that offer the machine type and GPU; the first of `pinned` if there are any."""
+def offered(
+    account: Account, spec: FleetSpec, cloud: GceOptions, pinned: Sequence[str] = ()
+) -> Mapping[str, Sequence[str]]:
+    """Return the zones, by region, that offer the machine type and GPU; the first of `pinned` if there are any.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: instances in none of them could download the packages of the fleet.
+    """
     if pinned:
         return {region_of(pinned[0]): [pinned[0]]}
     api = account.api
@@ -125,7 +133,7 @@ def offered(account: Account, cloud: GceOptions, pinned: Sequence[str] = ()) -> 
     by_region: dict[str, list[str]] = {}
     for zone in zones:
         by_region.setdefault(region_of(zone), []).append(zone)
-    return by_region
+    return with_nat(account, spec, cloud, by_region)
 
 
 def regions_to_try(
@@ -171,7 +179,7 @@ def _insert(
         pinned: Zones of the fleet's other instances; if there are any, only the first is tried.
         progress: Called for each attempt.
     """
-    zones_by_region = offered(account, cloud, pinned)
+    zones_by_region = offered(account, spec, cloud, pinned)
     search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
     reasons: dict[str, str] = {}
     diagnosis: ProviderError | None = None

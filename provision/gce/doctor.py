@@ -6,7 +6,7 @@ from provision.gce.account import Account
 from provision.gce.checks.address import ADDRESS
 from provision.gce.checks.billing import BILLING
 from provision.gce.checks.credentials import CREDENTIALS
-from provision.gce.checks.iap import GCLOUD
+from provision.gce.checks.iap import GCLOUD, NAT, TUNNELS
 from provision.gce.checks.image import IMAGE
 from provision.gce.checks.network import NETWORK, SUBNETWORK
 from provision.gce.checks.os_login import OS_LOGIN
@@ -19,8 +19,8 @@ from provision.gce.options import GceOptions
 from provision.model import Finding
 
 _OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, API, PERMISSIONS)
-_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT, OS_LOGIN)
-_OF_THIS_COMPUTER = (ADDRESS, GCLOUD)
+_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT, OS_LOGIN, NAT)
+_OF_THIS_COMPUTER = (ADDRESS, GCLOUD, TUNNELS)
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:

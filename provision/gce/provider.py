@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from provision.gce import creation, deadline, deletion, expiry, quoting
-from provision.gce.access import firewall, os_login
+from provision.gce.access import firewall, iap, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
 from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, refusal, resolved
@@ -123,13 +122,8 @@ class GceProvider(Provider):
         if (refused := refusal(cloud) or exceeded(self._account, spec.name, cloud)) is not None:
             raise refused
         _check_endpoint(cloud.endpoint)
-        if not cloud.external and shutil.which("gcloud") is None:
-            raise ProviderError(
-                ErrorKind.MISSING,
-                "gcloud is not installed on this computer",
-                cause="without external addresses, SSH goes through Identity-Aware Proxy, which requires gcloud",
-                hint="install it from https://cloud.google.com/sdk/docs/install, or remove --iap",
-            )
+        if not cloud.external:
+            iap.find_gcloud()
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
         """Return `spec` with the GPUs and image of its machine type, if only Compute Engine knows them.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.budget import Budget
-from provision.gce.access import os_login
+from provision.gce.access import iap, os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe, image_refusal
@@ -38,15 +38,16 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.network(cloud.network),
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
+        lambda: _tunnels(account, cloud) if count else [],
     ]
-    project, region_resources, existing, _, image, sources = api.together(*calls)
+    project, region_resources, existing, _, image, sources, tunnels = api.together(*calls)
     if (refused := image_refusal(cloud, image)) is not None:
         raise refused
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     login = _login(account, cloud, project)
     pinned = sorted({zone_of(resource) for resource in existing})
-    regions = regions_to_try(account, cloud, offered(account, cloud, pinned), pinned, count)
+    regions = regions_to_try(account, cloud, offered(account, spec, cloud, pinned), pinned, count)
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
@@ -65,6 +66,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *login,
+            *tunnels,
             *_access(cloud, sources),
         ),
         max_cost_usd=cloud.max_cost_usd,
@@ -87,6 +89,18 @@ def _highest_price(account: Account, cloud: GceOptions, count: int, regions: Seq
         return ["the price in some of the zones is unknown; --max-price excludes them"]
     highest, zone = max((usd_h, zone) for usd_h, zone in prices.items() if usd_h is not None)
     return [f"highest price: {format_money(highest * count)}/h for all, in {zone}"]
+
+
+def _tunnels(account: Account, cloud: GceOptions) -> list[str]:
+    """Return a sentence about the account that opens tunnels, if instances have no external address.
+
+    Raises:
+        ProviderError: it cannot open tunnels.
+    """
+    if cloud.external:
+        return []
+    email = iap.check(account)
+    return [f"SSH goes through Identity-Aware Proxy, with gcloud's account{f' {email}' if email else ''}"]
 
 
 def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:

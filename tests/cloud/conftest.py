@@ -26,6 +26,7 @@ from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator, guests
+from tests.emulator.gcloud import Gcloud
 from tests.program import Program, wait_for
 from tests.wire.machines import Lab, lab
 
@@ -250,6 +251,15 @@ def emulator(running: Emulator) -> Iterator[Emulator]:
     running.reset()
     yield running
     assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gcloud:
+    """Put the stand-in for gcloud first on PATH, with an account that is logged in."""
+    gcloud = Gcloud(tmp_path / "gcloud")
+    gcloud.log_in()
+    monkeypatch.setenv("PATH", gcloud.path())
+    return gcloud
 
 
 @pytest.fixture

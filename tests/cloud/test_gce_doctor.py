@@ -122,7 +122,9 @@ def test_a_policy_that_rejects_instances_is_found_before(
     assert error.hint == finding.hint
 
 
+@pytest.mark.usefixtures("gcloud")
 def test_a_policy_that_allows_the_instances_is_no_problem(emulator: Emulator, make: Make) -> None:
+    emulator.translate_addresses("us-central1")
     policies = emulator.cloud.governance.policies
     policies["compute.vmExternalIpAccess"] = {"rules": [{"denyAll": True}]}
     policies["compute.trustedImageProjects"] = {

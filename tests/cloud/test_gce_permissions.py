@@ -19,6 +19,8 @@ from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 
 NAMES = ("worker-0", "worker-1")
+OPTIONAL = {"compute.routers.list", "serviceusage.services.get"}
+"""Without these, `fleet up` skips a check of the prerequisites."""
 
 
 def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
@@ -27,7 +29,8 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
     store.fleet("demo").create()
     cloud = replace(cloud, project="proj-1", endpoint=emulator.url)
     provider = GceProvider(store.owner(), caller(), store.journal, cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", options=cloud)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", packages=("six",), options=cloud)
+    emulator.translate_addresses("us-central1")
     assert all(check.ok for check in provider.doctor() if check.subject != "gcloud")
     emulator.api.needed.clear()  # of optional checks
     provider.complete(spec)
@@ -57,10 +60,12 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
         GceOptions(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
     ],
 )
+@pytest.mark.usefixtures("gcloud")
 def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: GceOptions) -> None:
     with Emulator(operation_s=0.003) as emulator:
         used = resolved(whole_life(emulator, tmp_path, cloud))
-        assert sorted(emulator.api.needed) == sorted(emulator.api.needed & set(permissions(used, "proj-1")))
+        needed = emulator.api.needed - OPTIONAL
+        assert sorted(needed) == sorted(needed & set(permissions(used, "proj-1")))
         assert emulator.state()["violations"] == []
 
 

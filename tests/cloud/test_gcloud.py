@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
+from provision.gce.access import iap
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec
+from provision.provider import ProviderError
 from tests.cloud import gcloud_server
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
@@ -231,6 +233,27 @@ def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, tmp_path: Pa
                 assert done.returncode == 0, done.stderr
     assert sorted(fixed) == ["Secure Boot", "Secure Boot", "billing", "service account"]
     assert all(finding.ok for finding in provider.doctor())
+
+
+def test_the_commands_for_a_missing_cloud_nat_create_it(gcloud: Gcloud, tmp_path: Path) -> None:
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), external=False)
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, cloud, QUICK)
+    for expected in (False, True):
+        [finding] = [each for each in provider.doctor() if each.subject == "Cloud NAT"]
+        assert finding.ok is expected
+        for line in command_lines(finding).splitlines():
+            done = gcloud.server.run(gcloud.emulator.url, *shlex.split(line)[1:])
+            assert done.returncode == 0, done.stderr
+
+
+def test_the_login_of_gcloud_is_recognized(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("HOME", "CLOUDSDK_CONFIG", "CLOUDSDK_AUTH_ACCESS_TOKEN"):
+        monkeypatch.setenv(name, server.environment[name])
+    assert iap.access_token() == "emulated"
+    monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
+    with pytest.raises(ProviderError, match="is not logged in") as caught:
+        iap.access_token()
+    assert command_lines(caught.value) == "gcloud auth login"
 
 
 def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:

@@ -45,6 +45,7 @@ class Request:
         body: Its bytes.
         in_batch: Whether it is part of a batch.
         content_type: Media type of its body.
+        token: Access token of the caller; empty: none.
     """
 
     verb: str
@@ -52,6 +53,7 @@ class Request:
     body: bytes = b""
     in_batch: bool = False
     content_type: str = ""
+    token: str = ""
 
     @property
     def path(self) -> str:
@@ -161,7 +163,7 @@ class Api:
             method.id, in_batch=request.in_batch, place=place, makes_operation=method.id in STARTING
         )
         self.strike(rule, place)
-        call = Call(method, path, query, body or {}, rule)
+        call = Call(method, path, query, body or {}, rule, request.token)
         with self.cloud.clock.changed:
             self.cloud.clock.run_due()
             answer = encode(200, self._perform(service, call))

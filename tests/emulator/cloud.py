@@ -37,6 +37,7 @@ class Call:
         query: Parameters of its query.
         body: Its body; empty: it came without one.
         fault: The fault of its operation, if any.
+        token: Access token of the caller; empty: none.
     """
 
     method: Method
@@ -44,6 +45,7 @@ class Call:
     query: Mapping[str, str]
     body: Json
     fault: Rule | None = None
+    token: str = ""
 
     @property
     def scope(self) -> str:

@@ -21,6 +21,7 @@ _RANGES = {
     "int64": (-(2**63), 2**63 - 1),
     "uint64": (0, 2**64 - 1),
 }
+_ANY_LENGTH = (-1, "")
 _DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
 
 
@@ -46,6 +47,11 @@ class Method:
     request: str
     response: str
 
+    @property
+    def takes_any_path(self) -> bool:
+        """Return whether a parameter of its path may have any number of slashes."""
+        return any(each.get("pattern") == "^.*$" for each in self.parameters.values() if each["location"] == "path")
+
 
 class Discovery:
     """One discovery document.
@@ -62,6 +68,7 @@ class Discovery:
         self._routes: dict[tuple[str, int, str], list[Method]] = {}
         for method in self.methods.values():
             route = (method.verb, method.template.count("/"), _tail(method.template))
+            route = (method.verb, *_ANY_LENGTH) if method.takes_any_path else route
             self._routes.setdefault(route, []).append(method)
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
@@ -69,8 +76,9 @@ class Discovery:
         if not path.startswith(self.root):
             return None
         rest = path[len(self.root) :]
-        for tail in (_tail(rest), ""):
-            for method in self._routes.get((verb, rest.count("/"), tail), ()):
+        count = rest.count("/")
+        for length in ((count, _tail(rest)), (count, ""), _ANY_LENGTH):
+            for method in self._routes.get((verb, *length), ()):
                 match = method.path.fullmatch(rest)
                 if match:
                     return method, match.groupdict()

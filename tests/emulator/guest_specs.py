@@ -6,6 +6,7 @@ from tests.emulator.blueprint import Blueprint
 from tests.emulator.catalog.images import Image, find_image
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.disk import GuestSpec
+from tests.emulator.nat import reaches_internet
 
 
 def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
@@ -24,6 +25,7 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         os_login_keys=cloud.os_login_keys(instance),
         directory=cloud.directory / number,
         image=_image(blueprint),
+        index=reaches_internet(cloud, instance),
     )
 
 

@@ -23,6 +23,7 @@ from tests.emulator.failures import Refusal
 from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
+from tests.emulator.nat import add_nat
 
 Json = dict[str, Any]
 _STOP_S = 30.0
@@ -190,6 +191,12 @@ class Emulator:
         with self.clock.lock:
             self.cloud.shared[project] = list(names)
 
+    def translate_addresses(self, *regions: str, network: str = "default", project: str = "") -> None:
+        """Let Cloud NAT serve all subnetworks of a network in these regions."""
+        with self.clock.lock:
+            for region in regions:
+                add_nat(self.cloud, project or self.cloud.project, region, network)
+
     def set_caller(self, address: str) -> None:
         """Let the client call from this address from now on, as firewall rules see it."""
         with self.clock.lock:
@@ -286,7 +293,8 @@ class _Connection(BaseHTTPRequestHandler):
             return
         try:
             media_type = self.headers.get("Content-Type", "")
-            answer = self._answer(Request(self.command, self.path, body, content_type=media_type))
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            answer = self._answer(Request(self.command, self.path, body, content_type=media_type, token=token))
         except Broken as broken:
             self._break(broken)
             return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provision.gce.access import os_login
+from provision.gce.access import iap, os_login
 from provision.gce.access.host_keys import fetch_keys
 from provision.gce.account import Account
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import Json
 from provision.gce.rest.bodies.metadata import is_os_login
-from provision.gce.rest.resources import addresses, our_name, zone_of
+from provision.gce.rest.resources import addresses, our_name
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import ErrorKind, ProviderError
 
@@ -51,7 +51,7 @@ def _host(account: Account, resource: Json, cloud: GceOptions, spec: FleetSpec) 
         key_alias=f"compute.{resource['id']}",
         private_address=inside,
         python=spec.python,
-        proxy=() if external else _tunnel(account, resource, cloud.ssh_port),
+        proxy=() if external else iap.tunnel(account, resource, cloud.ssh_port),
     )
 
 
@@ -61,12 +61,6 @@ def _login_name(account: Account, resource: Json, cloud: GceOptions, spec: Fleet
     if spec.name not in account.logins:
         account.logins[spec.name] = os_login.grant(account, spec, cloud)
     return account.logins[spec.name]
-
-
-def _tunnel(account: Account, resource: Json, port: int) -> tuple[str, ...]:
-    """Return the command that reaches an instance through Identity-Aware Proxy."""
-    start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
-    return (*start, f"--project={account.api.project}", f"--zone={zone_of(resource)}")
 
 
 def _not_running(worker: Instance) -> ProviderError:

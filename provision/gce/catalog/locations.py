@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+[1-9][0-9]*", re.ASCII)
 # Zones of AI hardware have longer suffixes: us-central1-ai1a.
@@ -44,3 +45,8 @@ def continent_of(region: str) -> str:
     """Return the continent of `region`: the first word of its name; ``us`` belongs to ``northamerica``."""
     word = region.partition("-")[0]
     return "northamerica" if word == "us" else word
+
+
+def regions_of(places: Iterable[str]) -> set[str]:
+    """Return the regions that a list of zones and regions names."""
+    return {region_of(place) if is_zone(place) else place for place in places}

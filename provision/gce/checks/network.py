@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.gce.account import Account
-from provision.gce.catalog.locations import is_zone, region_of
+from provision.gce.catalog.locations import regions_of
 from provision.gce.catalog.networks import network_of, subnetwork_of, subnetwork_path
 from provision.gce.checks.check import Check
 from provision.gce.diagnosis.permissions import missing_permission
@@ -50,7 +50,7 @@ def _subnetwork(account: Account, cloud: GceOptions) -> str:
 
 def _regions(network: Json, cloud: GceOptions) -> list[str]:
     """Return the requested regions in which the network has the subnetwork; without a request, all."""
-    asked = {region_of(place) if is_zone(place) else place for place in cloud.zones}
+    asked = regions_of(cloud.zones)
     given = subnetwork_of(cloud.subnetwork) if cloud.subnetwork else None
     regions = []
     for url in network.get("subnetworks", ()):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -336,6 +336,10 @@ class Api:
         """Return the firewall rules of this project, or of another one."""
         return self._list("FirewallsClient", project=project or self.project)
 
+    def routers(self, project: str = "") -> list[Json]:
+        """Return the Cloud Routers of all regions, of this project or of another one."""
+        return self._list("RoutersClient", "routers", project=project or self.project)
+
     def operations(self, query: str = "", project: str = "") -> list[Json]:
         """Return the operations of the last days, of all zones and regions."""
         return self._list("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
@@ -455,7 +459,7 @@ class Api:
             lambda: _accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
         )
 
-    def ask(self, service: str, path: str, body: Json | None = None, *, verb: str = "") -> Json:
+    def ask(self, service: str, path: str, body: Json | None = None, *, verb: str = "", token: str = "") -> Json:
         """Return the answer of another API of Google; a call with a transient failure is repeated.
 
         Args:
@@ -463,12 +467,14 @@ class Api:
             path: Path of the call, ``/v1/projects/p/billingInfo``.
             body: JSON of the call.
             verb: HTTP method; empty: POST with a body, otherwise GET.
+            token: Access token of another account; empty: the credentials are used.
 
         Raises:
             ApiError: the call failed, for example because that API is disabled.
         """
         url, method = f"{self._base(service)}{path}", verb or ("GET" if body is None else "POST")
-        answer = self._call(lambda: _accepted(self._session.request(method, url, json=body, timeout=CALL_TIMEOUT_S)))
+        send = partial(_request_as, token) if token else self._session.request
+        answer = self._call(lambda: _accepted(send(method, url, json=body, timeout=CALL_TIMEOUT_S)))
         result: Json = answer.json()
         return result
 
@@ -508,6 +514,17 @@ def _translated() -> Iterator[None]:
         raise expired_credentials(_plain(error)) from error
     except GoogleAuthError as error:
         raise no_credentials(_plain(error)) from error
+
+
+def _request_as(token: str, method: str, url: str, *, json: Json | None, timeout: float) -> Any:
+    """Return the answer to a request with an access token; ~/.netrc cannot replace a header that `auth` sets."""
+    import requests
+
+    def authorize(request: Any) -> Any:
+        request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
+    return requests.request(method, url, json=json, timeout=timeout, auth=authorize)
 
 
 def _accepted(answer: Any) -> Any:

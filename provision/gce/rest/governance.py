@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from provision.gce.rest.api import Api, ApiError, Json
+from provision.gce.rest.api import GOOGLE_APIS, Api, ApiError, Json
 
 _RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 _BILLING = "https://cloudbilling.googleapis.com"
 _POLICIES = "https://orgpolicy.googleapis.com"
 _IAM = "https://iam.googleapis.com"
+_IAP = "https://iap.googleapis.com"
+_SERVICE_USAGE = "https://serviceusage.googleapis.com"
 
 
 def permitted(api: Api, permissions: Collection[str]) -> set[str]:
@@ -44,6 +46,40 @@ def permitted_on_account(api: Api, email: str, permissions: Collection[str]) -> 
         ApiError: the call failed, for example because the account does not exist.
     """
     return _test(api, _IAM, f"/v1/projects/-/serviceAccounts/{email}", permissions)
+
+
+def permitted_tunnels(api: Api, token: str, permissions: Collection[str]) -> set[str]:
+    """Return those of `permissions` that the account of an access token has on all tunnels to instances.
+
+    Source: iap.testIamPermissions; the resource is as in
+    https://cloud.google.com/iap/docs/managing-access#managing_access_via_the_api.
+
+    Raises:
+        ApiError: the call failed.
+    """
+    return _test(api, _IAP, f"/v1/projects/{api.project}/iap_tunnel", permissions, token=token)
+
+
+def account_of(api: Api, token: str) -> str:
+    """Return the address of the account of an access token; empty if it cannot be determined.
+
+    Source: oauth2.userinfo.get.
+    """
+    try:
+        return str(api.ask(GOOGLE_APIS, "/oauth2/v2/userinfo", token=token).get("email", ""))
+    except ApiError:
+        return ""
+
+
+def is_enabled(api: Api, service: str) -> bool:
+    """Return whether the project has enabled an API, ``iap.googleapis.com``.
+
+    Source: serviceusage.services.get.
+
+    Raises:
+        ApiError: the call failed, for example because the caller may not ask.
+    """
+    return api.ask(_SERVICE_USAGE, f"/v1/projects/{api.project}/services/{service}").get("state") == "ENABLED"
 
 
 def service_account(api: Api, email: str) -> Json | None:
@@ -97,6 +133,6 @@ def effective_policies(api: Api, constraints: Sequence[str]) -> dict[str, list[J
     return dict(zip(constraints, answers, strict=True))
 
 
-def _test(api: Api, service: str, path: str, permissions: Collection[str]) -> set[str]:
-    answer = api.ask(service, f"{path}:testIamPermissions", {"permissions": sorted(permissions)})
+def _test(api: Api, service: str, path: str, permissions: Collection[str], *, token: str = "") -> set[str]:
+    answer = api.ask(service, f"{path}:testIamPermissions", {"permissions": sorted(permissions)}, token=token)
     return set(answer.get("permissions", ()))

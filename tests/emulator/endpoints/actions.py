@@ -92,6 +92,11 @@ def share_networks(emulator: Emulator, given: Given) -> None:
     emulator.share_networks(given["project"], *given["names"])
 
 
+@action("nat")
+def translate_addresses(emulator: Emulator, given: Given) -> None:
+    emulator.translate_addresses(*given["regions"], network=given.get("network", "default"))
+
+
 @action("caller")
 def set_caller(emulator: Emulator, given: Given) -> None:
     emulator.set_caller(given["address"])

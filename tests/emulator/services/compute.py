@@ -14,7 +14,7 @@ from tests.emulator.failures import invalid, not_found
 
 DOCUMENT = "compute.v1"
 _VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
-_OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations")
+_OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations", "regionOperations", "routers")
 _NOUNS = {"regionInstances": "instances"}
 
 for _module in pkgutil.iter_modules(methods.__path__):

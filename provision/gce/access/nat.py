@@ -1,0 +1,104 @@
+"""Cloud NAT: without it, instances that have no external address reach no package index.
+
+Source: https://cloud.google.com/nat/docs/overview, and the schema RouterNat of the discovery document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from provision.gce.account import Account
+from provision.gce.catalog.locations import region_of, regions_of
+from provision.gce.catalog.machines import ARM_IMAGE, CPU_IMAGE, GPU_IMAGE
+from provision.gce.catalog.networks import network_of, subnetwork_of
+from provision.gce.options import GceOptions
+from provision.gce.rest.api import ApiError, Json
+from provision.gce.rest.resources import last
+from provision.model import FleetSpec
+from provision.provider import ErrorKind, ProviderError
+
+_ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
+_FORBIDDEN = 403
+_ROUTER = "fleet-nat"
+
+Offered = Mapping[str, Sequence[str]]
+"""Zones by region."""
+
+
+def is_required(spec: FleetSpec, cloud: GceOptions) -> bool:
+    """Return whether instances download packages and have no external address.
+
+    If the user gave an image or scripts for root, these may have the packages, or another package index.
+    """
+    is_given = cloud.image not in (ARM_IMAGE, CPU_IMAGE, GPU_IMAGE) or bool(cloud.root_scripts)
+    return bool(spec.packages) and not cloud.external and not is_given
+
+
+def regions_with_nat(account: Account, cloud: GceOptions) -> frozenset[str]:
+    """Return the regions in which Cloud NAT serves the instances.
+
+    Raises:
+        ApiError: the call failed, for example because the caller may not list the routers.
+    """
+    network = network_of(cloud.network)
+    routers = account.api.routers(account.host_project)
+    subnetwork = subnetwork_of(cloud.subnetwork).name or network.name  # in auto mode, it has the network's name
+    return frozenset(
+        last(str(router["region"]))
+        for router in routers
+        if last(str(router.get("network", ""))) == network.name
+        and any(_serves(nat, subnetwork) for nat in router.get("nats", ()))
+    )
+
+
+def _serves(nat: Json, subnetwork: str) -> bool:
+    """Return whether a NAT translates to public addresses, and serves a subnetwork of its region."""
+    if nat.get("type", "PUBLIC") != "PUBLIC":
+        return False
+    listed = {last(str(each["name"])) for each in nat.get("subnetworks", ())}
+    return nat.get("sourceSubnetworkIpRangesToNat") in _ALL or subnetwork in listed
+
+
+def with_nat(account: Account, spec: FleetSpec, cloud: GceOptions, offered: Offered) -> Offered:
+    """Return the regions in which the instances can download the packages of a fleet, of those in `offered`.
+
+    These are all regions if it is unknown which have Cloud NAT, because the caller may not list the routers.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: none of the requested regions has Cloud NAT.
+    """
+    asked = regions_of(cloud.zones) or set(offered)
+    zones = [zone for region in sorted(asked) for zone in offered.get(region, ())]
+    if not zones or not is_required(spec, cloud):
+        return offered
+    try:
+        served = regions_with_nat(account, cloud)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return offered
+    if not served & asked:
+        cheapest = min(zones, key=lambda zone: account.prices.usd_h(cloud, zone) or math.inf)
+        raise missing_nat(account, cloud, region_of(cheapest))
+    return {region: zones for region, zones in offered.items() if region in served}
+
+
+def missing_nat(account: Account, cloud: GceOptions, region: str) -> ProviderError:
+    """Return the error that no region has Cloud NAT, with the commands that create it in one."""
+    name, project = network_of(cloud.network).name, account.host_project or account.api.project
+    common = ("--region", region, "--project", project)
+    routers = ("gcloud", "compute", "routers")
+    addresses = ("--auto-allocate-nat-external-ips", "--nat-all-subnet-ip-ranges")
+    return ProviderError(
+        ErrorKind.MISSING,
+        f"instances without external addresses cannot download packages: network {name} has no Cloud NAT in the "
+        "requested regions",
+        cause="pip on the instances connects to the package index directly",
+        hint="create Cloud NAT in a region, or use an image that has the packages: --image, --python",
+        next_steps=[
+            (*routers, "create", _ROUTER, "--network", name, *common),
+            (*routers, "nats", "create", _ROUTER, "--router", _ROUTER, *addresses, *common),
+        ],
+    )

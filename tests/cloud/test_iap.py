@@ -1,0 +1,199 @@
+"""Fleets whose instances have no external addresses: tunnels of Identity-Aware Proxy, and Cloud NAT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator.gcloud import Gcloud
+from tests.emulator.iap import HOST, USE
+from tests.emulator.nat import Routers
+from tests.next_steps import command_lines
+from tests.program import Program
+
+NAMES = ("worker-0", "worker-1")
+ME = "me@example.com"
+GRANT = "gcloud projects add-iam-policy-binding proj-1 --role roles/iap.tunnelResourceAccessor"
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def make(emulator: Emulator, gcloud: Gcloud, tmp_path: Path) -> Make:
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+
+    def made(packages: tuple[str, ...] = (), **options: Any) -> tuple[GceProvider, FleetSpec]:
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, external=False, **options)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", packages=packages, options=cloud)
+
+    return made
+
+
+def finding(provider: GceProvider, subject: str) -> Any:
+    [match] = [each for each in provider.doctor() if each.subject == subject]
+    return match
+
+
+def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
+    """Return the error of the plan, before anything is created."""
+    with pytest.raises(ProviderError) as caught:
+        provider.quote(spec, NAMES)
+    return caught.value
+
+
+# --- the tunnel ---------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_names_the_account_that_opens_tunnels(make: Make, gcloud: Gcloud) -> None:
+    gcloud.log_in("ada@example.com")
+    provider, spec = make()
+    assert any("gcloud's account ada@example.com" in note for note in provider.quote(spec, NAMES).notes)
+    assert finding(provider, "Identity-Aware Proxy").message == "ada@example.com can open tunnels"
+
+
+def test_a_missing_login_of_gcloud_is_reported_before_anything_is_created(make: Make, gcloud: Gcloud) -> None:
+    (gcloud.directory / "account").unlink()
+    provider, spec = make()
+    error = refused(provider, spec)
+    assert "You do not currently have an active account selected" in error.cause
+    assert command_lines(error) == "gcloud auth login"
+    assert command_lines(finding(provider, "gcloud")) == "gcloud auth login"
+
+
+def test_a_missing_gcloud_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    provider, spec = make()
+    with pytest.raises(ProviderError, match="gcloud is not installed"):
+        provider.check(spec)
+    assert not finding(provider, "gcloud").ok
+
+
+def test_the_role_of_the_account_of_gcloud_is_checked(emulator: Emulator, make: Make, gcloud: Gcloud) -> None:
+    emulator.deny(f"ada@example.com:{USE}")
+    provider, spec = make()
+    assert finding(provider, "Identity-Aware Proxy").ok
+    gcloud.log_in("ada@example.com")
+    error = refused(provider, spec)
+    assert USE in error.message
+    assert command_lines(error) == f"{GRANT} --member=user:ada@example.com"
+    assert command_lines(finding(provider, "Identity-Aware Proxy")) == command_lines(error)
+
+
+def test_a_disabled_api_is_reported_if_the_caller_may_ask(emulator: Emulator, make: Make) -> None:
+    emulator.cloud.governance.disabled.add(HOST)
+    provider, spec = make()
+    assert command_lines(refused(provider, spec)) == f"gcloud services enable {HOST} --project proj-1"
+    emulator.deny("serviceusage.services.get")
+    emulator.cloud.governance.disabled.clear()
+    assert provider.quote(spec, NAMES).offers
+
+
+def test_a_fleet_with_external_addresses_does_not_start_gcloud(
+    emulator: Emulator, make: Make, gcloud: Gcloud
+) -> None:
+    (gcloud.directory / "gcloud").write_text("#!/bin/false\n")
+    provider, spec = make()
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url)
+    assert provider.quote(FleetSpec("demo", "gce", 2, options=cloud), NAMES).offers
+    assert command_lines(refused(provider, spec)) == "gcloud auth login"
+
+
+# --- Cloud NAT ----------------------------------------------------------------------------------------------------
+
+
+def test_regions_without_cloud_nat_are_left_out_if_packages_are_downloaded(emulator: Emulator, make: Make) -> None:
+    emulator.translate_addresses("us-west4", "europe-west1")
+    provider, spec = make(("six",), anywhere=True)
+    regions = {offer.zone.rpartition("-")[0] for offer in provider.quote(spec, NAMES).offers}
+    assert regions == {"us-west4", "europe-west1"}
+    provider.create(spec, NAMES, lambda *_: None)
+    assert {instance.zone.rpartition("-")[0] for instance in provider.list("demo")} <= regions
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    regions = {offer.zone.rpartition("-")[0] for offer in provider.quote(make()[1], NAMES).offers}
+    assert "us-central1" in regions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"setup": "pip config set global.index-url https://index"},
+        {"image": "projects/debian-cloud/global/images/family/debian-12"},
+    ],
+)
+def test_what_may_have_the_packages_needs_no_cloud_nat(make: Make, options: dict[str, Any]) -> None:
+    provider, spec = make(("six",), zones=("us-west4",), **options)
+    assert provider.quote(spec, NAMES).offers
+
+
+def test_missing_cloud_nat_is_reported_with_the_commands_that_create_it(emulator: Emulator, make: Make) -> None:
+    emulator.translate_addresses("us-west4")
+    emulator.translate_addresses("us-central1", network="other")
+    provider, spec = make(("six",), zones=("us-central1-a", "europe-west1"))
+    error = refused(provider, spec)
+    assert "network default has no Cloud NAT" in error.message
+    assert command_lines(error).splitlines() == [
+        "gcloud compute routers create fleet-nat --network default --region us-central1 --project proj-1",
+        "gcloud compute routers nats create fleet-nat --router fleet-nat --auto-allocate-nat-external-ips "
+        "--nat-all-subnet-ip-ranges --region us-central1 --project proj-1",
+    ]
+    assert finding(provider, "Cloud NAT").ok is False
+    emulator.deny("compute.routers.list")
+    assert provider.quote(spec, NAMES).offers
+    assert finding(provider, "Cloud NAT").ok is None
+
+
+def test_a_nat_for_some_subnetworks_serves_only_these(emulator: Emulator, make: Make) -> None:
+    emulator.translate_addresses("us-west4")
+    [router] = emulator.cloud.part(Routers).routers.values()
+    subnetwork = f"{emulator.cloud.base}/regions/us-west4/subnetworks"
+    nat = {"name": "n", "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS"}
+    provider, spec = make(("six",), zones=("us-west4",))
+    for change, works in (
+        ({"subnetworks": [{"name": f"{subnetwork}/other"}]}, False),
+        ({"subnetworks": [{"name": f"{subnetwork}/default"}]}, True),
+        ({"subnetworks": [{"name": f"{subnetwork}/default"}], "type": "PRIVATE"}, False),
+    ):
+        router["nats"] = [{**nat, **change}]
+        assert (finding(provider, "Cloud NAT").ok is True) == works
+        if works:
+            assert provider.quote(spec, NAMES).offers
+
+
+# --- with guests --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.wire
+def test_a_fleet_without_external_addresses_runs_from_up_to_down(
+    program: Program, guest_emulator: Emulator, gcloud: Gcloud
+) -> None:
+    emulator = guest_emulator
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1", PATH=gcloud.path())
+    up = ("up", "--workers", "2", "--provider", "gce", "--iap", "--zone", "us-central1", "--yes")
+    assert "has no Cloud NAT in the requested regions" in program.run(*up, "--package", "six", code=14).err
+    assert emulator.state()["instances"] == []
+
+    emulator.translate_addresses("us-central1")
+    program.run(*up, "--package", "six")
+    assert "six" in program.run("train", "--", "python", "-c", "import six; print(six.__name__)").text
+    assert emulator.state()["calls"]["iap.tunnel"] >= 2
+
+    emulator.deny(USE)
+    ran = program.run("train", "--", "true", code=13)
+    assert "Error while connecting [4033: 'not authorized']" in ran.err
+    emulator.cloud.denied.clear()
+    program.run("down", "--yes")
+    assert not any(emulator.state()[key] for key in ("instances", "disks", "firewalls", "violations"))
+    program.close()
+    emulator.reset()
