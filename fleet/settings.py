@@ -6,16 +6,22 @@ inventories/fleet.gce.toml, fleet.local.toml and fleet.static.toml show every ke
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleet.errors import UsageError
+from fleet.translation import translate_errors
 from provision.deferred import dataclass
-from provision.options import COUNT, TEXT, TEXTS, Option, declarations
+from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
 from provision.registry import NAMES, UnknownProviderError, options_class
+
+if TYPE_CHECKING:
+    from provision.model import FleetSpec
+    from train.agent.protocol.records import PipSource
 
 FILE = "fleet.toml"
 
@@ -33,6 +39,8 @@ class Settings:
         workers: Number of hosts.
         python: Interpreter for the script on the hosts.
         packages: Requirements to install on the hosts.
+        index_url: URL of the index for pip on the hosts.
+        pip_proxy: URL of the proxy for pip on the hosts.
         options: Options of each provider. An option of several providers is set for each of them.
     """
 
@@ -41,6 +49,8 @@ class Settings:
     workers: int | None = None
     python: str | None = None
     packages: tuple[str, ...] | None = None
+    index_url: str | None = None
+    pip_proxy: str | None = None
     options: Values = dataclasses.field(default_factory=dict)
 
     def over(self, others: Settings) -> Settings:
@@ -78,6 +88,18 @@ def read_environment(environ: Mapping[str, str], provider: str | None = None) ->
             if value is not None:
                 options.setdefault(name, {})[field] = value
     return Settings(options=options)
+
+
+def read_pip_source(spec: FleetSpec) -> PipSource:
+    """Return the index and the proxy of a fleet for pip, with logins from the environment of this program.
+
+    Raises:
+        UsageError: a variable for a login is not set.
+    """
+    from train.script.package_index import pip_source
+
+    with translate_errors():
+        return pip_source(spec.index_url, spec.pip_proxy, os.environ)
 
 
 def find(directory: Path) -> Path | None:
@@ -148,6 +170,18 @@ def _value(where: str, read: Callable[[Any], Any], value: Any) -> Any:
         raise UsageError(f"{where}{separator}{reason}", hint="correct the value") from None
 
 
+def _read_index_url(value: Any) -> str:
+    from train.script.package_index import check_index_url
+
+    return check_index_url(TEXT.read(value))
+
+
+def _read_proxy_url(value: Any) -> str:
+    from train.script.package_index import check_proxy_url
+
+    return check_proxy_url(TEXT.read(value))
+
+
 _FLEET = "fleet"
 
 _GENERAL = {
@@ -156,6 +190,8 @@ _GENERAL = {
     "workers": Option(COUNT, "workers"),
     "python": Option(TEXT, "python"),
     "packages": Option(TEXTS, "packages"),
+    "index_url": Option(Kind(_read_index_url), "index-url"),
+    "pip_proxy": Option(Kind(_read_proxy_url), "pip-proxy"),
 }
 
 

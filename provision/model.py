@@ -31,6 +31,8 @@ class FleetSpec:
         public_key: OpenSSH public key of the fleet, one line, allowed to log in on every instance.
         python: Interpreter that runs the user's script on the hosts; empty: one that is searched for on the host.
         packages: Requirement specifiers that pip installs into a separate environment on each host; empty: none.
+        index_url: URL of the index from which pip gets packages, without passwords; empty: the settings of each host.
+        pip_proxy: URL of the proxy that pip uses, without passwords; empty: the settings of each host.
         options: Options that only its provider reads.
     """
 
@@ -40,6 +42,8 @@ class FleetSpec:
     public_key: str = ""
     python: str = ""
     packages: tuple[str, ...] = ()
+    index_url: str = ""
+    pip_proxy: str = ""
     options: ProviderOptions = field(default_factory=ProviderOptions)
 
 

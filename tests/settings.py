@@ -8,7 +8,7 @@ from fleet.settings import Settings
 from provision.options import declarations
 from provision.registry import NAMES, options_class
 
-_GENERAL = {"name", "provider", "workers", "python", "packages"}
+_GENERAL = {"name", "provider", "workers", "python", "packages", "index_url", "pip_proxy"}
 
 
 def settings(**values: Any) -> Settings:

@@ -12,6 +12,8 @@ from provision.deferred import dataclass
 SCRIPT = "SCRIPT"  # the first operand, in a Change
 _ENV = "--env"
 _NUMBER = re.compile(r"-[0-9]+")
+_URLS = ("--index-url", "--pip-proxy")
+_LOGIN = re.compile(r"(?<=://)[^/@$]*@")
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 
@@ -79,7 +81,7 @@ class CommandLine:
         """Return the line as a step.
 
         A value of ``--env`` whose name looks like that of a secret is left out: the variable is then copied from the
-        environment.
+        environment. So is a login in a URL that does not come from variables.
         """
         words = [part for word in self.words for part in _hide_secret(word)]
         return Step(self.command, *words, *(["--", *self.program] if self.program else []))
@@ -140,6 +142,8 @@ def make_words(change: Change) -> tuple[Word, ...]:
 
 
 def _hide_secret(word: Word) -> tuple[str, ...]:
+    if word.option in _URLS:
+        return tuple(_LOGIN.sub("", part) for part in word.text)
     if word.option != _ENV:
         return word.text
     given = word.text[1] if len(word.text) > 1 else word.text[0].removeprefix(f"{_ENV}=").removeprefix("-e")

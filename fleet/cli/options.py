@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from enum import Enum
@@ -62,6 +62,27 @@ def parse_money(given: str | float) -> float:
         return float(MONEY.read(float(str(given).strip().removeprefix("$"))))
     except ValueError:
         raise typer.BadParameter(f"{given!r} is not an amount in US dollars, such as 5 or 7.50") from None
+
+
+def parse_index_url(text: str) -> str:
+    """Return the URL of a package index."""
+    from train.script.package_index import check_index_url
+
+    return _checked(check_index_url, text)
+
+
+def parse_proxy_url(text: str) -> str:
+    """Return the URL of a proxy for pip."""
+    from train.script.package_index import check_proxy_url
+
+    return _checked(check_proxy_url, text)
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def parse_since(given: str | float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fleet.events import BootstrapProgress, Sink
 from fleet.fleets.agents import call_all, open_agents
 from fleet.remote.client import AgentClient
+from fleet.settings import read_pip_source
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
 
@@ -41,41 +42,42 @@ def ready(
     if not needs_preparation(spec):
         return list(hosts)
     with open_agents(hosts, key) as clients:
-        answers = install(
-            clients,
+        request = Bootstrap(
             "\n".join(spec.packages),
-            sink,
             gpus=spec.options.gpus,
-            scripts=spec.options.root_scripts,
-            created=created,
+            scripts=dict(spec.options.root_scripts),
+            source=read_pip_source(spec),
         )
+        answers = install(clients, request, sink, created=created)
     if not spec.packages:
         return list(hosts)
     return [dataclasses.replace(host, python=answer.python) for host, answer in zip(hosts, answers, strict=True)]
 
 
+def job_packages(requirements: str, constraints: str, spec: FleetSpec) -> Bootstrap:
+    """Return the request for the packages of a job, on top of those that each host's interpreter finds.
+
+    Args:
+        requirements: Text of a pip requirements file.
+        constraints: Text of a pip constraints file.
+        spec: Index and proxy of the fleet.
+
+    Raises:
+        UsageError: a variable for a login is not set.
+    """
+    return Bootstrap(requirements, constraints=constraints, on_top=True, source=read_pip_source(spec))
+
+
 def install(
-    clients: Sequence[AgentClient],
-    requirements: str,
-    sink: Sink,
-    *,
-    gpus: int = 0,
-    constraints: str = "",
-    on_top: bool = False,
-    scripts: Mapping[str, str] | None = None,
-    created: Collection[str] = (),
+    clients: Sequence[AgentClient], request: Bootstrap, sink: Sink, *, created: Collection[str] = ()
 ) -> list[Bootstrapped]:
     """Install requirements on the hosts of `clients`, once per content, and check that their GPUs can be used.
 
     Args:
         clients: The agents.
-        requirements: Text of a pip requirements file; empty: nothing is installed.
+        request: The requirements; the interpreter is that of each host.
         sink: Takes BootstrapProgress.
-        gpus: Number of GPUs that must be usable on each host; 0: GPUs are not checked.
-        constraints: Text of a pip constraints file.
-        on_top: Do not install packages again that each host's interpreter finds.
-        scripts: SHA-256 of root's scripts that must have succeeded before, by option.
-        created: Hosts on which scripts that failed do not run again.
+        created: Hosts on which scripts of root that failed do not run again.
 
     Returns:
         The interpreter, versions, and GPUs of each host, in their order.
@@ -90,9 +92,8 @@ def install(
         def report(step: BootstrapStep) -> None:
             sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
-        again = bool(scripts) and host.name not in created
-        request = Bootstrap(requirements, host.python, gpus, constraints, on_top, dict(scripts or {}), again)
-        answer = client.bootstrap(request, report)
+        again = bool(request.scripts) and host.name not in created
+        answer = client.bootstrap(request._replace(python=host.python, again=again), report)
         sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 

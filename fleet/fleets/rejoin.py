@@ -8,7 +8,7 @@ from fleet.errors import FleetError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import newest_reports, opened
 from fleet.fleets.gpu_shares import moved_share
-from fleet.fleets.install import install
+from fleet.fleets.install import install, job_packages
 from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.clocks import correction_s
@@ -95,9 +95,8 @@ def _join(
         commit = _correct_clock(join_info.commit, clients[source], clients[name])
         join_info = join_info._replace(commit=commit)
         if commit.requirements:
-            (installed,) = install(
-                [clients[name]], commit.requirements, sink, constraints=commit.constraints, on_top=True
-            )
+            packages = job_packages(commit.requirements, commit.constraints, record.spec)
+            (installed,) = install([clients[name]], packages, sink)
             python = installed.python
         clients[name].join(
             join_info,

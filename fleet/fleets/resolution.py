@@ -8,7 +8,7 @@ from typing import Any
 
 from fleet.errors import UsageError
 from fleet.providers import find_options
-from fleet.settings import Settings
+from fleet.settings import Settings, read_pip_source
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step
 from fleet.translation import translate_errors
@@ -55,11 +55,13 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         record: The existing fleet; None: it does not exist.
 
     Raises:
-        UsageError: a setting is invalid, or the fleet exists with another one.
+        UsageError: a setting is invalid, a variable for a login is not set, or the fleet exists with another setting.
     """
+    spec = _new_spec(request) if record is None else _existing_spec(request, record)
+    if spec.packages:
+        read_pip_source(spec)  # a variable that is not set is reported before anything is created
     if record is None:
-        return _new_spec(request)
-    spec = _existing_spec(request, record)
+        return spec
     different = conflicts(spec, _fixed_spec(request.given, spec, record)) or _other_hosts(request.given, spec, record)
     if different:
         raise UsageError(
@@ -105,6 +107,8 @@ def _new_spec(request: UpRequest) -> FleetSpec:
         workers=_default_workers(options) if settings.workers is None else settings.workers,
         python=python,
         packages=packages,
+        index_url=settings.index_url or "",
+        pip_proxy=settings.pip_proxy or "",
         options=options,
     )
 
@@ -135,6 +139,8 @@ def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
         workers=has.workers if given.workers is None else given.workers,
         python=has.python if given.python is None else given.python,
         packages=has.packages if given.packages is None else given.packages,
+        index_url=has.index_url if given.index_url is None else given.index_url,
+        pip_proxy=has.pip_proxy if given.pip_proxy is None else given.pip_proxy,
         options=options,
     )
     if given.workers is None and _overrides(given, provider):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.events import Level, Note, Sink
-from fleet.fleets.install import install
+from fleet.fleets.install import install, job_packages
 from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
@@ -17,7 +17,7 @@ from fleet.services import Services
 from fleet.steps import Again
 from fleet.translation import translate_errors
 from provision.deferred import dataclass
-from provision.model import Host
+from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.lint.finding import Finding, Severity
 from train.lint.linter import lint
@@ -153,8 +153,14 @@ def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
     return read if read is not None and read.text.strip() else None
 
 
-def install_for(program: Program, clients: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
+def install_for(program: Program, spec: FleetSpec, clients: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
     """Install missing packages; return the interpreter of each host for the job, by host.
+
+    Args:
+        program: The program.
+        spec: Index and proxy of the fleet.
+        clients: The agents.
+        sink: Takes BootstrapProgress.
 
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
@@ -162,7 +168,7 @@ def install_for(program: Program, clients: Sequence[AgentClient], sink: Sink) ->
     requirements = program.requirements
     if requirements is None:
         return {client.host.name: client.host.python for client in clients}
-    answers = install(clients, requirements.text, sink, constraints=requirements.constraints, on_top=True)
+    answers = install(clients, job_packages(requirements.text, requirements.constraints, spec), sink)
     return {client.host.name: answer.python for client, answer in zip(clients, answers, strict=True)}
 
 

@@ -92,7 +92,7 @@ def test_packages_are_installed_once_on_each_host_for_all_its_slots(
         request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
         answer = client.prepare(request)
         assert answer.versions["tensorflow"] == "2.21.0"
-        (repeated,) = install([client], "\n".join(fleet_spec.packages), StoringSink())
+        (repeated,) = install([client], Bootstrap("\n".join(fleet_spec.packages)), StoringSink())
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.interpreter import shared_interpreter
+from tests.process.train.agent.index_server import serve
 from tests.process.train.agent.wheels import wheel
 from tests.program import CommandResult, Program, lines_of, task_config, wait_for
 
@@ -189,6 +190,22 @@ def test_requirements_are_installed_once_in_addition_to_the_existing_packages(pa
     assert (
         "no requirements file none.txt" in pair.run("train", "--requirements", "none.txt", "job/task.py", code=2).err
     )
+
+
+def test_the_index_of_a_fleet_is_used_with_a_login_from_the_environment(pair: Program, tmp_path: Path) -> None:
+    wheel(tmp_path / "index", "indexed", "1.0", "VALUE = 7\n")
+    pair.script("job/requirements.txt", "indexed\n")
+    pair.script("job/task.py", "import indexed\nprint('VALUE', indexed.VALUE)\n")
+    with serve(tmp_path / "index", "reader:s3cr3t") as index:
+        pair.run("up", "--index-url", f"http://reader:${{INDEX_PASSWORD}}@{index.location}/simple")
+        unset = pair.run("train", "job/task.py", env=NO_PROXY, code=2)
+        assert "--index-url refers to the variable INDEX_PASSWORD, which is not set" in unset.err
+        ran = pair.run("train", "job/task.py", env={**NO_PROXY, "INDEX_PASSWORD": "s3cr3t"})
+        pair.run("up", "--index-url", "")
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["VALUE 7"] * 2
+    assert index.refused == 0
+    assert "s3cr3t" not in ran.out.decode() + ran.err
+    assert not [path for path in pair.state.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
 
 
 def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> None:

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import EXISTING_HOSTS, Fleet, Output, OutputOption, Yes, option, parse_count
+from fleet.cli.options import (
+    EXISTING_HOSTS,
+    Fleet,
+    Output,
+    OutputOption,
+    Yes,
+    option,
+    parse_count,
+    parse_index_url,
+    parse_proxy_url,
+)
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
 from provision.registry import NAMES
@@ -38,6 +48,26 @@ def up(
             default="on cloud hosts TensorFlow, tf-keras, and TensorBoard",
         ),
     ] = None,
+    index_url: Annotated[
+        str | None,
+        option(
+            "--index-url",
+            "Package index for pip on the hosts; write a login as user:${NAME}.",
+            "URL",
+            parser=parse_index_url,
+            default="the settings of each host",
+        ),
+    ] = None,
+    pip_proxy: Annotated[
+        str | None,
+        option(
+            "--pip-proxy",
+            "Proxy for pip on the hosts; write a login as user:${NAME}.",
+            "URL",
+            parser=parse_proxy_url,
+            default="the settings of each host",
+        ),
+    ] = None,
     dry_run: Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")] = False,
     yes: Yes = False,
     fleet: Fleet = "",
@@ -63,7 +93,15 @@ def up(
     from fleet.settings import Settings
 
     packages = tuple(package) if package else None
-    given = Settings(provider=provider, workers=workers, python=python, packages=packages, options=read_options(ctx))
+    given = Settings(
+        provider=provider,
+        workers=workers,
+        python=python,
+        packages=packages,
+        index_url=index_url,
+        pip_proxy=pip_proxy,
+        options=read_options(ctx),
+    )
     name = resolve_fleet(fleet)
     request = UpRequest(
         name, given, read_settings(provider), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new

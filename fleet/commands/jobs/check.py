@@ -157,7 +157,7 @@ class _Check:
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         if self.program and self.request.runs_program:
-            self._pythons = install_for(self.program, self.clients, self.sink)
+            self._pythons = install_for(self.program, self.record.spec, self.clients, self.sink)
             self._pending = None
 
         outcomes = call_each(

@@ -230,7 +230,7 @@ def _prepare(
     if request.dry_run and program.requirements is not None:
         sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
         to_install = dataclasses.replace(program, requirements=None)
-    pythons = install_for(to_install, clients, sink)
+    pythons = install_for(to_install, record.spec, clients, sink)
 
     def prepare_host(client: AgentClient) -> records.Prepared:
         host = client.host

@@ -137,6 +137,12 @@ def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(
         ("[gce\n", "is not valid TOML", "fix the syntax"),
         ("[fleet]\nworkers = '2'", "workers in [fleet] must be a whole number", ""),
         ("[fleet]\nworkers = true", "workers in [fleet] must be a whole number", ""),
+        (
+            "[fleet]\nindex-url = 'https://reader:hunter2@index/simple'",
+            "index-url in [fleet] must not contain a password or token: write the login as user:${NAME}",
+            "",
+        ),
+        ("[fleet]\npip-proxy = 'proxy:3128'", "pip-proxy in [fleet] must be a URL such as http://proxy", ""),
         ("[gce]\nspot = 1", "spot in [gce] must be true or false", ""),
         ("[gce]\nzones = 'us-central1'", "zones in [gce] must be a list of strings", ""),
         ("[gce]\nzones = [1]", "zones in [gce] must be a list of strings", ""),
@@ -170,6 +176,7 @@ def test_each_mistake_is_one_message_with_the_file_and_the_key(
     assert str(file) in caught.value.message
     assert message in caught.value.message
     assert then in caught.value.hint
+    assert "hunter2" not in f"{caught.value.message}{caught.value.cause}{caught.value.hint}"
 
 
 def test_a_mistake_in_the_syntax_names_its_line(file: Path) -> None:

@@ -86,14 +86,15 @@ class PipProgress:
         self.step, self.detail, self.file, self.total_count = step, detail, file, total_count
 
 
-def find_cause(lines: Sequence[str], end: Exit) -> Refused:
+def find_cause(lines: Sequence[str], end: Exit, *, logs_in: bool = False) -> Refused:
     """Return why pip failed.
 
     Args:
         lines: All that it printed.
         end: How it ended.
+        logs_in: The index or the proxy requires a login. pip does not report a rejected login, but finds nothing.
     """
-    failure = _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines)
+    failure = _disk(lines) or _killed(end) or _network(lines) or _conflict(lines) or _no_version(lines, logs_in)
     return failure or _build(lines) or _last_output(lines)
 
 
@@ -142,12 +143,14 @@ def _conflict(lines: Sequence[str]) -> Optional[Refused]:
     return _refused("the packages exclude each other", "; ".join(causes), "request versions that fit together")
 
 
-def _no_version(lines: Sequence[str]) -> Optional[Refused]:
+def _no_version(lines: Sequence[str], logs_in: bool) -> Optional[Refused]:
     requirements = [match[1] for match in map(_NO_VERSION.match, lines) if match]
     if not requirements:
         return None
     versions = next((match[1] for match in map(_VERSIONS.search, lines) if match), "none").split(", ")
     cause = "there are none for this Python and computer"
+    if logs_in:
+        cause += ", or the index or the proxy rejected the login"
     if versions != ["none"]:
         cause = f"there are {'…, ' if len(versions) > _SHOWN else ''}{', '.join(versions[-_SHOWN:])}"
     others = [line.partition(_OTHER_PYTHON)[2] for line in lines if _OTHER_PYTHON in line]

@@ -24,11 +24,12 @@ from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.jobs import newest_tasks
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.runner import OverdueError, Steps, run, run_quietly
+from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Refusal
+from train.agent.protocol.records import PipSource, Refusal
 
 if TYPE_CHECKING:
     from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
@@ -83,6 +84,7 @@ class EnvironmentSpec(NamedTuple):
     requirements: str
     constraints: str = ""
     pins: Tuple[str, ...] = ()  # requirements that are met below
+    index_url: str = ""  # without a login; empty: the settings of the host
 
     @property
     def text(self) -> str:
@@ -102,6 +104,8 @@ def environment_name(spec: EnvironmentSpec, base: Base) -> str:
     parts = [_FORMAT, base.path, ".".join(base.version.split(".")[:2]), *significant_lines(spec.text)]
     if significant_lines(spec.constraints):
         parts += ["within", *significant_lines(spec.constraints)]
+    if spec.index_url:
+        parts += ["from", spec.index_url]
     if base.base_directories:
         parts += ["on top of", *base.base_directories]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -143,12 +147,14 @@ class Venvs:
         host: Paths of the fleet on this host.
         session: Environment of the login.
         steps: Reports the progress.
+        source: Index and proxy for pip.
     """
 
-    def __init__(self, host: HostPaths, session: Dict[str, str], steps: Steps) -> None:
+    def __init__(self, host: HostPaths, session: Dict[str, str], steps: Steps, source: PipSource) -> None:
         self._host = host
         self._session = {name: value for name, value in session.items() if name not in _REMOVED_VARIABLES}
         self._steps = steps
+        self._source = source
 
     def ensure(self, spec: EnvironmentSpec, base: Base) -> Tuple[str, bool]:
         """Return the interpreter of the requested environment, and whether it was created now.
@@ -259,11 +265,13 @@ class Venvs:
         return None if end.code == 0 else "\n".join(lines)
 
     def _install(self, paths: VenvPaths) -> None:
-        watch = _PipWatch(paths, self._steps)
+        watch = _PipWatch(paths, self._steps, self._source)
+        netrc = os.path.join(paths.scratch, "netrc")
+        disk.write_atomic(netrc, netrc_text(self._source).encode())
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
-        env = {**self._environment(), "TMPDIR": paths.scratch}
+        env = pip_environment({**self._environment(), "TMPDIR": paths.scratch}, self._source, netrc)
         try:
             end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=watch.on_lines)
         except OverdueError:
@@ -275,7 +283,8 @@ class Venvs:
                 "run the command again; what was downloaded is kept",
             ) from None
         if end.code != 0:
-            raise RefusedError(*find_cause(watch.progress.lines, end))
+            logs_in = bool(netrc_text(self._source)) or "@" in self._source.proxy
+            raise RefusedError(*find_cause(watch.progress.lines, end, logs_in=logs_in))
 
     def _environment(self) -> Dict[str, str]:
         return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
@@ -284,9 +293,10 @@ class Venvs:
 class _PipWatch:
     """Follow pip's progress by its output and by the files that it writes."""
 
-    def __init__(self, paths: VenvPaths, steps: Steps) -> None:
+    def __init__(self, paths: VenvPaths, steps: Steps, source: PipSource) -> None:
         self._paths = paths
         self._steps = steps
+        self._source = source
         self._part = 0
         self._present = _count_installed(paths)
         self.progress = PipProgress()
@@ -294,7 +304,7 @@ class _PipWatch:
 
     def on_lines(self, lines: List[str]) -> bool:
         for line in lines:
-            self.progress.feed(line)
+            self.progress.feed(hide_logins(line, self._source))
         part = self._measure()
         advanced = bool(lines) or part != self._part
         self._part = part

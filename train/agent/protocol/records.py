@@ -303,6 +303,15 @@ class Resumption(NamedTuple):
     number: int
 
 
+class PipSource(NamedTuple):
+    """The index from which pip gets packages, and the proxy through which it reaches the index."""
+
+    index_url: str = ""  # without a login; empty: the settings of the host
+    user: str = ""  # of the index; empty: it needs no login
+    password: str = ""
+    proxy: str = ""  # URL with a login; empty: the settings of the host
+
+
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
@@ -448,6 +457,7 @@ class Bootstrap(NamedTuple):
     on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
     scripts: Dict[str, str] = {}  # noqa: RUF012 - never changed; SHA-256 of root's scripts to wait for, by option
     again: bool = False  # those that failed before run again
+    source: PipSource = PipSource()
 
 
 class PipWheel(NamedTuple):

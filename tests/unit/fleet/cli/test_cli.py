@@ -301,3 +301,24 @@ def test_events_of_several_threads_are_passed_on_one_at_a_time() -> None:
     inner.is_broken = True
     sink.emit(Note("unread"))
     assert sink.unread
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--index-url", "https://reader:hunter2@index/simple"), "must not contain a password or token"),
+        (
+            ("--index-url=https://a:hunter2@index", "--workers", "x"),
+            "must not contain a password or token",
+        ),
+        (("--pip-proxy", "http://hunter2@proxy"), "must not contain a password or token"),
+        (("--index-url", "https://reader:hunter2@index/simple", "--worker", "3"), "has no option '--worker'"),
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(
+    arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["up", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert reason in " ".join(printed.err.split())
+    assert "hunter2" not in printed.out + printed.err

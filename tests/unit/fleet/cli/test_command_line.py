@@ -10,6 +10,8 @@ OPTIONS = (
     Option(("--spot", "--no-spot"), takes_value=False),
     Option(("--yes", "-y"), takes_value=False),
     Option(("--env", "-e"), takes_value=True),
+    Option(("--index-url",), takes_value=True),
+    Option(("--pip-proxy",), takes_value=True),
     Option(("--output", "-o"), takes_value=True),
 )
 
@@ -72,6 +74,11 @@ def test_words_are_quoted_for_a_shell() -> None:
 def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> None:
     assert typed(*spelling).step().text() == "fleet up --env API_KEY"
     assert typed("-e", "BATCH=5").step().text() == "fleet up -e BATCH=5"
+
+
+def test_logins_in_urls_are_left_out_unless_they_come_from_variables() -> None:
+    line = typed("--index-url", "https://reader:hunter2@index/simple", "--pip-proxy=http://a:${PASSWORD}@proxy")
+    assert line.step().text() == "fleet up --index-url https://index/simple '--pip-proxy=http://a:${PASSWORD}@proxy'"
 
 
 def test_a_command_takes_its_own_options_alone() -> None:

@@ -52,6 +52,20 @@ def test_options_of_compute_engine_select_it(given: Settings) -> None:
         asked(replace(given.over(settings(image="i")), provider="local"))
 
 
+def test_index_and_proxy_can_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, proxy = "https://reader:${PIP_PASSWORD}@index/simple", "http://proxy:3128"
+    has = asked(defaults=settings(index_url=index, pip_proxy=proxy))
+    assert (has.index_url, has.pip_proxy) == (index, proxy)
+    assert asked(record=has, ready=True) == has
+    changed = asked(settings(index_url="https://other/simple", pip_proxy=""), record=has, ready=True)
+    assert (changed.index_url, changed.pip_proxy) == ("https://other/simple", "")
+    monkeypatch.delenv("PIP_PASSWORD", raising=False)
+    with pytest.raises(UsageError, match="--index-url refers to the variable PIP_PASSWORD, which is not set"):
+        asked(settings(gpu="t4", index_url=index))
+    monkeypatch.setenv("PIP_PASSWORD", "s3cr3t")
+    assert asked(settings(gpu="t4", index_url=index)).index_url == index
+
+
 def test_packages_can_change_before_a_fleet_is_ready() -> None:
     has = asked(settings(gpu="t4", packages=("none-such",)))
     assert asked(settings(packages=("jax",)), record=has).packages == ("jax",)

@@ -33,12 +33,13 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     await_root_scripts(request.scripts, request.again, steps)
     python, made = request.python, False
     if significant_lines(request.requirements):
-        spec, interpreter = EnvironmentSpec(request.requirements, request.constraints), _find_base(probe, request)
+        spec = EnvironmentSpec(request.requirements, request.constraints, index_url=request.source.index_url)
+        interpreter = _find_base(probe, request)
         if request.on_top:
             spec, base = overlay(host, spec, interpreter)
         else:
             base = Base(os.path.realpath(interpreter.path), interpreter.versions["python"])
-        python, made = Venvs(host, session, steps).ensure(spec, base)
+        python, made = Venvs(host, session, steps, request.source).ensure(spec, base)
     steps.report_step("looking at Python")
     interpreter = probe.interpreter(python)
     gpus, seen = [], 0
