@@ -59,6 +59,7 @@ class FleetOpened:
     price_usd_h: float
     delete_at: float = 0.0  # seconds since the epoch; 0: not deleted automatically
     tasks_per_host: int = 1  # if it is more than 1, `hosts` are the slots, this number on each host
+    cost_usd: float = 0.0  # until now, with the instances that were replaced or released
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Quoted:
     notes: tuple[str, ...] = ()
     max_cost_usd: float = 0.0  # limit of the fleet's cost, which shortens that time; 0: none
     used_usd: float = 0.0  # what the other instances of the fleet cost at most, with those that are gone
+    price_source: str = ""  # origin of the prices, "the Cloud Billing catalog"
 
 
 @dataclass(frozen=True)

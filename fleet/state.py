@@ -284,6 +284,10 @@ class FleetDirectory:
         """Return the times in which the instances that the fleet has had ran or were stopped."""
         return ledger.intervals(self.intents())
 
+    def cost_usd(self, now: float) -> float:
+        """Return the estimated cost of all instances that the fleet has had, until `now`, in US dollars."""
+        return ledger.cost_usd(self.intervals(), now)
+
     def create(self) -> str:
         """Create the directory and the fleet's key if they are missing.
 

@@ -216,6 +216,7 @@ class Quote:
         notes: Sentences that the user should read before paying.
         max_cost_usd: Limit of the cost of the fleet, which shortens that time; 0: none.
         used_usd: What the existing instances cost at most, and what earlier ones have cost.
+        price_source: Origin of the prices, ``the Cloud Billing catalog``.
     """
 
     instances: int
@@ -226,6 +227,7 @@ class Quote:
     notes: tuple[str, ...] = ()
     max_cost_usd: float = 0.0
     used_usd: float = 0.0
+    price_source: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def _quoted(event: events.Quoted) -> str:
         text += f"{_INDENT}and {len(event.offers) - len(shown)} more\n"
     priced = "spot prices" if event.spot else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
+    dated += f" from {event.price_source}" if event.price_source else ""
     end = (
         f"each is deleted automatically {format_span(event.delete_after_s)} after its start"
         if event.delete_after_s

@@ -14,7 +14,7 @@ from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.remote.client import AgentClient
 from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
-from fleet.state import FleetRecord
+from fleet.state import FleetDirectory, FleetRecord
 from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
@@ -24,8 +24,8 @@ T = TypeVar("T")
 _MOST_JOBS = 1000  # of a host
 
 
-def fleet_opened(record: FleetRecord) -> FleetOpened:
-    """Return the event that names the fleet on which a command works."""
+def fleet_opened(record: FleetRecord, directory: FleetDirectory, now: float) -> FleetOpened:
+    """Return the event that names the fleet on which a command works, and what it has cost until `now`."""
     return FleetOpened(
         fleet=record.spec.name,
         provider=record.spec.provider,
@@ -34,6 +34,7 @@ def fleet_opened(record: FleetRecord) -> FleetOpened:
         price_usd_h=record.price_usd_h,
         delete_at=record.delete_at,
         tasks_per_host=record.tasks_per_host,
+        cost_usd=directory.cost_usd(now),
     )
 
 

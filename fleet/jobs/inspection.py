@@ -25,7 +25,6 @@ from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from fleet.waiting import find_awaited
-from provision import ledger
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
@@ -62,7 +61,7 @@ def _answer(answer: Future[_Answer], name: str, services: Services) -> None:
 
 def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
     record = directory.read()
-    cost_usd = ledger.cost_usd(directory.intervals(), services.clock())
+    cost_usd = directory.cost_usd(services.clock())
     if record is None or not record.ready:
         spec = record.spec if record else None
         again, delete = Step("up").text(name), Step("down").text(name)

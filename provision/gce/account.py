@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 from provision.budget import CREATE, CREATED
@@ -17,6 +18,7 @@ from provision.gce.diagnosis.failures import Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
+from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, zone_of
 from provision.ledger import entry, is_new
 from provision.model import Instance
@@ -53,7 +55,7 @@ class Account:
         keys: Host keys that are known already, by the ID of the instance.
         logins: Login names that OS Login has assigned, by fleet.
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
-        prices: Current prices.
+        price_list: The price list of Google; None: it is not used.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
         clock: Returns the time in seconds since the epoch.
     """
@@ -65,9 +67,19 @@ class Account:
     keys: dict[str, str] = field(default_factory=dict)
     logins: dict[str, str] = field(default_factory=dict)
     host_project: str = ""
-    prices: Prices = field(default_factory=table)
+    price_list: PriceList | None = None
     disk_type: str = ""
     clock: Callable[[], float] = time.time
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Return the latest prices on this computer."""
+        return self.price_list.stored() if self.price_list else table()
+
+    def update_prices(self) -> None:
+        """Read the price list of Google, unless that was done today; if it does not answer, keep the prices."""
+        if self.price_list:
+            self.prices = self.price_list.current()
 
     def resources(self, fleet: str | None) -> list[Json]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""

@@ -12,13 +12,14 @@ from provision.gce.checks.network import NETWORK, SUBNETWORK
 from provision.gce.checks.os_login import OS_LOGIN
 from provision.gce.checks.permissions import PERMISSIONS
 from provision.gce.checks.policies import policy_checks
+from provision.gce.checks.prices import PRICES
 from provision.gce.checks.project import API, PROJECT
 from provision.gce.checks.quotas import GLOBAL_QUOTA, REGIONAL_QUOTA, TRIAL
 from provision.gce.checks.service_account import SERVICE_ACCOUNT
 from provision.gce.options import GceOptions
 from provision.model import Finding
 
-_OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, API, PERMISSIONS)
+_OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, PRICES, API, PERMISSIONS)
 _OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT, OS_LOGIN, NAT)
 _OF_THIS_COMPUTER = (ADDRESS, GCLOUD, TUNNELS)
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
 from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.bodies.metadata import scripts
+from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import our_name
 from provision.gce.termination import termination_reasons
 from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess
@@ -43,6 +45,7 @@ class GceProvider(Provider):
         cloud: Options with the project and endpoint of all calls.
         timing: Timeouts and intervals; None: the defaults.
         clock: Returns the time in seconds since the epoch.
+        price_file: File with the latest price list; None: only the prices of this program are used.
     """
 
     name = "gce"
@@ -55,6 +58,7 @@ class GceProvider(Provider):
         cloud: GceOptions,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
+        price_file: Path | None = None,
     ) -> None:
         api = Api(cloud.project, cloud.endpoint, timing or Timing())
         self._cloud = cloud
@@ -65,6 +69,7 @@ class GceProvider(Provider):
             owner,
             user,
             host_project=host[1] if host and host[1] != cloud.project else "",
+            price_list=PriceList(api, price_file) if price_file else None,
             disk_type=cloud.disk_type,
             clock=clock,
         )
@@ -72,7 +77,7 @@ class GceProvider(Provider):
     @classmethod
     def open(cls, options: GceOptions, site: Site) -> GceProvider:
         """Return the provider of a project."""
-        return cls(site.owner(), site.user, site.journal, options)
+        return cls(site.owner(), site.user, site.journal, options, price_file=site.directory / "gce" / "prices.json")
 
     @classmethod
     def change(cls, options: GceOptions, given: Mapping[str, Any]) -> GceOptions:

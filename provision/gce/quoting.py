@@ -39,8 +39,9 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.image(cloud.image),
         lambda: ssh_sources(account, cloud),
         lambda: _tunnels(account, cloud) if count else [],
+        account.update_prices,
     ]
-    project, region_resources, existing, _, image, sources, tunnels = api.together(*calls)
+    project, region_resources, existing, _, image, sources, tunnels, _ = api.together(*calls)
     if (refused := image_refusal(cloud, image)) is not None:
         raise refused
     if count == 0:
@@ -61,6 +62,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         tuple(offers),
         spot=cloud.spot,
         priced_at=account.prices.priced_at,
+        price_source=account.prices.source,
         delete_after_s=paid[0][1].max_duration_s,
         notes=(
             *_highest_price(account, cloud, count, regions),

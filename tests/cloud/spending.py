@@ -17,7 +17,8 @@ from fleet.fleets.repair import ExistingFleet, repair_fleet
 from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
 from fleet.state import Store
-from provision.gce.catalog.prices import Prices, table
+from provision.gce.catalog.prices import Prices, from_catalog
+from provision.gce.catalog.skus import rates_of
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.gce.rest.resources import seconds
@@ -25,6 +26,7 @@ from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.cloud.histories import QUICK, Fuse, Killed, QuickServices, Quiet, fused, play_each, reached, store_nothing
 from tests.emulator import Emulator
+from tests.emulator.catalog.skus import compute_skus
 from tests.emulator.charges import Charge
 from tests.emulator.cloud import Instance
 from tests.settings import settings
@@ -35,6 +37,7 @@ LATE_S = 30.0
 BILLED_MIN_S = 60.0
 FAULTS = ("stockout", "partial", "partial-left", "operation-error", "disk-left", "fails-after", "lost", "503")
 YEAR_S = 365 * 86400.0
+PRICES = from_catalog(rates_of(compute_skus()), "")
 
 
 class SpendingServices(QuickServices):
@@ -44,7 +47,8 @@ class SpendingServices(QuickServices):
         if not isinstance(options, GceOptions):
             return super().open_provider(options, keep=keep)
         owner = self.store.owner(keep=keep)
-        return GceProvider(owner, caller(), self.store.journal, options, QUICK, self.clock)
+        prices = self.store.root / "prices.json"
+        return GceProvider(owner, caller(), self.store.journal, options, QUICK, self.clock, prices)
 
 
 def cost_usd(charges: Iterable[Charge], prices: Prices, until: float) -> float:
@@ -167,7 +171,7 @@ class Customer:
 
     def cost_usd(self) -> float:
         """Return what all fleets have cost so far."""
-        return cost_usd(self.emulator.cloud.charges, table(), self.emulator.clock.now())
+        return cost_usd(self.emulator.cloud.charges, PRICES, self.emulator.clock.now())
 
 
 def play(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
@@ -279,7 +283,7 @@ class SpendingHistory:
     def check(self) -> None:
         """Check that no instance ran at a cost above the limit; later, only disks of stopped ones can cost more."""
         self.stopped |= any(each.status == "TERMINATED" for each in self.emulator.cloud.instances.values())
-        now, charges, prices = self.emulator.clock.now(), self.charges(), table()
+        now, charges, prices = self.emulator.clock.now(), self.charges(), PRICES
         ran_until = max((charge.end or now for charge in charges if charge.blueprint), default=0.0)
         cost = cost_usd(charges, prices, ran_until if self.stopped else now)
         assert cost <= self.limit_usd, f"cost ${cost:.4f} of ${self.limit_usd}"

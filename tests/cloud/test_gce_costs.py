@@ -16,7 +16,7 @@ from tests.next_steps import next_lines, repetition
 
 SHARES = 2
 HISTORIES = 16  # ./scripts/soak costs plays any number
-PRICE_USD_H = 0.2155
+PRICE_USD_H = 0.2087
 """Of an n1-standard-4 in us-central1, with 100 GB and an address."""
 
 
@@ -58,8 +58,8 @@ def test_the_earlier_of_both_limits_counts(customer: Customer) -> None:
 
 
 def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
-    with pytest.raises(UsageError, match="the price of n2-standard-4 is unknown, so --max-cost") as refused:
-        customer.up(workers=1, machine_type="n2-standard-4")
+    with pytest.raises(UsageError, match=r"the price of a9-newgpu-4g .* is unknown, so --max-cost") as refused:
+        customer.up(workers=1, machine_type="a9-newgpu-4g")
     assert repetition(refused.value) == Again({"--max-cost": None, "--max-duration": "4h"}, "up")
     assert not customer.emulator.cloud.charges.all
 
@@ -79,7 +79,7 @@ def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: C
     message = r"--max-cost \$2.00, \$2.00 of which is used, pays for 0 s of 1 instance"
     with pytest.raises(UsageError, match=message) as refused:
         customer.up(workers=2, max_duration_s=0)
-    assert repetition(refused.value) == Again({"--max-cost": "2.23"}, "up")
+    assert repetition(refused.value) == Again({"--max-cost": "2.22"}, "up")
     assert len(customer.running()) == 1
     customer.up(workers=2, max_duration_s=0, max_cost_usd=2.5)
     first, second = sorted(customer.deadlines())
@@ -122,7 +122,7 @@ def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
     customer.wait(3600)
     customer.up(workers=1)
     [deadline] = customer.deadlines()
-    left_s = (2.0 - 4 * PRICE_USD_H - 0.0205) / PRICE_USD_H * 3600 - 90
+    left_s = (2.0 - 4 * PRICE_USD_H - 0.0137) / PRICE_USD_H * 3600 - 90
     assert deadline - customer.emulator.clock.now() == pytest.approx(left_s, abs=60)
 
 

@@ -182,6 +182,7 @@ def test_what_cannot_be_checked_is_neither_ok_nor_missing(emulator: Emulator, ma
     assert {finding.ok for finding in findings.values()} == {None}
     assert {subject: command_lines(finding).split()[3] for subject, finding in findings.items()} == {
         "billing": "cloudbilling.googleapis.com",
+        "prices": "cloudbilling.googleapis.com",
         "permissions": "cloudresourcemanager.googleapis.com",
         "policies": "orgpolicy.googleapis.com",
         "service account": "iam.googleapis.com",
@@ -256,6 +257,7 @@ def test_doctor_prints_all_findings_of_one_run(program: Program, emulator: Emula
     lines = ran.text.splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith(("missing", "unknown"))] == [
         "unknown  billing",
+        "unknown  prices",
         "missing  network",
         "missing  Secure Boot",
     ]

@@ -231,7 +231,7 @@ def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, tmp_path: Pa
                 _, *words = shlex.split(command_lines(finding))
                 done = gcloud.server.run(gcloud.emulator.url, *words)
                 assert done.returncode == 0, done.stderr
-    assert sorted(fixed) == ["Secure Boot", "Secure Boot", "billing", "service account"]
+    assert sorted(fixed) == ["Secure Boot", "Secure Boot", "billing", "prices", "service account"]
     assert all(finding.ok for finding in provider.doctor())
 
 

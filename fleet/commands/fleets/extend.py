@@ -14,7 +14,6 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
 from provision.deferred import dataclass
-from provision.ledger import cost_usd
 from provision.model import Instance
 from provision.quantities import counted, format_money, format_span
 
@@ -55,7 +54,7 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         instances = list_instances(request.fleet, provider, services)
         record = replace_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
         directory.write(record)
-        summary = fleet_opened(record)
+        summary = fleet_opened(record, directory, services.clock())
         sink.emit(summary)
         return summary
 
@@ -72,7 +71,7 @@ def _report_cost(
     usd_h, limit_usd = sum(instance.price_usd_h for instance in instances), record.spec.options.max_cost_usd
     if not usd_h:
         return
-    so_far = cost_usd(directory.intervals(), services.clock())
+    so_far = directory.cost_usd(services.clock())
     limit = f" of {format_money(limit_usd)}" if limit_usd else ""
     sink.emit(
         Note(

@@ -55,7 +55,7 @@ def run(request: PushRequest, services: Services, sink: Sink) -> None:
     hosts = select_hosts(request.fleet, record.hosts, request.worker)
     try:
         with scan_files(sources, services.store.hashes, state=services.store.root) as bundle:
-            sink.emit(fleet_opened(record))
+            sink.emit(fleet_opened(record, directory, services.clock()))
             for text in bundle.notes:
                 sink.emit(Note(text))
             outcomes = _push(hosts, directory.key, Access(record.spec, services, sink), target, bundle, sink)

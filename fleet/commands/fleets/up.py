@@ -258,7 +258,7 @@ class _Up:
 
     def _report(self, record: FleetRecord, steps: Plan, change: Resize) -> None:
         name = record.spec.name
-        self.sink.emit(fleet_opened(record))
+        self.sink.emit(fleet_opened(record, self.directory, self.services.clock()))
         if change != Resize():
             self.sink.emit(
                 FleetResized(

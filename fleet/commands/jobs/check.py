@@ -80,7 +80,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         program = collect(located, services, python_path) if located else None
         if program:
             stack.enter_context(program.bundle)
-        sink.emit(fleet_opened(record))
+        sink.emit(fleet_opened(record, directory, services.clock()))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))
         clients = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))

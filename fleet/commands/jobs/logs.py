@@ -96,7 +96,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("status")])
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
-        starts = _announce(record, first, list(reports.values()), members, sink)
+        starts = _announce(fleet, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
         lost = [] if starts is not None else lost
         repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
@@ -144,10 +144,10 @@ def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
 
 
 def _announce(
-    record: FleetRecord, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
+    fleet: ExistingFleet, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
 ) -> JobStarted | None:
     """Report which job is shown; return the event of its start if it is queued."""
-    sink.emit(fleet_opened(record))
+    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
     started = JobStarted(
         job=job.job,
         script=job.name,

@@ -125,8 +125,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
-        _announce(record, program, origin, sink)
         fleet = ExistingFleet(record, directory, services, "train")
+        _announce(fleet, program, origin, sink)
         record, clients = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
         request = dataclasses.replace(request, after=find_place(request.after, clients, record, sink))
@@ -160,9 +160,9 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         return _follow(request, fleet, clients, commits, sink)
 
 
-def _announce(record: FleetRecord, program: Program, origin: Origin | None, sink: Sink) -> None:
+def _announce(fleet: ExistingFleet, program: Program, origin: Origin | None, sink: Sink) -> None:
     """Report on which fleet the job is to run, what its upload leaves out, and where it continues."""
-    sink.emit(fleet_opened(record))
+    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
     for text in program.bundle.notes:
         sink.emit(Note(text))
     if origin is not None:

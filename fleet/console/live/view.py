@@ -37,8 +37,9 @@ class View:
     Attributes:
         fleet: Name of the fleet.
         provider: Provider of its instances.
-        created_at: When it was created.
         price_usd_h: US dollars an hour.
+        spent_usd: Cost of the fleet until `opened_at`.
+        opened_at: When the command reported the fleet.
         delete_at: When it deletes itself.
         began_at: When the first event came.
         stage: Current stage of the command; None before the first.
@@ -58,8 +59,9 @@ class View:
 
     fleet: str = ""
     provider: str = ""
-    created_at: float = 0.0
     price_usd_h: float = 0.0
+    spent_usd: float = 0.0
+    opened_at: float = 0.0
     delete_at: float = 0.0
     began_at: float = 0.0
     stage: Stage | None = None
@@ -78,7 +80,7 @@ class View:
 
     def cost_usd(self, now: float) -> float:
         """Return the cost of the fleet until `now`, in USD."""
-        return self.price_usd_h * max(0.0, now - self.created_at) / 3600 if self.created_at else 0.0
+        return self.spent_usd + self.price_usd_h * max(0.0, now - self.opened_at) / 3600
 
 
 def apply(view: View, event: events.Event, now: float) -> View:
@@ -87,6 +89,8 @@ def apply(view: View, event: events.Event, now: float) -> View:
         view = replace(view, began_at=now)
     if isinstance(event, (JobResult, events.FleetDown)):
         view = replace(view, ended_at=now)
+    elif isinstance(event, events.FleetOpened):
+        view = replace(view, opened_at=now)
     elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
         view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
@@ -128,8 +132,8 @@ def _fleet_opened(view: View, event: events.FleetOpened) -> View:
         view,
         fleet=event.fleet,
         provider=event.provider,
-        created_at=event.created_at,
         price_usd_h=event.price_usd_h,
+        spent_usd=event.cost_usd,
         delete_at=event.delete_at,
         rows=rows,
     )

@@ -86,7 +86,7 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
         tasks = select_tasks(job, name, areas)
         given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
         with Target(Path(given).expanduser().absolute(), job.job) as target:
-            sink.emit(fleet_opened(record))
+            sink.emit(fleet_opened(record, directory, services.clock()))
             pull = Pull(job, tasks, {client.host.name: client for client in clients}, target, sink, areas)
             try:
                 summary = pull.run(directory, whole=not name and not stored.silent)

@@ -1,7 +1,7 @@
 """Estimate prices of instances per hour from rates of machines, GPUs, disks, and addresses.
 
-The rates of machines and GPUs are from a dated table that is part of this program. Traffic is not included. If a rate
-is missing, the price is unknown.
+The rates are from the Cloud Billing catalog, or from a dated table that is part of this program. Traffic is not
+included. If a rate is missing, the price is unknown.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _ADDRESS_USD_H = (0.005, 0.0025)
 
 
 class Rate(NamedTuple):
-    """Price of one unit in US dollars an hour.
+    """Price of one unit in US dollars an hour; None: unknown.
 
     The unit is a vCPU with its memory, a GPU without its machine, a GB of a disk, or an address.
     """
 
-    on_demand: float
-    spot: float
+    on_demand: float | None
+    spot: float | None
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,15 @@ def table() -> Prices:
         rates[disk, ""] = Rate(usd_gb_month / HOURS_PER_MONTH, usd_gb_month / HOURS_PER_MONTH)
     rates[ADDRESS, ""] = Rate(*_ADDRESS_USD_H)
     return Prices(rates, PRICED_AT, "the table of this program")
+
+
+def from_catalog(rates: Mapping[tuple[str, str], Rate], priced_at: str) -> Prices:
+    """Return the prices of the Cloud Billing catalog; items that it does not have keep the rates of the table.
+
+    Args:
+        rates: Rates of the catalog, by item and region.
+        priced_at: Date at which they were read.
+    """
+    items = {item for item, _ in rates}
+    kept = {key: rate for key, rate in table().rates.items() if not key[1] or key[0] not in items}
+    return Prices({**kept, **rates}, priced_at, "the Cloud Billing catalog")

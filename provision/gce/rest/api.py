@@ -76,6 +76,7 @@ class Timing:
         settle_s: Time after a call during which Compute Engine may not list its operation yet.
         confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
         again_s: Time after which the deletion of a resource that still exists is requested again.
+        prices_s: Longest wait for the price list.
     """
 
     first_poll_s: float = 0.25
@@ -87,6 +88,7 @@ class Timing:
     settle_s: float = 5.0
     again_s: float = 20.0
     confirm_s: float = 45.0
+    prices_s: float = 5.0
 
     def pauses(self) -> Iterator[float]:
         """Yield the intervals between polls, without end."""
@@ -176,17 +178,13 @@ class Api:
     def account(self) -> str:
         """Return the account in use as a member of IAM policies, ``user:me@example.com``; empty if it is unknown."""
         try:
-            return member_of(self._credentials[0], self._base(GOOGLE_APIS))
+            return member_of(self._credentials[0], self.base(GOOGLE_APIS))
         except (ApiError, ProviderError):
             return ""
 
     def member(self) -> str:
         """Return the account in use as a member of IAM policies, quoted for a shell."""
         return shlex.quote(self.account) if self.account else UNKNOWN_MEMBER
-
-    def _base(self, public: str) -> str:
-        """Return the URL of another API of Google; an emulator has all of them at one address."""
-        return self.endpoint if is_loopback(self.endpoint) else public
 
     def _client(self, name: str) -> Any:
         # Threads that import modules of one package at the same time can block each other.
@@ -459,6 +457,10 @@ class Api:
             lambda: _accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
         )
 
+    def base(self, public: str) -> str:
+        """Return the URL of another API of Google; an emulator has all of them at one address."""
+        return self.endpoint if is_loopback(self.endpoint) else public
+
     def ask(self, service: str, path: str, body: Json | None = None, *, verb: str = "", token: str = "") -> Json:
         """Return the answer of another API of Google; a call with a transient failure is repeated.
 
@@ -472,7 +474,7 @@ class Api:
         Raises:
             ApiError: the call failed, for example because that API is disabled.
         """
-        url, method = f"{self._base(service)}{path}", verb or ("GET" if body is None else "POST")
+        url, method = f"{self.base(service)}{path}", verb or ("GET" if body is None else "POST")
         send = partial(_request_as, token) if token else self._session.request
         answer = self._call(lambda: _accepted(send(method, url, json=body, timeout=CALL_TIMEOUT_S)))
         result: Json = answer.json()

@@ -47,7 +47,9 @@ def test_what_was_made_is_on_record(world: World) -> None:
     assert [instance.name for instance in record.instances] == ["worker-0", "worker-1"]
     assert (record.price_usd_h, record.delete_at) == (1.0, NOW + 8 * 3600)
     [opened] = world.sink.of(FleetOpened)
-    assert opened == FleetOpened("demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600)
+    assert opened == FleetOpened(
+        "demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600, cost_usd=2.0
+    )
     [created] = [entry for entry in world.store.fleet("demo").intents() if entry["intent"] == "create"]
     assert (created["provider"], created["options"]["project"]) == ("gce", "p")
 

@@ -108,6 +108,7 @@ QUOTED = Quoted(
     priced_at="2026-11-01",
     delete_after_s=8 * 3600,
     notes=("The quota leaves room for 2 more.",),
+    price_source="the Cloud Billing catalog",
 )
 ORPHAN = Orphan(
     provider="gce",
@@ -241,7 +242,8 @@ def names(count: int) -> tuple[str, ...]:
 
 
 def opened(count: int, *, price: float = 0.0) -> FleetOpened:
-    return FleetOpened("demo", "gce", names(count), START - 3600, price, START + 3600 if price else 0.0)
+    delete_at = START + 3600 if price else 0.0
+    return FleetOpened("demo", "gce", names(count), START - 3600, price, delete_at, cost_usd=price)
 
 
 def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> JobStarted:

@@ -19,8 +19,9 @@ def test_a_price_is_a_table_of_the_first_places() -> None:
         "  us-central1-d  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
         "  us-central1-e  n1-standard-4 + 1 nvidia-tesla-t4       0.540      1.080",
         "  and 2 more",
-        "spot prices, estimate of 2026-11-01, with disks and addresses, without network",
-        "traffic; each is deleted automatically 8 h after its start",
+        "spot prices, estimate of 2026-11-01 from the Cloud Billing catalog, with disks",
+        "and addresses, without network traffic; each is deleted automatically 8 h after",
+        "its start",
         "The quota leaves room for 2 more.",
     ]
 

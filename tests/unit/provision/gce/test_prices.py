@@ -79,6 +79,8 @@ def test_the_table_is_sound() -> None:
     assert len({item for item, _ in rates}) >= 9
     for (item, zone), rate in rates.items():
         assert is_zone(zone), zone
+        assert rate.spot is not None
+        assert rate.on_demand is not None
         assert 0 < rate.spot < rate.on_demand < 10, (item, zone)
         assert item in {gpu.accelerator for gpu in GPUS.values()} or item.partition("-")[0] in {
             "n1",

@@ -59,6 +59,12 @@ def test_opened_fleet_and_its_cost() -> None:
     assert (view.fleet, view.provider, view.delete_at) == ("demo", "gce", START + 3600)
     assert [row.name for row in view.rows] == ["worker-0", "worker-1"]
     assert view.cost_usd(START) == pytest.approx(0.7)
+    assert view.cost_usd(START + 7200) == pytest.approx(3 * 0.7)
+
+
+def test_the_cost_counts_instances_that_are_gone_or_were_stopped() -> None:
+    view = after(replace(opened(2, price=0.7), cost_usd=5.0))  # not price times age
+    assert view.cost_usd(START + 3600) == pytest.approx(5.7)
 
 
 def test_hosts_get_ready_step_by_step() -> None:
