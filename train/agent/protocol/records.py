@@ -884,6 +884,9 @@ class Progress(NamedTuple):
     python_s: Optional[float] = None  # of which the task is outside of tf.functions
     epochs_done: Optional[int] = None
     epoch_s: Optional[float] = None  # time of an epoch, if the output has one line per epoch
+    first_epoch: Optional[int] = (
+        None  # with which the attempt began, also if it ended before the first of these records
+    )
 
 
 class Usage(NamedTuple):

@@ -192,7 +192,8 @@ class ProgressParser:
         pace = self._pace.feed(now, self._at)
         self._epochs.feed(now, self._at, ends_epoch=ends_epoch)
         done, epoch_s = self._epochs.done, self._epochs.epoch_s
-        self._now = now._replace(at=self._at, steps_per_s=pace, epochs_done=done, epoch_s=epoch_s)
+        first = now.epoch if now.first_epoch is None and now.epoch >= 0 else now.first_epoch
+        self._now = now._replace(at=self._at, steps_per_s=pace, epochs_done=done, epoch_s=epoch_s, first_epoch=first)
         self.latest = self._now
         if ends_epoch:
             self._last_epoch = now.epoch

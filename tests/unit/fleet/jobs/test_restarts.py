@@ -41,6 +41,18 @@ def test_epochs_that_begin_again_despite_a_checkpoint_are_reported_once() -> Non
     )
 
 
+def test_an_attempt_counts_from_its_first_epoch_even_if_later_ones_are_seen_first() -> None:
+    late = Progress("worker-0", "worker-0", 1, 1.0, epoch=5, epochs=10, first_epoch=1)
+    reported = notes(late, running(2, "ckpt-2"), late._replace(attempt=2, epoch=3))
+    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
+    assert "began at epoch 1 although attempt 1 had reached epoch 5" in reported[1].text
+
+
+def test_the_order_in_which_the_checkpoint_and_the_first_epoch_arrive_does_not_matter() -> None:
+    reported = notes(*epochs(1, 1, 2, 3), *epochs(2, 1), running(2, "ckpt-2"))
+    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
+
+
 def test_loops_that_count_from_zero_are_recognized() -> None:
     reported = notes(*epochs(1, 0, 1, total=-1), running(2, "ckpt-2"), *epochs(2, 0, total=-1))
     assert [note.level for note in reported] == [Level.INFO, Level.WARNING]

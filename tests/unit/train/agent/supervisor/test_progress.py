@@ -62,6 +62,8 @@ def test_the_bar_of_keras_2(size: int) -> None:
     if size > 1:
         kept, latest = parse(KERAS_2 + b"\r", size)
     assert place(latest)[:2] == (2, 2)
+    assert latest is not None
+    assert latest.first_epoch == 1
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
