@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fleet.errors import UnreachableError, WrongHostError
-from fleet.events import HostConnected, InstanceChanged, Sink, ZoneTried
+from fleet.events import BootstrapProgress, Event, HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import opened
 from fleet.fleets.install import needs_preparation, ready
 from fleet.remote.client import AgentClient
@@ -19,6 +19,7 @@ from fleet.steps import Step
 from provision.model import FleetSpec, Host, Instance
 from provision.names import is_instance_name
 from provision.provider import Progress, Provider
+from train.agent.protocol.records import RESTARTING
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ def reach(
     may reject the login, because its account is created late. It may also present another key than the provider
     reported, because its image replaces the key; then the provider reads the keys again. Of the hosts of a local
     fleet that this command `created`, only the first is asked: they are the same computer, and their sshds listen.
+    Hosts that restart for another driver are awaited again.
 
     Raises:
         UnreachableError: a host does not answer; the message contains the time waited.
@@ -109,9 +111,42 @@ def reach(
             record(host)
 
     _retry_until(connect, wait_s, services)
-    hosts = ready(spec, [reached[host.name] for host in hosts], directory.key, sink, created=created)
+    listed = [reached[host.name] for host in hosts]
+    hosts = _prepare(spec, listed, directory, sink, created) or reach(
+        spec, instances, provider, directory, services, sink, created=created
+    )
     _report_ready(spec, hosts, sink)
     return hosts
+
+
+class _Restarts:
+    """A sink that passes events on, and remembers whether a host restarts."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.begun = False
+
+    def emit(self, event: Event) -> None:
+        """Take an event."""
+        self.begun = self.begun or (isinstance(event, BootstrapProgress) and event.step == RESTARTING)
+        self._sink.emit(event)
+
+    def close(self) -> None:
+        """Write pending output."""
+        self._sink.close()
+
+
+def _prepare(
+    spec: FleetSpec, hosts: Sequence[Host], directory: FleetDirectory, sink: Sink, created: Collection[str]
+) -> list[Host]:
+    """Return the hosts when they have everything that tasks need; empty if one of them restarts."""
+    restarts = _Restarts(sink)
+    try:
+        return ready(spec, hosts, directory.key, restarts, created=created)
+    except UnreachableError:
+        if not restarts.begun:
+            raise
+        return []
 
 
 def _report_ready(spec: FleetSpec, hosts: Sequence[Host], sink: Sink) -> None:

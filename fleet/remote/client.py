@@ -92,8 +92,14 @@ LATEST = float(1 << 40)
 MOST_WORKERS = 10_000
 """Maximum number of workers of a job that takes in new hosts."""
 
-_LOGS, _STOP, _STATUS, _PRUNE = Step("logs", "-f"), Step("stop"), Step("status"), Step("jobs", "--prune")
-_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE)}  # commands that a host may recommend
+_LOGS, _STOP, _STATUS, _PRUNE, _UP = (
+    Step("logs", "-f"),
+    Step("stop"),
+    Step("status"),
+    Step("jobs", "--prune"),
+    Step("up"),
+)
+_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE, _UP)}  # commands that a host may recommend
 _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next step of a refusal without its own
     Refusal.BUSY: ("", (Again({"--after": True}), _LOGS, _STOP)),
     Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
@@ -102,8 +108,8 @@ _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next st
     Refusal.BUNDLE: ("run the command again", ()),
     Refusal.REQUEST: ("", (_STATUS,)),
     Refusal.PACKAGES: ("correct the list of packages", ()),
-    Refusal.SETUP: ("", (Step("up"),)),
-    Refusal.GPU: ("", (Step("down"), Step("up"))),
+    Refusal.SETUP: ("", (_UP,)),
+    Refusal.GPU: ("", (Step("down"), _UP)),
     Refusal.PROGRAM: ("install it on the host", ()),
     Refusal.FAULT: ("", (_STATUS,)),
 }

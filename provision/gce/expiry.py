@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from provision.gce.account import Account
+from provision.gce.options import GceOptions
+from provision.gce.options.preparation import root_scripts
 from provision.gce.rest.api import Json
-from provision.gce.rest.bodies.metadata import STOP_AT
+from provision.gce.rest.bodies.metadata import STARTUP, STOP_AT, runs_scripts, scripts, startup_script
+from provision.gce.rest.resources import our_name
+from provision.provider import ErrorKind, ProviderError
 
 
 def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
@@ -44,6 +48,26 @@ def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, st
             }
             calls.append(account.call(resource, "setMetadata", body))
     account.change(calls, activity)
+
+
+def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let root run the scripts of `cloud` on running instances, if they changed.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: instances run a startup script of an older version; their metadata have the current one.
+    """
+    outdated = [resource for resource in targets if not runs_scripts(_items(resource).get(STARTUP, ""))]
+    items = {**scripts(cloud), **({STARTUP: startup_script()} if outdated else {})}
+    set_items(account, targets, items, "changing the scripts")
+    if outdated:
+        raise ProviderError(
+            ErrorKind.MISSING,
+            f"{', '.join(map(our_name, outdated))} did not begin {' and '.join(root_scripts(cloud))}: "
+            "the startup script is of an older version of fleet",
+            hint="the new one is set; it begins at the next boot, or now by the command below",
+            next_steps=[("fleet", "exec", "--", "sudo", "google_metadata_script_runner", "startup"), ("fleet", "up")],
+        )
 
 
 def _items(resource: Json) -> dict[str, str]:

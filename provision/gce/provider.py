@@ -22,7 +22,6 @@ from provision.gce.options.account import is_loopback
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
 from provision.gce.rest.api import Api, Json, Timing
-from provision.gce.rest.bodies.metadata import scripts
 from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import our_name
 from provision.gce.termination import termination_reasons
@@ -313,11 +312,10 @@ class GceProvider(Provider):
         """Let root run the startup script and the setup command of `spec` on running instances, if they changed.
 
         Raises:
-            ProviderError: the metadata of the instances cannot be changed.
+            ProviderError: the metadata of the instances cannot be changed, or their startup script is too old.
         """
         with self._account.errors_while("change the scripts of the instances"):
-            items = scripts(_options(spec))
-            expiry.set_items(self._account, self._resources(instances), items, "changing the scripts")
+            expiry.update_scripts(self._account, _options(spec), self._resources(instances))
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.emulator import Emulator
 from tests.emulator.boot import BootDelays
-from tests.emulator.guests import SshGuests, obstacle
+from tests.emulator.guests import Guest, GuestSpec, Publish, SshGuests, obstacle
 from tests.program import Program, lines_of
 
 pytestmark = pytest.mark.wire
@@ -84,6 +86,57 @@ def test_root_prepares_an_instance_before_its_packages(
 
     rented.run("up", "--yes")
     assert len((files / "var/lib/times").read_text().splitlines()) == 1
+
+
+def test_shared_memory_of_a_job_outlives_the_last_session(rented: Program) -> None:
+    rented.run(*UP)
+    rented.run("exec", "--", "sh", "-c", "until grep -qs no /etc/systemd/logind.conf.d/*; do sleep 0.1; done")
+    rented.run("exec", "--", "touch", "/dev/shm/kept")
+    for _ in range(2):
+        assert "kept" in rented.run("exec", "--", "ls", "/dev/shm").text
+
+
+@pytest.mark.e2e
+def test_up_waits_for_the_driver_and_restarts_after_an_upgrade_of_it(
+    rented: Program, emulator: Emulator, guests: SshGuests
+) -> None:
+    guests.boot = BootDelays(driver_s=1.0)
+    image = "projects/gpu-images/global/images/family/ubuntu-2204-nvidia-535"
+    machine = ("--gpu", "p100", "--image", image, "--zone", "us-central1-c")
+    ran = rented.run("up", "--workers", "1", *machine, "--setup", "apt-get upgrade -y", "--yes", timeout=180)
+    assert "restarting the host, because an upgrade replaced the NVIDIA driver" in ran.err
+    assert "1 of Tesla P100" in ran.err
+    [instance] = emulator.cloud.instances.values()
+    assert instance.guest is not None
+    assert instance.guest.serial().count("Server listening") == 2
+
+
+class OldScript(SshGuests):
+    """Guests with the startup script of an early version of fleet, which runs no other scripts."""
+
+    def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
+        return super().__call__(replace(spec, metadata={**spec.metadata, "startup-script": "#!/bin/sh\n"}), publish)
+
+
+def test_setup_is_not_awaited_on_instances_with_an_old_startup_script(
+    rented: Program, emulator: Emulator, guests: SshGuests
+) -> None:
+    emulator.cloud.guests = OldScript(guests.directory)
+    rented.run(*UP)
+    emulator.cloud.guests = guests
+    [instance] = emulator.cloud.instances.values()
+    for item in instance.body["metadata"]["items"]:
+        if item["key"] == "startup-script":
+            item["value"] = "#!/bin/sh\n"
+    refused = rented.run("up", "--setup", "touch /var/lib/setup", "--yes", code=14)
+    assert "worker-0 did not begin --setup: the startup script is of an older version" in " ".join(
+        refused.err.split()
+    )
+    run_again = "fleet exec -- sudo google_metadata_script_runner startup"
+    assert run_again in refused.err
+    rented.run(*shlex.split(run_again)[1:])
+    rented.run("up", "--yes")
+    assert (emulator.cloud.directory / instance.body["id"] / "covers/var/lib/setup").exists()
 
 
 def test_a_failed_setup_keeps_the_hosts_and_runs_again(rented: Program, emulator: Emulator) -> None:

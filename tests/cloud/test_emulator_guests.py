@@ -57,6 +57,9 @@ class Guest:
         assert self._may_end.wait(10)
         self.done.append("power off")
 
+    def restart(self) -> None:
+        """Do nothing."""
+
     def remove(self) -> None:
         assert self._may_end.wait(10)
         self.done.append("remove")

@@ -31,10 +31,12 @@ from fleet.fleets.install import ready
 from provision.gce.options import GceOptions
 from provision.keys import KeyPair, generate_ed25519
 from provision.model import FleetSpec, Host
-from tests.emulator import packages
+from tests.emulator import packages, python
 from tests.emulator.accounts import granted
 from tests.emulator.boot import BootDelays
+from tests.emulator.catalog.images import IMAGES, Image, find_image
 from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
+from tests.emulator.metadata import RESTART
 from tests.program import wait_for
 from tests.wire.test_bootstrap import StoringSink
 from train.agent.host.facts import parse_gpus
@@ -61,6 +63,8 @@ class Booted:
     published: dict[str, str] = field(default_factory=dict)
 
     def publish(self, namespace: str, key: str, value: str) -> None:
+        if (namespace, key, value) == RESTART:
+            threading.Thread(target=self.guest.restart).start()
         self.published[f"{namespace}/{key}"] = value
 
     def wait(self) -> None:
@@ -141,14 +145,19 @@ def boot(guests: SshGuests, key: Key, tmp_path: Path) -> Iterator[Boot]:
     booted: list[Booted] = []
 
     def make(
-        metadata: Mapping[str, str] | None = None, *, gpus: int = 0, made_by: SshGuests = guests, wait: bool = True
+        metadata: Mapping[str, str] | None = None,
+        *,
+        gpus: int = 0,
+        made_by: SshGuests = guests,
+        image: Image | None = IMAGES[0],
+        wait: bool = True,
     ) -> Booted:
         items = {"ssh-keys": f"fleet:{key.pair.public}", "enable-guest-attributes": "TRUE", **(metadata or {})}
         name = f"demo-worker-{len(booted)}"
         gpu = "nvidia-tesla-t4" if gpus else ""
         spec = GuestSpec(
             name, "us-central1-a", "proj-1", str(1000 + len(booted)), _no_address(), 22, gpus, gpu, items,
-            tmp_path / name,
+            tmp_path / name, image,
         )  # fmt: skip
         booted_guest = Booted(spec, tmp_path)
         booted_guest.guest = made_by(spec, booted_guest.publish)
@@ -487,6 +496,63 @@ def test_python_has_the_modules_of_ubuntu_images(boot: Boot, key: Key) -> None:
     assert guest.read(f"head -1 {library}/EXTERNALLY-MANAGED", key.path) == "[externally-managed]\n"
     assert guest.ssh(f"ls {headers}/Python.h", key.path).returncode == 2
     guest.read("python3 -m venv --without-pip env && env/bin/python -c 'import ssl, ctypes, sqlite3, venv'", key.path)
+
+
+def test_the_python_of_an_image_has_its_version_if_this_computer_has_it(tmp_path: Path) -> None:
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nprintf '/opt\\n3.10\\n'\n")
+    other.chmod(0o755)
+    available = python.sources({python.VARIABLE: str(other)})
+    assert available == [python.THIS, python.Source(Path("/opt"), "3.10")]
+    assert [python.select(image.python, available) for image in IMAGES if "2204" in image.name] == available[1:] * 4
+    assert python.select("3.0", available) == python.THIS
+    with pytest.raises(ValueError, match="is not an interpreter"):
+        python.sources({python.VARIABLE: "/bin/false"})
+
+
+def test_python_is_managed_by_apt_only_in_images_that_began_with_it(boot: Boot, key: Key) -> None:
+    image = find_image("projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts")
+    assert [each.family for each in IMAGES if each.cloud_init and not each.is_managed][-1] == "ubuntu-2204-lts"
+    library = "import sysconfig; print(sysconfig.get_path('stdlib'))"
+    guest = boot(image=image)
+    path = guest.read(f'/usr/bin/python3 -c "{library}"', key.path).strip()
+    assert guest.ssh(f"test -e {path}/EXTERNALLY-MANAGED", key.path).returncode == 1
+    assert path == guest.read(f'python3 -c "{library}"', key.path).strip()
+
+
+# ---------------------------------------------------------------------------------------------- root and sessions
+
+
+def test_only_users_of_the_metadata_become_root_by_sudo(boot: Boot, key: Key) -> None:
+    guest = boot()
+    assert guest.read("sudo -n id -un", key.path) == "root\n"
+    assert guest.ssh("shutdown -r now", key.path).returncode == 1
+    keys = {"me_example_com": [key.pair.public]}
+    guest.guest.update_metadata({"enable-oslogin": "TRUE"}, keys)
+    refused = guest.ssh("sudo -n id -un", key.path, "me_example_com")
+    assert (refused.returncode, refused.stderr) == (1, "sudo: a password is required\n")
+
+
+def test_shared_memory_ends_with_the_last_session_unless_logind_keeps_it(boot: Boot, key: Key) -> None:
+    guest = boot()
+    guest.read("touch /dev/shm/mine", key.path)
+    wait_for("the end of the file", lambda: guest.read("ls /dev/shm", key.path) == "")
+    setting = (
+        "mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\\nRemoveIPC=no\\n' >/etc/systemd/logind.conf.d/a.conf"
+    )
+    guest.read(f'sudo sh -c "{setting}; systemctl kill -s HUP systemd-logind"; touch /dev/shm/mine', key.path)
+    for _ in range(3):
+        assert guest.read("ls /dev/shm", key.path) == "mine\n"
+
+
+def test_libraries_of_an_upgraded_driver_match_it_after_a_restart(boot: Boot, key: Key) -> None:
+    guest = boot(gpus=1)
+    guest.read("sudo apt-get install -y tree && nvidia-smi", key.path)
+    refused = guest.ssh("sudo apt-get upgrade -y && nvidia-smi", key.path)
+    assert (refused.returncode, "Driver/library version mismatch" in refused.stdout) == (18, True)
+    guest.ssh("sudo reboot", key.path)
+    wait_for("sshd again", lambda: guest.guest.serial().count("Server listening") == 2)
+    guest.read("nvidia-smi", key.path)
 
 
 LOOK = """

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from tests.emulator import guests
+from tests.emulator.boot import parse_delays
 from tests.emulator.server import Emulator
 
 
@@ -22,8 +23,15 @@ def main() -> int:
     parser.add_argument("--operation-s", type=float, default=0.5, help="seconds that an operation takes")
     parser.add_argument("--grace-s", type=float, default=30.0, help="seconds from a preemption's warning to its end")
     parser.add_argument("--project", default="proj-1", help="id of the project")
+    parser.add_argument(
+        "--boot", action="append", default=[], metavar="NAME=S", help="delay in the boot of each instance; repeatable"
+    )
     parser.add_argument("--directory", type=Path, help="of the instances' files; default: a temporary one")
     options = parser.parse_args()
+    try:
+        delays = parse_delays(options.boot)
+    except ValueError as error:
+        parser.error(str(error))
     obstacle = "" if options.no_guests else guests.obstacle(options.ssh_port)
     if obstacle:
         parser.error(f"instances with sshd are not possible here: {obstacle}; start with --no-guests")
@@ -34,7 +42,7 @@ def main() -> int:
             port=options.port,
             project=options.project,
             operation_s=options.operation_s,
-            guests=None if options.no_guests else guests.SshGuests(directory),
+            guests=None if options.no_guests else guests.SshGuests(directory, delays),
             ssh_port=options.ssh_port,
             directory=directory,
             grace_s=options.grace_s,

@@ -21,6 +21,8 @@ _NOBODY = 65534
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _KEY_TYPE = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[A-Za-z0-9@.-]+")
 _MARK = "# Added by Google"
+SUDOERS = ("google-sudoers", 60000)
+"""Name and ID of the group whose users become root by sudo, without a password."""
 
 
 def granted(metadata: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -76,11 +78,16 @@ class Accounts:
         shadow.touch(0o600)
         shadow.write_text("".join(_shadow(line.split(":")[0]) for line in system))
 
-    def refresh(self, keys: Mapping[str, list[str]]) -> None:
-        """Grant access to users with these public keys; revoke keys that were granted before."""
+    def refresh(self, keys: Mapping[str, list[str]], *, sudo: bool = True) -> None:
+        """Grant access to users with these public keys; revoke keys that were granted before.
+
+        Args:
+            keys: Public keys by user.
+            sudo: Users that are new become root by sudo.
+        """
         for user in keys:
             if self._entry(user) is None:
-                self._add(user)
+                self._add(user, sudo=sudo)
         for line in _lines(self.etc / "passwd"):
             user, _, uid, gid, _, home, _ = line.split(":")
             place = self.root if user == "root" else self.homes / user
@@ -90,7 +97,7 @@ class Accounts:
     def _entry(self, user: str) -> str | None:
         return next((line for line in _lines(self.etc / "passwd") if line.startswith(f"{user}:")), None)
 
-    def _add(self, user: str) -> None:
+    def _add(self, user: str, *, sudo: bool) -> None:
         uids = [int(line.split(":")[2]) for line in _lines(self.etc / "passwd")]
         uid = max([FIRST_UID - 1, *[number for number in uids if FIRST_UID <= number < _NOBODY]]) + 1
         home = self.homes / user
@@ -102,6 +109,8 @@ class Accounts:
             os.chown(path, uid, uid, follow_symlinks=False)
         # Append, passwd last: the guest uses these files directly, and must never see an incomplete account.
         _append(self.etc / "group", f"{user}:x:{uid}:\n")
+        if sudo:
+            _append(self.etc / "group", f"{SUDOERS[0]}:x:{SUDOERS[1]}:{user}\n")
         _append(self.etc / "shadow", _shadow(user))
         _append(self.etc / "passwd", f"{user}:x:{uid}:{uid}::/home/{user}:/bin/bash\n")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class BootDelays:
         host_key_s: From the start of sshd until the guest agent publishes its host key. It published the key of the
             image before, which cloud-init replaced at the first boot; 0: it publishes only the right key.
         upgrade_s: From power-on until unattended-upgrades releases dpkg's lock.
+        driver_s: From the start of sshd until the image has installed NVIDIA's driver.
     """
 
     start_s: float = 0.0
@@ -23,3 +25,20 @@ class BootDelays:
     account_s: float = 0.0
     host_key_s: float = 0.0
     upgrade_s: float = 0.0
+    driver_s: float = 0.0
+
+
+def parse_delays(texts: Sequence[str]) -> BootDelays:
+    """Return the delays in texts such as ``account=20``.
+
+    Raises:
+        ValueError: a text is invalid; the message is for the user.
+    """
+    names = [field.name.removesuffix("_s") for field in fields(BootDelays)]
+    seconds: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in names or not number.replace(".", "", 1).isdecimal():
+            raise ValueError(f"{text!r} is not a delay: write NAME=SECONDS, with a name of {', '.join(names)}")
+        seconds[f"{name}_s"] = float(number)
+    return BootDelays(**seconds)

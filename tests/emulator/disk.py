@@ -19,7 +19,7 @@ from pathlib import Path
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
-from tests.emulator.accounts import Accounts
+from tests.emulator.accounts import SUDOERS, Accounts
 from tests.emulator.catalog.images import IMAGES, Image
 from tests.emulator.space import UP
 
@@ -29,6 +29,7 @@ auth required pam_permit.so
 account required pam_nologin.so
 account required pam_permit.so
 session required pam_permit.so
+session optional pam_exec.so quiet /usr/local/bin/emulator-session
 """
 _NOLOGIN = (
     "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. "
@@ -36,6 +37,7 @@ _NOLOGIN = (
 )
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
+_SYSTEM_PYTHON = Path("/usr/bin/python3")
 STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
@@ -46,7 +48,21 @@ _HIDDEN = (
     *("/usr/bin/nvidia-smi", "/bin/nvidia-smi"),
     *("/usr/sbin/shutdown", "/sbin/shutdown", "/usr/bin/systemctl", "/bin/systemctl"),
     *("/usr/bin/apt-get", "/usr/bin/dpkg", "/usr/bin/loginctl"),
+    *("/usr/bin/sudo", "/usr/sbin/reboot", "/sbin/reboot"),
 )
+_PROGRAMS = {
+    "emulator-session": "session.sh",
+    "google_metadata_script_runner": "google_metadata_script_runner.sh",
+    "reboot": "shutdown.sh",
+    "shutdown": "shutdown.sh",
+    "sudo": "sudo.sh",
+    "systemctl": "systemctl.sh",
+}
+"""Programs of all guests, and their files in `images`."""
+_ABSENT = "absent\n"
+"""State of a driver that is not there yet."""
+_AS_ROOT = "emulator-root"
+"""Copy of bash with the set-user-ID bit, with which the stand-in for sudo becomes root."""
 
 # Name and memory as nvidia-smi prints them, power limit in watts, compute capability.
 _GPUS = {
@@ -145,11 +161,12 @@ class Disk:
         """Return the path at which the guest sees `place`."""
         return self._directory / "covers" / str(place).strip("/")
 
-    def prepare(self, *, nologin: bool = False) -> str:
+    def prepare(self, *, nologin: bool = False, late_driver: bool = False) -> str:
         """Make what is missing of its files, and empty ``/tmp`` and ``/run``, before a boot; the public host key.
 
         Args:
             nologin: Refuse logins of users until `allow_logins`.
+            late_driver: NVIDIA's driver is not there until `load_driver`.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         self.accounts.prepare()
@@ -160,11 +177,13 @@ class Disk:
             directory.mkdir()
             directory.chmod(mode)
         # Without it, an sshd that root starts does not run.
-        for name in ("sshd", "emulator/units"):
+        for name in ("sshd", "emulator/sessions", "emulator/units"):
             (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
         (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
         if nologin:
             self._nologin.write_text(_NOLOGIN)
+        if late_driver:
+            self._driver.write_text(_ABSENT)
         (self._etc / "pam.d").mkdir(exist_ok=True)
         (self._etc / "pam.d" / "sshd").write_text(_PAM_SSHD)
         (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -183,6 +202,16 @@ class Disk:
     def allow_logins(self) -> None:
         """Let users log in, as systemd does late in a boot."""
         self._nologin.unlink(missing_ok=True)
+
+    @property
+    def _driver(self) -> Path:
+        """Return the file that says why NVIDIA's driver does not work; it works if the file does not exist."""
+        return self._seen(Path("/run")) / "emulator" / "driver"
+
+    def load_driver(self) -> None:
+        """Let NVIDIA's driver work, which the image installs late in a boot, unless it was replaced already."""
+        if self._driver.exists() and self._driver.read_text() == _ABSENT:
+            self._driver.unlink()
 
     @property
     def _visible_gpus(self) -> int:
@@ -213,7 +242,8 @@ class Disk:
         for name in ("apt_get", "unattended_upgrade"):
             source = (_IMAGES / f"{name}.py").read_text()
             _write_program(directory / name.replace("_", "-"), f"#!{_BIN}/python3 -IS\n{source}")
-        _write_program(directory / "systemctl", (_IMAGES / "systemctl.sh").read_text())
+        for name, source in _PROGRAMS.items():
+            _write_program(directory / name, (_IMAGES / source).read_text())
         if self._spec.gpus and self._spec.driver:
             name, memory, power, capability = _GPUS[self._spec.gpu]
             properties = {
@@ -262,14 +292,18 @@ class Disk:
             "mount --bind etc/pam.d /etc/pam.d",
             "mount --bind boot_id /proc/sys/kernel/random/boot_id",
             "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
-            f"mount -t overlay -o lowerdir=bin:{_BIN} overlay {_BIN}",
+            "mkdir memory/bin",
+            f"install -g {SUDOERS[1]} -m 4750 /bin/bash memory/bin/{_AS_ROOT}",
+            f"mount -t overlay -o lowerdir=bin:memory/bin:{_BIN} overlay {_BIN}",
         ]
         lines += [
             f"mount --bind /dev/null {path}"
             for path in map(Path, _HIDDEN)
             if path.exists() and not path.is_symlink() and not path.parent.is_symlink()
         ]
-        lines += self._covers([*_needed(), index, self._python.parents[1]])
+        if _SYSTEM_PYTHON.exists():
+            lines.append(f"mount --bind bin/python3 {_SYSTEM_PYTHON.resolve()}")
+        lines += self._covers([*_needed(self._python), index, self._python.parents[1]])
         lines += ["cd /", "mount -o remount,ro,bind /", *self._boot_programs(metadata, startup, upgrade_s)]
         lines += [f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
         path = self._directory / "boot.sh"
@@ -285,11 +319,6 @@ class Disk:
             script = self._seen(Path("/run")) / "startup-script"
             script.touch(0o700)
             script.write_text(startup)
-            power_off = f"http://{metadata}/computeMetadata/v1/emulator/power-off"
-            _write_program(
-                self._directory / "bin" / "shutdown",
-                f"#!/bin/sh\nexec curl -sf -X PUT -H 'Metadata-Flavor: Google' --data '' {power_off}\n",
-            )
             variables = f"PATH={_BIN}:$PATH GCE_METADATA_HOST={metadata}"
             lines.append(f"{variables} /run/startup-script 2>&1 | sed -u 's/^/{STARTUP}/' &")
         return lines
@@ -340,10 +369,13 @@ def _write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _needed() -> list[Path]:
-    """Directories of this computer that must be seen at their own paths."""
+def _needed(python: Path) -> list[Path]:
+    """Directories of this computer that must be seen at their own paths; `python` is the guest's interpreter."""
     paths = sysconfig.get_paths()
-    return [Path(sys.base_prefix), *{Path(paths["purelib"]), Path(paths["platlib"])}]
+    library = (python.parents[1] / "lib" / python.name / "os.py").resolve()
+    return list(
+        dict.fromkeys([Path(sys.base_prefix), library.parents[2], Path(paths["purelib"]), Path(paths["platlib"])])
+    )
 
 
 def _covered(needed: list[Path]) -> list[Path]:

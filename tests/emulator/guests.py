@@ -11,6 +11,7 @@ It ends with the program that booted it, even if that is killed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -22,9 +23,11 @@ from provision.local import sshd
 from tests.emulator import packages, python, space
 from tests.emulator.accounts import granted
 from tests.emulator.boot import BootDelays
+from tests.emulator.catalog.images import Image
 from tests.emulator.console import Console
 from tests.emulator.disk import STARTUP, Disk, GuestSpec
 from tests.emulator.metadata import Metadata, MetadataServer, may_publish
+from tests.emulator.os_login import is_enabled
 
 Publish = Callable[[str, str, str], None]
 """Called with namespace, key and value of a guest attribute."""
@@ -56,6 +59,9 @@ class Guest(Protocol):
 
     def power_off(self) -> None:
         """End it; no process of it is left when this returns. It can boot again, with its files."""
+
+    def restart(self) -> None:
+        """Power it off and boot it again, unless it is off."""
 
     def remove(self) -> None:
         """End it, and delete its files."""
@@ -108,6 +114,9 @@ class NoGuest:
     def power_off(self) -> None:
         self._console.power_off()
 
+    def restart(self) -> None:
+        """Do nothing: no process runs on it."""
+
     def remove(self) -> None:
         """There is nothing to remove."""
 
@@ -129,15 +138,26 @@ class SshGuests:
         self._packages = self.directory / PACKAGES
         self._python = self.directory / PYTHON
         self.boot = boot
-        self._interpreter: Path | None = None
+        self._sources: list[python.Source] = []
+        self._interpreters: dict[str, Path] = {}
         self._lock = threading.Lock()
 
     def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
         with self._lock:
-            if self._interpreter is None:
+            if not self._sources:
                 packages.build(self._packages)
-                self._interpreter = python.build(self._python)
-        return SshGuest(spec, publish, self._packages, self._interpreter, self.boot)
+                self._sources = python.sources(os.environ)
+            interpreter = self._interpreter(spec.image)
+        return SshGuest(spec, publish, self._packages, interpreter, self.boot)
+
+    def _interpreter(self, image: Image | None) -> Path:
+        """Return the interpreter of an image: of its version, or else of the version of this program."""
+        source = python.select(image.python, self._sources) if image else self._sources[0]
+        is_managed = image is None or image.is_managed
+        name = source.version if is_managed else f"{source.version}-unmanaged"
+        if name not in self._interpreters:
+            self._interpreters[name] = python.build(self._python / name, source, is_managed=is_managed)
+        return self._interpreters[name]
 
 
 class SshGuest:
@@ -197,10 +217,10 @@ class SshGuest:
         with self._lock:
             if off.is_set():
                 return
-            key = self._disk.prepare(nologin=self._delays.nologin_s > 0)
+            key = self._disk.prepare(nologin=self._delays.nologin_s > 0, late_driver=self._delays.driver_s > 0)
             self._has_accounts = not self._delays.account_s
             if self._has_accounts:
-                self._disk.accounts.refresh(self._keys)
+                self._refresh_accounts()
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
@@ -227,6 +247,7 @@ class SshGuest:
         steps: list[tuple[float, Callable[[], object]]] = [
             (self._delays.nologin_s, self._disk.allow_logins),
             (self._delays.account_s, self._create_accounts),
+            (self._delays.driver_s, self._disk.load_driver),
         ]
         if self._delays.host_key_s:
             right_key = (*HOST_KEY, key.split()[1])
@@ -244,7 +265,11 @@ class SshGuest:
                 self._console.program(*_AGENT, f"Updating keys for user {user}.")
             if not self._has_accounts:
                 self._has_accounts = True
-                self._disk.accounts.refresh(self._keys)
+                self._refresh_accounts()
+
+    def _refresh_accounts(self) -> None:
+        """Grant access to the users of the metadata, who become root by sudo, or to those of OS Login, who do not."""
+        self._disk.accounts.refresh(self._keys, sudo=not is_enabled(self._items))
 
     def _hear(self, line: str) -> None:
         if line.startswith(STARTUP):
@@ -258,7 +283,7 @@ class SshGuest:
             self._keys = granted(items, os_login_keys)
             self._metadata.set("attributes", self._items)
             if self._server is not None and self._has_accounts:
-                self._disk.accounts.refresh(self._keys)
+                self._refresh_accounts()
 
     def admit(self, decide: Callable[[], bool]) -> None:
         with self._lock:
@@ -284,6 +309,11 @@ class SshGuest:
                 self._server = None
         if was_on:
             self._console.power_off()
+
+    def restart(self) -> None:
+        if not self._off.is_set():
+            self.power_off()
+            self.boot()
 
     def remove(self) -> None:
         self.power_off()

@@ -11,7 +11,7 @@ from tests.emulator.charges import Charge
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.failures import Failure, already_exists, free_trial
 from tests.emulator.guest_specs import guest_spec
-from tests.emulator.metadata import POWER_OFF
+from tests.emulator.metadata import POWER_OFF, RESTART
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
 
 Json = dict[str, Any]
@@ -187,6 +187,9 @@ def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: 
     with cloud.clock.changed:
         if (namespace, key, value) == POWER_OFF:
             _end(cloud, instance, instance.starts, GUEST_TERMINATED, "STOP")
+            return
+        if (namespace, key, value) == RESTART and instance.guest:
+            cloud.aside(instance.guest.restart)
             return
         instance.attributes[namespace, key] = value
         cloud.clock.changed.notify_all()

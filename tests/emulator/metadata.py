@@ -24,7 +24,8 @@ _WAIT_S = 3600.0
 Tree = dict[str, Any]
 
 POWER_OFF = ("", "power", "off")
-"""What a guest publishes in place of an attribute when it powers itself off."""
+RESTART = ("", "power", "restart")
+"""What a guest publishes in place of an attribute when it powers itself off, or starts again."""
 
 
 class Metadata:
@@ -58,9 +59,9 @@ class Metadata:
         self._publish(namespace, key, value)
         return True
 
-    def power_off(self) -> None:
-        """Pass on that the guest powers itself off."""
-        self._publish(*POWER_OFF)
+    def pass_on(self, event: tuple[str, str, str]) -> None:
+        """Report that the guest powers itself off or starts again: `POWER_OFF` or `RESTART`."""
+        self._publish(*event)
 
     def end_waiting(self) -> None:
         """Answer all waiting requests."""
@@ -201,9 +202,10 @@ class _Requests(BaseHTTPRequestHandler):
         if path is None:
             return
         words = path.strip("/").split("/")
-        if words == ["emulator", "power-off"]:
-            self.server.metadata.power_off()
+        event = {"emulator/power-off": POWER_OFF, "emulator/restart": RESTART}.get("/".join(words))
+        if event is not None:
             self._answer(HTTPStatus.OK, "")
+            self.server.metadata.pass_on(event)
         elif len(words) != 4 or words[:2] != ["instance", "guest-attributes"]:
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed")
         elif self.server.metadata.set_guest_attribute(words[2], words[3], value):

@@ -1,17 +1,26 @@
 """The Python of a guest: that of Ubuntu's cloud images, on which nothing was installed.
 
-Ubuntu keeps ensurepip in the package python3-venv, pip in python3-pip, and the headers in python3-dev, and marks the
-interpreter as managed by apt (PEP 668). Its images have none of these packages.
+Ubuntu and Debian keep ensurepip in the package python3-venv, pip in python3-pip, the headers in python3-dev, and so
+on, and mark the interpreter as managed by apt (PEP 668). Their images have none of these packages.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-_ABSENT = ("EXTERNALLY-MANAGED", "dist-packages", "ensurepip", "site-packages")
+VARIABLE = "FLEET_EMULATOR_PYTHON"
+"""Interpreters for guests whose images have another version than this program, separated by colons."""
+
+_ABSENT = (
+    *("EXTERNALLY-MANAGED", "dist-packages", "ensurepip", "site-packages"),
+    *("distutils", "idlelib", "lib2to3", "tkinter"),
+)
 _MARK = """\
 [externally-managed]
 Error=To install Python packages system-wide, try apt install
@@ -20,33 +29,80 @@ Error=To install Python packages system-wide, try apt install
 """
 
 
-def build(directory: Path) -> Path:
-    """Make the installation in `directory`, emptied first, out of the one that runs this program.
+@dataclass(frozen=True)
+class Source:
+    """An installation of Python on this computer, outside of any virtual environment.
+
+    Attributes:
+        prefix: Its directory.
+        version: ``3.12``.
+    """
+
+    prefix: Path
+    version: str
+
+    @property
+    def program(self) -> Path:
+        """Return its interpreter, without links."""
+        return (self.prefix / "bin" / f"python{self.version}").resolve()
+
+
+THIS = Source(Path(sys.base_prefix), f"{sys.version_info.major}.{sys.version_info.minor}")
+"""The installation that runs this program."""
+
+
+def sources(environment: Mapping[str, str]) -> list[Source]:
+    """Return the installations from which the Python of guests can be made, the one of this program first.
+
+    Raises:
+        OSError: an interpreter of the variable cannot be run.
+        ValueError: an interpreter of the variable does not report its installation.
+    """
+    program = "import sys; print(sys.base_prefix, '%d.%d' % sys.version_info[:2], sep='\\n')"
+    available = [THIS]
+    for path in filter(None, environment.get(VARIABLE, "").split(os.pathsep)):
+        done = subprocess.run([path, "-IS", "-c", program], capture_output=True, text=True, check=False, timeout=60)
+        lines = done.stdout.splitlines()
+        if done.returncode or len(lines) != 2:
+            raise ValueError(f"{VARIABLE}: {path} is not an interpreter of Python: {done.stderr.strip()}")
+        available.append(Source(Path(lines[0]), lines[1]))
+    return available
+
+
+def select(version: str, available: Sequence[Source]) -> Source:
+    """Return the installation with this version; if none has it, the first one."""
+    return next((source for source in available if source.version == version), available[0])
+
+
+def build(directory: Path, source: Source = THIS, *, is_managed: bool = True) -> Path:
+    """Make an installation in `directory`, emptied first, from another one, without what the images do not have.
+
+    Args:
+        directory: The directory.
+        source: The other installation.
+        is_managed: Mark it as managed by apt.
 
     Returns:
         Its interpreter.
     """
     if directory.exists():
         shutil.rmtree(directory)
-    library = directory / "lib" / _VERSION
+    name = f"python{source.version}"
+    library = directory / "lib" / name
     library.mkdir(parents=True)
     (directory / "bin").mkdir()
     # A copy: the interpreter looks for its library next to the target of a link.
-    program = directory / "bin" / _VERSION
-    shutil.copy2(original(), program)
-    for shared in Path(sys.base_prefix, "lib").glob("libpython*"):
+    program = directory / "bin" / name
+    shutil.copy2(source.program, program)
+    for shared in (source.prefix / "lib").glob("libpython*"):
         (directory / "lib" / shared.name).symlink_to(shared)
-    for entry in Path(sys.base_prefix, "lib", _VERSION).iterdir():
+    for entry in (source.prefix / "lib" / name).iterdir():
         if entry.name not in _ABSENT:
             (library / entry.name).symlink_to(entry)
     (library / "site-packages").mkdir()
-    (library / "EXTERNALLY-MANAGED").write_text(_MARK)
+    if is_managed:
+        (library / "EXTERNALLY-MANAGED").write_text(_MARK)
     for path in (directory, *directory.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path == program else 0o644)
     return program
-
-
-def original() -> Path:
-    """Return the interpreter of this program outside of any virtual environment."""
-    return (Path(sys.base_prefix) / "bin" / _VERSION).resolve()

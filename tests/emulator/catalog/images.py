@@ -20,8 +20,12 @@ class Image:
         family: ``debian-12``.
         name: ``debian-12-bookworm-v20261014``.
         disk_gb: Smallest disk it fits on.
-        driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one; empty: none.
+        driver: Kernel modules of NVIDIA's driver: ``open``, which need a Turing GPU or a newer one, or
+            ``proprietary``; empty: none.
+        arm: It is for Arm processors.
+        gvnic: It has a driver for gVNIC.
         cloud_init: It has cloud-init, which replaces host keys at the first boot, and prints them on the console.
+        python: Version of its Python, which has neither ensurepip, pip, conda, nor headers.
     """
 
     project: str
@@ -32,6 +36,12 @@ class Image:
     arm: bool = False
     gvnic: bool = True
     cloud_init: bool = True
+    python: str = "3.12"
+
+    @property
+    def is_managed(self) -> bool:
+        """Return whether its Python is marked as managed by apt: Debian 12 and Ubuntu 23.04 began with it."""
+        return tuple(map(int, self.python.split("."))) >= (3, 11)
 
     @property
     def path(self) -> str:
@@ -45,22 +55,26 @@ class Image:
 
 
 _DEEP_LEARNING = "deeplearning-platform-release"
+_PYTHON = {"2404": "3.12", "2204": "3.10"}
 
 
 IMAGES = (
     *(
-        Image(_DEEP_LEARNING, f"{stem}-nvidia-580", f"{stem}-nvidia-580-v20261016", 50, "open")
-        for stem in (
-            *("common-cu129-ubuntu-2404", "common-cu129-ubuntu-2204"),
-            *("pytorch-2-9-cu129-ubuntu-2404", "pytorch-2-9-cu129-ubuntu-2204"),
+        Image(
+            *(_DEEP_LEARNING, f"{stem}-ubuntu-{release}-nvidia-580", f"{stem}-ubuntu-{release}-nvidia-580-v20261016"),
+            *(50, "open"),
+            python=_PYTHON[release],
         )
+        for stem in ("common-cu129", "pytorch-2-9-cu129")
+        for release in _PYTHON
     ),
-    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10, cloud_init=False),
-    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10, cloud_init=False),
+    Image("gpu-images", "ubuntu-2204-nvidia-535", "ubuntu-2204-nvidia-535-v1", 20, "proprietary", python="3.10"),
+    Image("debian-cloud", "debian-12", "debian-12-bookworm-v20261014", 10, cloud_init=False, python="3.11"),
+    Image("debian-cloud", "debian-13", "debian-13-trixie-v20261014", 10, cloud_init=False, python="3.13"),
     Image("ubuntu-os-cloud", "ubuntu-2404-lts-amd64", "ubuntu-2404-noble-amd64-v20261012", 10),
     Image("ubuntu-os-cloud", "ubuntu-2404-lts-arm64", "ubuntu-2404-noble-arm64-v20261012", 10, arm=True),
     Image("old-cloud", "old", "old-v20180101", 10, gvnic=False),
-    Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10),
+    Image("ubuntu-os-cloud", "ubuntu-2204-lts", "ubuntu-2204-jammy-v20261012", 10, python="3.10"),
 )
 
 

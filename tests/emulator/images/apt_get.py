@@ -1,6 +1,8 @@
-"""A stand-in for apt-get: ``install`` takes dpkg's lock as apt does, and lists the packages in a file.
+"""A stand-in for apt-get: it takes dpkg's lock as apt does, and lists packages that are installed in a file.
 
-The lock is one of fcntl, as in apt. Without DPkg::Lock::Timeout, a lock that another process holds is an error.
+The lock is one of fcntl, as in apt. Without DPkg::Lock::Timeout, a lock that another process holds is an error. An
+upgrade, or the installation of a package of NVIDIA, replaces the libraries of the driver: until the next boot, they
+do not match the kernel module that is loaded.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import sys
 import time
 
 LOCK = pathlib.Path("/var/lib/dpkg/lock-frontend")
+DRIVER = pathlib.Path("/run/emulator/driver")
+_UPGRADES = ("upgrade", "full-upgrade", "dist-upgrade")
 _TIMEOUT = re.compile(r'DPkg::Lock::Timeout "?(-?\d+)"?;')
 
 
 def main(words: list[str]) -> int:
-    """Install the packages in `words`; do nothing for other commands."""
+    """Install the packages in `words`, or upgrade; do nothing for other commands."""
     packages = [word for word in words if not word.startswith("-")]
-    if packages[:1] != ["install"]:
+    command = packages.pop(0) if packages else ""
+    if command not in ("install", *_UPGRADES):
         return 0
     with LOCK.open("a") as lock:
         end = time.monotonic() + _timeout_s()
@@ -32,7 +37,9 @@ def main(words: list[str]) -> int:
                     return 100
             time.sleep(0.1)
         with LOCK.with_name("installed").open("a") as file:
-            file.writelines(f"{package}\n" for package in packages[1:])
+            file.writelines(f"{package}\n" for package in packages)
+        if command in _UPGRADES or any("nvidia" in package for package in packages):
+            DRIVER.write_text("mismatch\n")
     return 0
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+_STATE = "/run/emulator/driver"  # exists if the driver does not work
 _MODULE = "tensorflow.python.framework.config"
 
 
@@ -126,7 +127,8 @@ class _Loader(importlib.abc.Loader):
             "device_name": properties["name"],
             "compute_capability": tuple(int(part) for part in properties["compute_cap"].split(".")),
         }
-        gpus = Gpus(module, visible(properties["count"], os.environ.get("CUDA_VISIBLE_DEVICES")), details)
+        count = 0 if Path(_STATE).exists() else properties["count"]
+        gpus = Gpus(module, visible(count, os.environ.get("CUDA_VISIBLE_DEVICES")), details)
         for name in Gpus.NAMES:
             setattr(module, name, getattr(gpus, name))
 

@@ -15,6 +15,19 @@ DRIVER = "580.95.05"
 CUDA = "13.0"
 _LINE = "+-----------------------------------------+------------------------+----------------------+"
 _WIDE = "+-----------------------------------------------------------------------------------------+"
+_STATE = "/run/emulator/driver"
+# Exit code and output if the driver does not work, by the content of the file.
+_FAILURES = {
+    "absent": (
+        9,
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+        "NVIDIA driver is installed and running.\n",
+    ),
+    "mismatch": (
+        18,
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.126\n",
+    ),
+}
 _UNITS = {"memory": " MiB", "utilization": " %", "power": " W"}
 
 
@@ -124,6 +137,11 @@ def _read(words: list[str]) -> tuple[list[str], list[str], float]:
 
 def main(words: list[str]) -> int:
     """Print what is asked."""
+    if os.path.exists(_STATE):  # noqa: PTH110
+        with open(_STATE, encoding="ascii") as file:  # noqa: PTH123
+            code, text = _FAILURES[file.read().strip()]
+        sys.stdout.write(text)
+        return code
     listed = gpus()
     try:
         names, options, loop_s = _read(words)

@@ -14,7 +14,14 @@ show) # -p ActiveState --value UNIT ...
         cat "/run/emulator/units/$unit" 2>/dev/null || echo inactive
     done
     ;;
-stop | kill) ;;
+kill) # -s HUP systemd-logind: it reads its configuration again
+    rm -f /run/emulator/keep-ipc
+    if grep -qs '^RemoveIPC=no' /etc/systemd/logind.conf.d/*.conf; then
+        touch /run/emulator/keep-ipc
+    fi
+    ;;
+reboot) exec /usr/local/bin/reboot ;;
+stop) ;;
 *)
     echo "Unknown command verb '$1'." >&2
     exit 1

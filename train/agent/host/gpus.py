@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -12,13 +13,17 @@ from train.agent.injected import read_source
 from train.agent.injected.count_gpus import MARK
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Gpu, Refusal
+from train.agent.protocol.records import RESTARTING, Gpu, Refusal
 
 if TYPE_CHECKING:
     from typing import Dict, List, Sequence
 
 DRIVER_DEADLINE_S = 600.0  # images install it at their first start
 TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute
+RESTART_DEADLINE_S = 120.0
+# The startup script of instances restarts the host if this file appears: provision/gce/rest/bodies/startup.sh.
+RESTART = "/run/fleet/again/restart"
+_MISMATCH = "Driver/library version mismatch"
 _AGAIN_S = 2.0
 # Of TensorFlow's own log, the time and place before each sentence; both forms are in use.
 _PREFIX = re.compile(r"^(?:\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+\s+\d+ )\S+\] ")
@@ -34,6 +39,8 @@ _MOST_REASONS = 3
 def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
     """Return the GPUs that nvidia-smi lists, as soon as it lists them.
 
+    If an upgrade replaced the driver while the old one was loaded, this host is restarted once.
+
     Raises:
         RefusedError: fewer than `expected`, or none within ten minutes.
         ClientGoneError: the client is gone.
@@ -44,6 +51,8 @@ def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
         probe.forget("gpus")  # one may have come since
         gpus = probe.gpus()
     while not gpus:
+        if _MISMATCH in probe.no_gpus_reason:
+            _restart(probe, steps)
         if time.monotonic() > end:
             raise RefusedError(
                 Refusal.GPU,
@@ -64,6 +73,32 @@ def await_driver(probe: Probe, expected: int, steps: Steps) -> List[Gpu]:
             cause=f"nvidia-smi lists {names}",
         )
     return gpus
+
+
+def _restart(probe: Probe, steps: Steps) -> None:
+    """Let root restart this host, which ends this process.
+
+    Raises:
+        RefusedError: it was restarted before without success, or no startup script of fleet runs on it.
+        ClientGoneError: the client is gone.
+    """
+    restarted_in = probe.recall("restart", "")
+    if restarted_in in (None, boot_id()) and os.path.isdir(os.path.dirname(RESTART)):
+        probe.keep("restart", "", boot_id())
+        probe.save()
+        with open(RESTART, "w", encoding="ascii"):
+            pass
+        end = time.monotonic() + RESTART_DEADLINE_S
+        while time.monotonic() < end:
+            steps.report_step(RESTARTING)
+            steps.pause(_AGAIN_S)
+    raise RefusedError(
+        Refusal.GPU,
+        "an upgrade replaced the NVIDIA driver of this host, but the kernel has the old one loaded",
+        "restart the host: sudo reboot",
+        cause=probe.no_gpus_reason,
+        next_step="fleet up",
+    )
 
 
 def count_tensorflow_gpus(

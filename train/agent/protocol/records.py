@@ -613,6 +613,11 @@ class Refused(NamedTuple):
     next_step: str = ""  # commands for a shell on the user's computer, one a line
 
 
+RESTARTING = (
+    "restarting the host, because an upgrade replaced the NVIDIA driver"  # a step after which it answers again
+)
+
+
 class BootstrapStep(NamedTuple):
     """Progress of a Bootstrap; repeated if nothing is new."""
 

@@ -15,6 +15,7 @@ STOP_AT = "fleet-stop-at"
 OS_LOGIN = "enable-oslogin"
 """Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
 
+STARTUP = "startup-script"
 _SCRIPT = Path(__file__).with_name("startup.sh")
 
 
@@ -26,6 +27,16 @@ def ssh_keys(user: str, public_key: str) -> str:
 def scripts(cloud: GceOptions) -> dict[str, str]:
     """Return the metadata items with the scripts that the startup script runs as root; empty texts: none."""
     return {"fleet-startup-script": cloud.startup_script, "fleet-setup": cloud.setup}
+
+
+def startup_script() -> str:
+    """Return the startup script of all instances."""
+    return _SCRIPT.read_text(encoding="utf-8")
+
+
+def runs_scripts(startup: str) -> bool:
+    """Return whether a startup script, possibly one of an older version, runs the items of `scripts`."""
+    return all(item in startup for item in scripts(GceOptions()))
 
 
 def is_os_login(metadata: Mapping[str, Any]) -> bool:
@@ -45,7 +56,7 @@ def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
         "block-project-ssh-keys": "true",
         OS_LOGIN: str(cloud.os_login).upper(),
         "enable-guest-attributes": "TRUE",
-        "startup-script": _SCRIPT.read_text(encoding="utf-8"),
+        STARTUP: startup_script(),
         STOP_AT: "0",
         **{key: text for key, text in scripts(cloud).items() if text},
     }

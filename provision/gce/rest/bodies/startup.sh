@@ -9,6 +9,7 @@
 # 3. Run the item fleet-startup-script at each boot and fleet-setup once per content, also if they change later. For each
 #    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
 #    again if the file /run/fleet/again/SHA256 appears.
+# 4. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
 
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
 base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
@@ -79,6 +80,10 @@ run_both() {
 
 watch_scripts() {
     while sleep 5; do
+        if [ -e "$again/restart" ]; then
+            rm "$again/restart"
+            shutdown -r now
+        fi
         run_both
     done
 }

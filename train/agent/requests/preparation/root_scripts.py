@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from train.agent.files.disk import read_text
+from train.agent.host.processes import read_stat
 from train.agent.host.runner import Steps
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 RESULTS = ("/run/fleet/scripts", "/var/lib/fleet/scripts")
 AGAIN = "/run/fleet/again"
 DEADLINE_S = 3600.0
+BEGIN_S = 180.0
+BEGIN_LEAST_S = 10.0
 _LOOK_S = 0.2
 _TAIL = 4096
 _LINES = 10
@@ -34,10 +38,38 @@ def await_root_scripts(scripts: Dict[str, str], again: bool, steps: Steps) -> No
         RefusedError: a script failed, or does not end.
         ClientGoneError: the client is gone.
     """
+    if scripts:
+        _await_begin(steps)
     for option, digest in scripts.items():
         if again and _find_result(digest)[0] not in (None, 0):
             _request_again(digest)
         _await(option, digest, steps)
+
+
+def _await_begin(steps: Steps) -> None:
+    """Return when the startup script runs, which creates the directory `AGAIN`.
+
+    Raises:
+        RefusedError: it does not run although the host has been up for some time.
+        ClientGoneError: the client is gone.
+    """
+    began = time.monotonic()
+    while not os.path.isdir(AGAIN):
+        if time.monotonic() > began + BEGIN_LEAST_S and _up_s() > BEGIN_S:
+            raise RefusedError(
+                Refusal.SETUP,
+                "the startup script of this host does not run, or is of an older version",
+                "select an image that runs startup scripts, or run it: sudo google_metadata_script_runner startup",
+                next_step="fleet up",
+            )
+        steps.report_step("waiting for the startup script of the host")
+        steps.pause(_LOOK_S)
+
+
+def _up_s() -> float:
+    """Return the time since the first process of this host began, in seconds; 0 if unknown."""
+    first, uptime = read_stat(1), read_text("/proc/uptime").split()
+    return float(uptime[0]) - first.started / os.sysconf("SC_CLK_TCK") if first and uptime else 0.0
 
 
 def _await(option: str, digest: str, steps: Steps) -> None:

@@ -593,19 +593,11 @@ def test_fewer_gpus_than_were_asked_for(connect: Connect, tmp_path: Path) -> Non
     assert len(done(connect(env=env), python=sys.executable, gpus=4).gpus) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        (
-            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
-            "NVIDIA driver is installed and running.\n\n",
-            9,
-        ),
-        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.82\n", 18),
-    ],
-)
-def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path, text: str, code: int) -> None:
-    smi(tmp_path / "bin", text, code)
+def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path) -> None:
+    text = (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest\n\n"
+    )
+    smi(tmp_path / "bin", text, 9)
     agent = connect(env=tensorflow(tmp_path / "packages", gpus=1))
     agent.send(Bootstrap(python=sys.executable, gpus=1))
     step = BootstrapStep("")
@@ -618,6 +610,64 @@ def test_the_driver_is_waited_for(connect: Connect, tmp_path: Path, text: str, c
         record, _ = agent.receive()
         assert not isinstance(record, Refused), record
     assert record.seen == 1
+
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.82\n"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_host_restarts_once_for_a_driver_that_an_upgrade_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    from train.agent.host import gpus as module
+    from train.agent.host.facts import Probe
+    from train.agent.host.runner import Steps
+    from train.agent.protocol.channel import Channel
+    from train.agent.protocol.errors import RefusedError
+
+    smi(tmp_path / "bin", MISMATCH, 18)
+    request = tmp_path / "again" / "restart"
+    request.parent.mkdir()
+    monkeypatch.setattr(module, "RESTART", str(request))
+    monkeypatch.setattr(module, "RESTART_DEADLINE_S", 0.0)
+    boots = iter(["before", "before", "after"] if restarted else ["before"] * 3)
+    monkeypatch.setattr(module, "boot_id", lambda: next(boots))
+    reads, writes = os.pipe()
+    try:
+        for _ in range(2 if restarted else 1):
+            request.unlink(missing_ok=True)
+            probe = Probe(str(tmp_path / "probe.json"), {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+            with pytest.raises(RefusedError) as raised:
+                module.await_driver(probe, 1, Steps(Channel(reads, writes)))
+    finally:
+        os.close(reads)
+        os.close(writes)
+    assert request.exists() != restarted
+    assert "the kernel has the old one loaded" in raised.value.record.reason
+    assert raised.value.record.cause == " ".join(MISMATCH.split())
+
+
+def test_scripts_are_not_awaited_on_a_host_whose_startup_script_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.agent.host.runner import Steps
+    from train.agent.protocol.channel import Channel
+    from train.agent.protocol.errors import RefusedError
+    from train.agent.requests.preparation import root_scripts as module
+
+    assert module._up_s() > 0.0
+    monkeypatch.setattr(module, "AGAIN", str(tmp_path / "again"))
+    monkeypatch.setattr(module, "BEGIN_LEAST_S", 0.0)
+    reads, writes = os.pipe()
+    try:
+        steps = Steps(Channel(reads, writes))
+        module.await_root_scripts({}, False, steps)
+        monkeypatch.setattr(module, "_up_s", lambda: module.BEGIN_S + 1.0)
+        with pytest.raises(RefusedError, match="the startup script of this host does not run"):
+            module.await_root_scripts({"--setup": "0" * 64}, False, steps)
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def test_the_output_of_a_driver_that_does_not_come_up_is_quoted(
