@@ -11,13 +11,12 @@ from typing import Any
 from provision.gce.account import Account
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
-from provision.gce.rest.bodies.labels import marked
+from provision.gce.rest.bodies.labels import marked, marked_project
 from provision.gce.rest.resources import instance, last, our_name, owned, seconds, zone_of
 from provision.model import Orphan
 from provision.provider import Progress
 
 _PENDING = ("PENDING", "RUNNING")
-_FORBIDDEN = 403
 
 
 _COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses", "firewall rule": "firewalls"}
@@ -52,23 +51,23 @@ def _labelled(kind: str, resource: Json, location: str) -> Orphan:
 
 
 def _rules(account: Account) -> list[Orphan]:
-    """Return the firewall rules of fleets, in the project and in the host project of its network."""
-    rules = [_rule(resource, "") for resource in account.api.firewalls()]
-    if account.host_project:
-        try:
-            rules += [
-                _rule(resource, account.host_project) for resource in account.api.firewalls(account.host_project)
-            ]
-        except ApiError as error:
-            if error.status != _FORBIDDEN:  # a caller that may not list rules cannot have created any
-                raise
+    """Return the firewall rules of fleets in the project; they are in it, or in the host project of its network."""
+    rules = [_rule(account, resource, "") for resource in account.api.firewalls()]
+    rules += [_rule(account, resource, account.host_project) for resource in _shared(account, account.api.firewalls)]
     return [rule for rule in rules if rule is not None]
 
 
-def _rule(resource: Json, project: str) -> Orphan | None:
-    """Return a firewall rule as an Orphan; None if it belongs to no fleet."""
-    fields = marked(str(resource.get("description", "")))
-    if fields is None:
+def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
+    """Return a firewall rule as an Orphan; None if it belongs to no fleet in the account's project.
+
+    Args:
+        account: The account.
+        resource: The rule.
+        project: Project of the rule; empty: that of the account.
+    """
+    description = str(resource.get("description", ""))
+    fields, instances = marked(description), marked_project(description)
+    if fields is None or instances not in ((account.api.project,) if project else ("", account.api.project)):
         return None
     created_at = seconds(str(resource.get("creationTimestamp", "")))
     return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
@@ -96,8 +95,22 @@ def of_fleet(account: Account, fleet: str) -> list[Orphan]:
     return [orphan for orphan in orphans if (orphan.fleet, orphan.owner) == (fleet, account.owner)]
 
 
+def find_host_project(account: Account) -> None:
+    """Let the resources of fleets include rules in the host project, if the project belongs to a Shared VPC.
+
+    Raises:
+        ApiError: the project does not answer.
+    """
+    if not account.host_project:
+        try:
+            account.host_project = account.api.host_project()
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+
+
 def await_insertions(account: Account) -> None:
-    """Wait until no insertion is pending in the project, because it may belong to a fleet.
+    """Wait until no insertion is pending in the project, or of rules in its host project: it may belong to a fleet.
 
     Raises:
         ApiError: the insertions take too long.
@@ -107,6 +120,18 @@ def await_insertions(account: Account) -> None:
     account.await_operations(
         [operation for operation in operations if operation.get("status") in _PENDING], "what is being made"
     )
+    for operation in _shared(account, lambda host: account.api.operations('operationType="insert"', host)):
+        account.api.wait(operation, "what is being made")
+
+
+def _shared(account: Account, list_resources: Callable[[str], list[Json]]) -> list[Json]:
+    """Return resources of the host project; none if the caller may not list them, and thus has not created any."""
+    try:
+        return list_resources(account.host_project) if account.host_project else []
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        return []
 
 
 def delete_instances(account: Account, targets: Sequence[Json], progress: Progress) -> None:

@@ -254,6 +254,7 @@ class GceProvider(Provider):
             ProviderError: Compute Engine does not answer.
         """
         with self._account.errors_while("list orphaned resources"):
+            deletion.find_host_project(self._account)
             deletion.await_insertions(self._account)
             return deletion.things(self._account)
 

@@ -25,9 +25,11 @@ from provision.gce.rest.api import Timing
 from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider
+from tests.cloud.access_modes import MODES, allow, write_credentials
 from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, WEIGHTS, load
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
+from tests.emulator.gcloud import Gcloud
 from tests.settings import settings
 
 QUICK = Timing(
@@ -140,6 +142,8 @@ class Fuse:
     error: type[BaseException] = Killed
 
     def send(self, original: Any, session: Any, request: Any, **options: Any) -> Any:
+        if not request.url.startswith("http://127.0.0.1"):
+            raise requests.ConnectionError("histories use no network")  # of a background thread of Google's library
         self.left -= 1
         if self.left == 0 and not self.after:
             raise self.error
@@ -169,6 +173,9 @@ def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) ->
         patch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
         patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
         patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
+        gcloud = Gcloud(directory / "gcloud")
+        gcloud.log_in()
+        patch.setenv("PATH", gcloud.path())
         play_each(seeds, lambda seed: History(seed, emulator, directory / str(seed), patch), emulator)
 
 
@@ -210,6 +217,11 @@ class History:
         self.told: list[str] = []
         self.unprepared = False
         self.workers = self.random.choice((1, 2, 3, 8))
+        allow(emulator)
+        access = self.random.choice(("external", "external", "external", *MODES))
+        # Only OS Login needs an account; calls without credentials are faster.
+        credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
+        patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
         self.settings = settings(
             provider="gce",
             project="proj-1",
@@ -221,6 +233,7 @@ class History:
             max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
             python="/usr/bin/python3",
             workers=self.workers,
+            **MODES[access],
         )
 
     def running(self) -> list[emulated.Instance]:

@@ -14,6 +14,7 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import Finding, FleetSpec
 from provision.provider import ProviderError
+from tests.cloud.access_modes import HOST, NETWORK
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.next_steps import command_lines
@@ -21,9 +22,8 @@ from tests.program import Program
 
 NAMES = ("worker-0", "worker-1")
 SCOPES = ("https://www.googleapis.com/auth/devstorage.read_only",)
-HOST = "host-proj"
 SHARED = {
-    "network": f"projects/{HOST}/global/networks/shared",
+    "network": NETWORK,
     "subnetwork": f"projects/{HOST}/regions/us-central1/subnetworks/shared",
 }
 

@@ -15,11 +15,11 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
+from tests.cloud.access_modes import HOST, NETWORK
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.next_steps import command_lines
 
-HOST = "host-proj"
-NETWORK = f"projects/{HOST}/global/networks/shared"
 SUBNET = f"projects/{HOST}/regions/us-central1/subnetworks/shared"
 WORKERS = ["worker-0", "worker-1"]
 
@@ -64,6 +64,43 @@ def test_a_shared_network_is_used_with_rules_in_its_project(emulator: Emulator, 
     assert (emulator.cloud.firewalls, emulator.cloud.instances) == ({}, {})
 
 
+@pytest.mark.parametrize("has_instances", [True, False])
+def test_gc_finds_the_rules_in_the_host_project_after_the_state_was_lost(
+    emulator: Emulator, make: Make, tmp_path: Path, has_instances: bool
+) -> None:
+    provider, spec = make()
+    provider.create(spec, WORKERS, lambda *_: None)
+    if not has_instances:
+        provider.delete(provider.list("demo"), lambda *_: None)
+    account = GceOptions(project="proj-1", endpoint=emulator.url)
+    store = Store(tmp_path / "new")
+    cleaner = GceProvider(store.owner(), "me", store.journal, account, QUICK)
+    orphans = cleaner.orphans()
+    rules = [orphan for orphan in orphans if orphan.kind == "firewall rule"]
+    assert [(rule.zone, rule.fleet) for rule in rules] == [(HOST, "demo")] * 2
+    assert cleaner.delete_orphans(orphans, lambda *_: None) == []
+    assert (emulator.cloud.firewalls, emulator.cloud.instances) == ({}, {})
+
+
+def test_gc_leaves_rules_of_other_projects_in_the_host_project(emulator: Emulator, make: Make) -> None:
+    provider, spec = make()
+    provider.create(spec, WORKERS, lambda *_: None)
+    for rule in emulator.cloud.firewalls.values():
+        rule["description"] = rule["description"].replace("project proj-1", "project proj-2")
+    assert {orphan.kind for orphan in provider.orphans()} == {"instance", "disk"}
+    emulator.cloud.firewalls.clear()
+    provider.delete_fleet("demo", lambda *_: None)
+
+
+def test_a_role_that_is_missing_in_the_host_project_is_granted_there(emulator: Emulator, make: Make) -> None:
+    emulator.deny(f"{HOST}:compute.networks.get")
+    provider, spec = make()
+    with pytest.raises(ProviderError) as caught:
+        provider.quote(spec, WORKERS)
+    grant = f"gcloud projects add-iam-policy-binding {HOST} --role roles/compute.networkUser --member="
+    assert command_lines(caught.value).startswith(grant)
+
+
 def test_the_rule_of_a_shared_network_follows_the_caller(
     emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +124,14 @@ def test_existing_rules_are_used_without_permission_to_create_rules_in_the_host_
     assert "tcp:22 from this computer" in note
     assert provider.open_ssh(spec).note == note
     assert len(provider.list("demo")) == 2
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_too_many_calls_are_not_a_missing_permission(emulator: Emulator, make: Make) -> None:
+    emulator.faults.add("403-rate", "compute.firewalls.insert")
+    provider, spec = make()
+    with pytest.raises(ProviderError, match="rate of calls"):
+        provider.create(spec, WORKERS, lambda *_: None)
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fleet.state import Store
 from provision.gce.options import GceOptions
@@ -17,6 +14,7 @@ from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec
 from provision.provider import ProviderError
+from tests.cloud.access_modes import EMAIL, write_credentials
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
@@ -24,7 +22,6 @@ from tests.emulator.os_login import ADMIN, LOGIN, Profiles
 from tests.next_steps import command_lines
 from tests.program import Program
 
-EMAIL = "me@proj-1.iam.gserviceaccount.com"
 USER = "sa_2000000"
 NAMES = ("worker-0", "worker-1")
 PUBLIC = generate_ed25519("fleet demo").public
@@ -40,23 +37,9 @@ def emulator(emulator: Emulator) -> Emulator:
     return emulator
 
 
-@pytest.fixture(scope="module")
-def private_key() -> str:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def write_credentials(directory: Path, private_key: str, url: str) -> str:
-    """Write the key file of a service account; return its path."""
-    account = {"type": "service_account", "project_id": "proj-1", "client_email": EMAIL, "private_key_id": "1"}
-    file = directory / "key.json"
-    file.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{url}/token"}))
-    return str(file)
-
-
 @pytest.fixture
-def make(emulator: Emulator, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, private_key, emulator.url))
+def make(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, emulator.url))
     store = Store(tmp_path / "state")
     store.fleet("demo").create()
 
@@ -185,9 +168,7 @@ def test_the_emulator_grants_access_by_role(emulator: Emulator) -> None:
 
 
 @pytest.mark.wire
-def test_a_fleet_with_os_login_runs_a_command(
-    program: Program, private_key: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_fleet_with_os_login_runs_a_command(program: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
     if reason := obstacle():
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
@@ -195,7 +176,7 @@ def test_a_fleet_with_os_login_runs_a_command(
     with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as emulator:
         emulator.cloud.governance.service_accounts[EMAIL] = True
         emulator.cloud.governance.policies["compute.requireOsLogin"] = REQUIRED
-        credentials = write_credentials(program.directory, private_key, emulator.url)
+        credentials = write_credentials(program.directory, emulator.url)
         program.env.update(
             FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1", GOOGLE_APPLICATION_CREDENTIALS=credentials
         )

@@ -16,7 +16,7 @@ from provision.model import FleetSpec, SshAccess
 from provision.provider import ErrorKind, ProviderError
 
 _OPTION = "--ssh-from"
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_NOT_FOUND = 404
 _PROPAGATION_S = 30.0
 _DECISIVE = ("sourceRanges", "targetTags")
 
@@ -66,7 +66,7 @@ def open_firewall(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
     try:
         changed = _make_rules(account, spec, cloud, sources)
     except ApiError as error:
-        if not account.host_project or error.status != _FORBIDDEN:
+        if not account.host_project or not error.is_forbidden:
             raise
         return SshAccess(note=_not_allowed(account, spec, cloud))
     callers = () if cloud.ssh_from or not cloud.external else sources
@@ -97,7 +97,7 @@ def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: S
     """Create and update the rules; return whether a rule was changed."""
     changed = False
     existing = {str(rule["name"]): rule for rule in account.api.firewalls(account.host_project)}
-    for body in firewalls(spec.name, account.owner, account.user, cloud, sources):
+    for body in _rules(account, spec, cloud, sources):
         current = existing.get(body["name"])
         if current is None:
             _write(account, spec, "insert", body)
@@ -122,13 +122,13 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
     if not cloud.external:
         return SshAccess()
     callers = caller_addresses(account)
-    body, *_ = firewalls(spec.name, account.owner, account.user, cloud, callers)
+    body, *_ = _rules(account, spec, cloud, callers)
     try:
         return _followed(account, spec, cloud, body, callers)
     except ApiError as error:
         if error.status == _NOT_FOUND:  # `fleet down` deleted it meanwhile
             return SshAccess((), callers)
-        if not account.host_project or error.status != _FORBIDDEN:
+        if not account.host_project or not error.is_forbidden:
             raise
         return SshAccess(note=_not_allowed(account, spec, cloud))
 
@@ -145,6 +145,12 @@ def _followed(
         return now
     _write(account, spec, "patch", body)
     return SshAccess(callers, callers, changed=True, before=now.open_to, propagation_s=_PROPAGATION_S)
+
+
+def _rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> list[Json]:
+    """Return the bodies of the rules of a fleet; in the host project of a Shared VPC, they name its own project."""
+    project = account.api.project if account.host_project else ""
+    return firewalls(spec.name, account.owner, account.user, cloud, sources, project=project)
 
 
 def _differs(current: Json, body: Json) -> bool:

@@ -19,7 +19,6 @@ from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
-_FORBIDDEN = 403
 _ROUTER = "fleet-nat"
 
 Offered = Mapping[str, Sequence[str]]
@@ -76,7 +75,7 @@ def with_nat(account: Account, spec: FleetSpec, cloud: GceOptions, offered: Offe
     try:
         served = regions_with_nat(account, cloud)
     except ApiError as error:
-        if error.status != _FORBIDDEN:
+        if not error.is_forbidden:
             raise
         return offered
     if not served & asked:

@@ -25,6 +25,7 @@ from provision.gce.diagnosis.credentials import expired_credentials, no_credenti
 from provision.gce.diagnosis.failures import Failure, from_http, from_operation
 from provision.gce.diagnosis.projects import no_project
 from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
+from provision.gce.diagnosis.transient import RATE
 from provision.gce.options.account import is_loopback
 from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
 from provision.gce.rest.clients import client_class, types
@@ -40,6 +41,7 @@ GOOGLE_APIS = "https://www.googleapis.com"
 CALL_TIMEOUT_S = 60.0
 # The server holds a call to `wait` for up to two minutes.
 WAIT_TIMEOUT_S = 150.0
+_FORBIDDEN = 403
 _RETRIED = (429, 500, 502, 503, 504)
 _PAGE = 500
 _PROJECT = re.compile(r"/projects/([^/]+)/")
@@ -60,6 +62,11 @@ class ApiError(Exception):
     def status(self) -> int:
         """Return the HTTP status; 0 if there was no answer."""
         return max((failure.http for failure in self.failures), default=0)
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Return whether the caller lacks a permission; too many calls have the same status."""
+        return self.status == _FORBIDDEN and not any(failure.code in RATE.codes for failure in self.failures)
 
 
 @dataclass(frozen=True)
@@ -293,6 +300,10 @@ class Api:
     def get_project(self) -> Json:
         """Return the project, with its quotas."""
         return self._request("ProjectsClient", "get")
+
+    def host_project(self) -> str:
+        """Return the host project of the Shared VPC that the project belongs to; empty: none."""
+        return str(self._request("ProjectsClient", "get_xpn_host").get("name", ""))
 
     def regions(self) -> list[Json]:
         """Return the regions, with their quotas and zones."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from provision.gce.rest.bodies.network import IAP_RANGE
+from tests.cloud.access_modes import EMAIL, HOST
 from tests.cloud.moves import check, event
+from tests.emulator.blueprint import project_of
+from tests.emulator.os_login import Profiles
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -19,5 +23,13 @@ def move_caller(history: History) -> None:
 
 @check("up")
 def check_rule_admits_caller(history: History) -> None:
-    cloud = history.emulator.cloud
-    assert [f"{cloud.caller}/32"] in [rule.get("sourceRanges") for rule in cloud.firewalls.values()]
+    cloud, given = history.emulator.cloud, history.settings.of("gce")
+    source = f"{cloud.caller}/32" if given.get("external", True) else IAP_RANGE
+    rules = [rule for rule in cloud.firewalls.values() if rule.get("sourceRanges") == [source]]
+    assert [project_of(rule["network"]) for rule in rules] == [HOST if "network" in given else cloud.project]
+
+
+@check("down")
+def check_no_key_is_left(history: History) -> None:
+    profile = history.emulator.cloud.part(Profiles).get(EMAIL)
+    assert profile.keys == {}

@@ -32,6 +32,11 @@ def get_project(cloud: Cloud, call: Call) -> Json:
     }
 
 
+@method("compute.projects.getXpnHost")
+def get_host_project(cloud: Cloud, call: Call) -> Json:
+    return next(({"kind": "compute#project", "name": host} for host in cloud.shared), {})
+
+
 @starting("compute.projects.setCommonInstanceMetadata")
 def set_common_instance_metadata(cloud: Cloud, call: Call) -> Json:
     if call.body.get("fingerprint") != cloud.metadata["fingerprint"]:

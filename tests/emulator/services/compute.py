@@ -13,7 +13,14 @@ from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import invalid, not_found
 
 DOCUMENT = "compute.v1"
-_VERBS = {"insert": "create", "bulkInsert": "create", "aggregatedList": "list", "wait": "get", "patch": "update"}
+_VERBS = {
+    "aggregatedList": "list",
+    "bulkInsert": "create",
+    "getXpnHost": "get",
+    "insert": "create",
+    "patch": "update",
+    "wait": "get",
+}
 _OF_HOST_PROJECTS = ("networks", "subnetworks", "firewalls", "globalOperations", "regionOperations", "routers")
 _NOUNS = {"regionInstances": "instances"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _LABEL_LENGTH_MAX = 63
-_MARK = re.compile(r"made by fleet for ([^ ,]+), owner ([^ ,]+), user (.*)")
+_MARK = re.compile(r"made by fleet for ([^ ,]+), owner ([^ ,]+), user ([^ ,]*)(?:, project ([^ ,]+))?")
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]+", re.ASCII)
 
 
@@ -37,12 +37,26 @@ def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[
     return pairs if index is None else {**pairs, "fleet-index": str(index)}
 
 
-def mark(fleet: str, owner: str, user: str) -> str:
-    """Return the description of a fleet's resources; it identifies firewall rules, which have no labels."""
-    return f"made by fleet for {fleet}, owner {owner}, user {label_value(user)}"
+def mark(fleet: str, owner: str, user: str, project: str = "") -> str:
+    """Return the description of a fleet's resources; it identifies firewall rules, which have no labels.
+
+    Args:
+        fleet: Name of the fleet.
+        owner: ID of the state directory.
+        user: Login and computer of the user, in any form.
+        project: Project of the instances, if the resource is in another one.
+    """
+    text = f"made by fleet for {fleet}, owner {owner}, user {label_value(user)}"
+    return f"{text}, project {project}" if project else text
 
 
 def marked(description: str) -> tuple[str, str, str] | None:
     """Return the fleet, owner, and user in a description; None if the resource belongs to no fleet."""
     match = _MARK.fullmatch(description)
     return (match[1], match[2], match[3]) if match else None
+
+
+def marked_project(description: str) -> str:
+    """Return the project of the instances in a description; empty if it is the project of the resource."""
+    match = _MARK.fullmatch(description)
+    return (match[4] or "") if match else ""

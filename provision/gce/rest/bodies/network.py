@@ -17,7 +17,9 @@ IAP_RANGE = "35.235.240.0/20"
 """Addresses from which Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
 
 
-def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str]) -> list[dict[str, Any]]:
+def firewalls(
+    fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str], *, project: str = ""
+) -> list[dict[str, Any]]:
     """Return the bodies of the two rules of a fleet: for SSH, and for the traffic among its instances.
 
     Args:
@@ -27,11 +29,12 @@ def firewalls(fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Se
         cloud: Options of the fleet.
         ssh_from: Addresses that may use SSH, in CIDR notation; without external addresses, those of Identity-Aware
             Proxy are used instead.
+        project: Project of the instances, if the network is in another one.
     """
     tag = stem(fleet, owner)
     common = {
         "network": network_path(cloud.network),
-        "description": mark(fleet, owner, user),
+        "description": mark(fleet, owner, user, project),
         "direction": "INGRESS",
         "targetTags": [tag],
     }

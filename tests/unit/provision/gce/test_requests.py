@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
 from provision.gce.options import GceOptions
 from provision.gce.rest.bodies.bulk import bulk_insert
-from provision.gce.rest.bodies.labels import instance_name, label_value, labels, mark, marked, stem
+from provision.gce.rest.bodies.labels import instance_name, label_value, labels, mark, marked, marked_project, stem
 from provision.gce.rest.bodies.metadata import ssh_keys
 from provision.gce.rest.bodies.network import IAP_RANGE, firewalls
 from provision.model import FleetSpec
@@ -211,6 +211,15 @@ def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
             "sourceTags": ["demo-k3jq7xab"],
         },
     ]
+
+
+def test_rules_in_a_host_project_name_the_project_of_the_instances() -> None:
+    for project in ("", "proj-1"):
+        rules = firewalls("demo", OWNER, "ada@laptop", GceOptions(), [], project=project)
+        for rule in rules:
+            assert marked(rule["description"]) == ("demo", OWNER, "ada-laptop")
+            assert marked_project(rule["description"]) == project
+    assert marked("made by fleet for demo, owner k3jq7xab, user ada, or another user") is None
 
 
 def test_without_external_addresses_ssh_comes_from_identity_aware_proxy() -> None:
