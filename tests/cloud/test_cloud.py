@@ -66,6 +66,11 @@ def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulato
     assert "us-central1-a" in caller.run("up", "--gpu", "t4", "--dry-run", env=env).text
 
 
+def test_the_price_is_shown_with_packages_that_may_not_use_the_gpus(caller: Program) -> None:
+    shown = caller.run("up", "--gpu", "t4", "--package", "tensorflow==2.20.0", "--dry-run").text
+    assert "--package 'tensorflow[and-cuda]==2.20.0' installs them" in " ".join(shown.split())
+
+
 def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Note, Quoted, Sink
+from fleet.fleets.creation.gpu_packages import gpu_package_notes
 from fleet.fleets.resolution import UpRequest
 from fleet.folding import fold
 from fleet.services import Services
@@ -27,6 +30,7 @@ def confirm_price(
     steps = plan(spec, provider.list(spec.name) if record else ())
     names, excess = steps.create, resize(spec.workers, spec, steps).released
     quote = provider.quote(spec, names) if names else Quote(0)
+    quote = replace(quote, notes=(*quote.notes, *gpu_package_notes(spec)))
     if quote.offers:
         sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
     elif request.dry_run and not excess:

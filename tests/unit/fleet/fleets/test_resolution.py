@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import UsageError
+from fleet.fleets.creation.gpu_packages import gpu_package_notes
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
@@ -218,3 +219,21 @@ def test_a_fleet_on_an_allocation_keeps_its_nodes() -> None:
     assert refusal.value.cause == (
         "3 workers requested, the fleet has 2, and a fleet of provider slurm cannot be resized"
     )
+
+
+@pytest.mark.parametrize(
+    ("packages", "words"),
+    [
+        (GPU_PACKAGES, ""),
+        (("tf-nightly[and-cuda]",), ""),
+        (("./wheels/tensorflow-2.21.0-cp312-cp312-linux_x86_64.whl",), ""),
+        (("six", "tensorflow==2.20.0"), "--package 'tensorflow[and-cuda]==2.20.0' installs them"),
+        (("Tensorflow[horovod] >=2",), "--package 'tensorflow[and-cuda,horovod] >=2' installs them"),
+        (("jax[cuda12]",), "--package replaces TensorFlow"),
+    ],
+)
+def test_packages_with_which_tensorflow_may_not_use_the_gpus(packages: tuple[str, ...], words: str) -> None:
+    spec = FleetSpec("demo", "gce", 2, packages=packages, options=GceOptions(gpu="t4", gpus=1))
+    assert words in " ".join(gpu_package_notes(spec))
+    assert bool(gpu_package_notes(spec)) == bool(words)
+    assert gpu_package_notes(replace(spec, options=GceOptions())) == ()

@@ -20,6 +20,8 @@ from train.agent.requests.preparation.root_scripts import await_root_scripts
 def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstrapped:
     """Answer Bootstrap; report the steps.
 
+    If the packages replace TensorFlow by another framework, only the driver is asked for the GPUs.
+
     Raises:
         RefusedError: a script of root failed, the packages cannot be installed, or the GPUs cannot be used.
         ClientGoneError: the client disconnected; nothing is left of an incomplete installation.
@@ -47,7 +49,9 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
         if request.gpus > 0:
             steps.report_step("looking at the GPUs")
             gpus = await_driver(probe, request.gpus, steps)
-            seen = count_tensorflow_gpus(probe, interpreter, gpus, request.gpus, session, steps)
+            is_replaced = bool(significant_lines(request.requirements)) and "tensorflow" not in interpreter.versions
+            if not is_replaced:
+                seen = count_tensorflow_gpus(probe, interpreter, gpus, request.gpus, session, steps)
     finally:
         probe.save()
     seconds = round(time.monotonic() - began, 3)

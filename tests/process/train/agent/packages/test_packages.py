@@ -583,6 +583,16 @@ def test_no_tensorflow_at_all(connect: Connect, tmp_path: Path) -> None:
     assert answer.cause == "ModuleNotFoundError: No module named 'tensorflow'"
 
 
+def test_gpus_are_not_sought_by_tensorflow_if_the_packages_replace_it(
+    connect: Connect, tmp_path: Path, wheels: Path, interpreter: str
+) -> None:
+    smi(tmp_path / "bin", T4)
+    wheel(wheels, "flax", "1.0")
+    env = {**pip_environment(wheels), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    answer = done(connect(env=env), requirements="flax==1.0", python=interpreter, gpus=1)
+    assert ([gpu.name for gpu in answer.gpus], answer.seen) == (["Tesla T4"], 0)
+
+
 def test_fewer_gpus_than_were_asked_for(connect: Connect, tmp_path: Path) -> None:
     smi(tmp_path / "bin", T4)
     answer = refused(connect(env=tensorflow(tmp_path / "packages", gpus=1)), python=sys.executable, gpus=4)
