@@ -51,7 +51,7 @@ class Interval:
 
 
 def entry(instances: Iterable[Instance], at: float) -> dict[str, Any]:
-    """Return the entry of a fleet's journal with a complete list of its instances at a time."""
+    """Return the entry of a fleet's journal with a complete list of its instances at a time, except queued ones."""
     items = [
         {
             "id": instance.id,
@@ -65,6 +65,7 @@ def entry(instances: Iterable[Instance], at: float) -> dict[str, Any]:
             "delete_at": instance.delete_at,
         }
         for instance in instances
+        if instance.state is not InstanceState.QUEUED
     ]
     return {"at": at, "intent": LISTED, "instances": items}
 

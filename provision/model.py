@@ -14,6 +14,7 @@ from provision.options import ProviderOptions
 class InstanceState(Enum):
     """State of an instance, as its provider reports it."""
 
+    QUEUED = "queued"  # waits for capacity, and costs nothing
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"  # on its way to STOPPED, or out of the list
@@ -82,6 +83,8 @@ class Instance:
     @property
     def current_usd_h(self) -> float:
         """Return the price in US dollars an hour in its present state."""
+        if self.state is InstanceState.QUEUED:
+            return 0.0
         return self.stopped_usd_h if self.state is InstanceState.STOPPED else self.price_usd_h
 
 

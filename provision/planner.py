@@ -22,7 +22,7 @@ def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
     names = [instance_name(index) for index in range(spec.workers)]
     best: dict[str, Instance] = {}
     for instance in sorted(observed, key=lambda item: item.state is not InstanceState.RUNNING):
-        if instance.name in names and instance.state is not InstanceState.STARTING:
+        if instance.name in names and instance.state not in (InstanceState.QUEUED, InstanceState.STARTING):
             best.setdefault(instance.name, instance)
     keep = tuple(best[name] for name in names if name in best and best[name].state is InstanceState.RUNNING)
     kept = {instance.name for instance in keep}

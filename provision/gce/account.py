@@ -19,7 +19,7 @@ from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
 from provision.gce.rest.price_list import PriceList
-from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, zone_of
+from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, place_of, zone_of
 from provision.ledger import entry, is_new
 from provision.model import Instance
 from provision.provider import Journal
@@ -41,6 +41,19 @@ class Request:
 
     id: str
     created: int | None = None
+
+
+def separate_id(request_id: str, name: str) -> str:
+    """Return the ID of the request for one of several instances that are requested one by one."""
+    return str(uuid.uuid5(uuid.UUID(request_id), name))
+
+
+def _created(intent: Mapping[str, Any], ended: Sequence[Json]) -> int | None:
+    """Return the number of instances that the operations of an intent created; None: all."""
+    if not intent.get("separate"):
+        return created_count(ended[0])
+    created = sum("error" not in operation for operation in ended)
+    return created if created < len(intent["names"]) else None
 
 
 @dataclass
@@ -106,7 +119,8 @@ class Account:
     def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[Request]:
         """Yield a request with an ID for a creation; the ID is on disk before the call.
 
-        If it remains unknown whether the call arrived or has ended, `settle` determines it later.
+        If it remains unknown whether the call arrived or has ended, `settle` determines it later. If `details` has
+        ``separate``, each of its ``names`` has a call with an ID from `separate_id`.
 
         Args:
             fleet: Name of the fleet for which a resource is created.
@@ -134,32 +148,58 @@ class Account:
         begun = [each for each in entries if each["intent"] == CREATE and each.get("request_id") not in over]
         for intent in begun:
             activity = f"an operation of an earlier command for fleet {fleet}"
-            ended = [self.api.wait(operation, activity) for operation in self._operations_of(intent)]
+            ended = self._ended(intent, activity)
+            if ended is None:
+                continue  # its instances are listed, and wait for capacity
             is_recent = self.clock() - float(intent.get("at", 0.0)) < _OPERATIONS_KEPT_S
-            created = created_count(ended[0]) if ended else 0 if is_recent else None
+            created = _created(intent, ended) if ended else 0 if is_recent else None
             self.journal.intend(fleet, CREATED, request_id=intent["request_id"], created=created)
+
+    def _ended(self, intent: Mapping[str, Any], activity: str) -> list[Json] | None:
+        """Wait for the operations of an intent, and return them; None: one of them is that of a queued instance."""
+        begun = self._operations_of(intent)
+        if not intent.get("separate"):
+            return [self.api.wait(operation, activity) for operation in begun]
+        self.await_operations(begun, activity, or_queued=True)
+        ended = [operation for operation in self._operations_of(intent) if operation.get("status") == "DONE"]
+        return ended if len(ended) >= len(begun) else None
 
     def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
         """Return the operations that a request started; Compute Engine may not list a new one yet."""
+        ids = {entry["request_id"]}
+        if entry.get("separate"):
+            ids = {separate_id(entry["request_id"], name) for name in entry["names"]}
         deadline = float(entry.get("at", 0.0)) + self.api.timing.settle_s
+        matches: list[Json] = []
         for _ in self.api.timing.polls(deadline - self.clock()):
             begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
-            matches = [operation for operation in begun if operation.get("clientOperationId") == entry["request_id"]]
-            if matches:
-                return matches
-        return []
+            matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
+            if len(matches) >= len(ids):
+                break
+        return matches
 
-    def await_operations(self, operations: Sequence[Json], activity: str) -> list[Failure]:
+    def queued(self) -> set[tuple[str, str]]:
+        """Return zone and name of the instances of the project, of any owner, that wait for capacity."""
+        return {(zone_of(resource), str(resource["name"])) for resource in self.api.instances("status=PENDING")}
+
+    def await_operations(
+        self, operations: Sequence[Json], activity: str, *, or_queued: bool = False
+    ) -> list[Failure]:
         """Wait until all of `operations` are done.
+
+        Args:
+            operations: The operations, as the API lists them.
+            activity: Their name in the message of the error.
+            or_queued: Do not wait for the operations of instances that wait for capacity: they may take hours.
 
         Returns:
             The failures that they report.
 
         Raises:
-            ApiError: they take too long; `activity` names them in the message.
+            ApiError: they take too long.
         """
         done = {operation["name"]: operation for operation in operations if operation.get("status") == "DONE"}
-        left = {operation["name"] for operation in operations} - set(done)
+        left = {operation["name"]: operation for operation in operations if operation["name"] not in done}
         kinds = {operation.get("operationType", "") for operation in operations}
 
         def are_done() -> bool:
@@ -167,8 +207,11 @@ class Account:
                 for operation in self.api.operations(f'operationType="{kind}"'):
                     if operation["name"] in left and operation.get("status") == "DONE":
                         done[operation["name"]] = operation
-                        left.remove(operation["name"])
-            return not left
+                        del left[operation["name"]]
+            if not left or not or_queued:
+                return not left
+            queued = self.queued()
+            return all(place_of(str(operation.get("targetLink", ""))) in queued for operation in left.values())
 
         self.api.until(are_done, activity)
         return [failure for operation in done.values() for failure in from_operation(operation)]

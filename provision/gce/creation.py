@@ -2,58 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from provision.deferred import dataclass
 from provision.gce.access import os_login
 from provision.gce.access.firewall import open_firewall
 from provision.gce.access.host_keys import await_keys
 from provision.gce.access.nat import with_nat
 from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
-from provision.gce.catalog.machines import describe
+from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
 from provision.gce.catalog.networks import subnetwork_of
-from provision.gce.deletion import delete_instances, delete_unused_disks
+from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Scope
-from provision.gce.diagnosis.failures import Failure, from_operation
+from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
 from provision.gce.power import start, start_for
-from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.bodies.bulk import bulk_insert
+from provision.gce.rest.api import Json
 from provision.gce.rest.bodies.labels import instance_name
-from provision.gce.rest.resources import created_count, our_name, zone_of, zones_tried
+from provision.gce.rest.resources import our_name, zone_of
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, Progress, ProviderError
 from provision.quantities import counted
 
 _RETRIES = 3
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """One attempt to create instances in a zone or a region."""
-
-    region: Region
-    names: Mapping[str, str]  # name within the fleet -> name on Compute Engine
-    others: Sequence[str] = ()  # zones of the region that have such machines, but must not be used
-
-    @property
-    def regional(self) -> bool:
-        """Return whether Compute Engine chooses the zone."""
-        return len(self.region.zones) > 1
-
-    @property
-    def location(self) -> str:
-        return self.region.name if self.regional else self.region.zones[0]
-
-    def __str__(self) -> str:
-        return f"{self.region.name} ({', '.join(self.region.zones)})" if self.regional else self.location
 
 
 def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str], progress: Progress) -> None:
@@ -67,7 +42,7 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     half = [
         resource
         for name, resource in existing.items()
-        if name in names and resource.get("status") in ("PROVISIONING", "STAGING")
+        if name in names and resource.get("status") in ("PENDING", "PROVISIONING", "STAGING")
     ]
     delete_instances(account, half, progress)
     for resource in half:
@@ -81,9 +56,8 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     if missing:
         if os_login.is_required(cloud, account.api.get_project()):
             cloud = _with_os_login(account, spec, cloud, progress)
-        _insert(
-            account, spec, cloud, missing, sorted({zone_of(resource) for resource in existing.values()}), progress
-        )
+        pinned = sorted({zone_of(resource) for resource in existing.values()})
+        _insert(account, spec, cloud, missing, pinned, progress)
     made = account.named(spec.name)
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
 
@@ -169,6 +143,35 @@ def _insert(
     pinned: Sequence[str],
     progress: Progress,
 ) -> None:
+    """Create instances where there is capacity; otherwise let requests for Flex-start VMs wait for it.
+
+    The arguments are those of `_search`.
+    """
+    try:
+        _search(account, spec, replace(cloud, wait_s=0), names, pinned, progress)
+    except ProviderError as error:
+        if not cloud.flex_start or error.kind is not ErrorKind.CAPACITY:
+            raise
+        if not cloud.wait_s:
+            error.hint = "--wait queues the request until there is capacity"
+            error.again = {"--wait": "2h"}
+            raise
+        _search(account, spec, cloud, names, pinned, progress)
+
+
+def _time_in_queue(left_s: float) -> int:
+    """Return the time for which a request may be queued; 0 if less is left than Compute Engine accepts."""
+    return int(left_s) if left_s >= FLEX_WAIT_MIN_S else 0
+
+
+def _search(
+    account: Account,
+    spec: FleetSpec,
+    cloud: GceOptions,
+    names: Mapping[str, str],
+    pinned: Sequence[str],
+    progress: Progress,
+) -> None:
     """Request all instances in one zone or region after another, until one has capacity.
 
     Args:
@@ -179,6 +182,7 @@ def _insert(
         pinned: Zones of the fleet's other instances; if there are any, only the first is tried.
         progress: Called for each attempt.
     """
+    until = account.clock() + cloud.wait_s
     zones_by_region = offered(account, spec, cloud, pinned)
     search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
     reasons: dict[str, str] = {}
@@ -192,9 +196,10 @@ def _insert(
         others = [
             zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
         ]
-        attempt = _Attempt(region, names, others)
+        attempt = Attempt(region, names, others)
         progress(attempt.location, f"requesting {counted(len(names), 'instance')}")
-        failures, zones_tried = _tried(account, replace(spec, options=allowed), attempt, progress)
+        allowed = replace(allowed, wait_s=_time_in_queue(until - account.clock()))
+        failures, zones_tried = insert(account, replace(spec, options=allowed), attempt, progress)
         if not failures:
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
@@ -259,76 +264,3 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
         hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},
     )
-
-
-def _tried(
-    account: Account, spec: FleetSpec, attempt: _Attempt, progress: Progress
-) -> tuple[list[Failure], Collection[str]]:
-    """Make one attempt.
-
-    Returns:
-        The failures (if there are any, all instances of the attempt are deleted), and the zones in which Compute
-        Engine reports that it tried to create the instances.
-    """
-    tried: Collection[str] = ()
-    body = bulk_insert(
-        spec,
-        attempt.names,
-        owner=account.owner,
-        user=account.user,
-        zones=attempt.region.zones if attempt.regional else None,
-        others=attempt.others,
-        region=attempt.region.name,
-    )
-    try:
-        with account.insertion(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
-            request.created = 0  # if the call is rejected
-            operation = account.api.bulk_insert(attempt.location, body, request.id, regional=attempt.regional)
-            request.created = None
-            operation = account.api.wait(operation, f"creating instances in {attempt}")
-            request.created = created_count(operation)
-            failures = from_operation(operation)
-            tried = zones_tried(operation)
-        if failures and operation.get("operationGroupId"):
-            group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
-            failures += [
-                failure for child in group if child["name"] != operation["name"] for failure in from_operation(child)
-            ]
-    except ApiError as error:
-        failures = list(error.failures)
-    return _reconciled(account, spec, attempt, failures, progress), tried
-
-
-def _intent(account: Account, spec: FleetSpec, attempt: _Attempt) -> dict[str, Any]:
-    """Return the description of an attempt for the journal, with what its instances cost if the cost is limited."""
-    cloud = GceOptions.of(spec.options)
-    zones = list(attempt.region.zones)
-    intent = {"location": attempt.location, "zones": zones, "names": list(attempt.names.values())}
-    price = dearest(account.prices, cloud, zones)
-    if not cloud.max_cost_usd or price is None:
-        return intent
-    prices = {"usd_h": price.usd_h, "stopped_usd_h": price.stopped_usd_h}
-    return {**intent, "workers": list(attempt.names), "lifetime_s": cloud.max_duration_s, **prices}
-
-
-def _reconciled(
-    account: Account, spec: FleetSpec, attempt: _Attempt, failures: list[Failure], progress: Progress
-) -> list[Failure]:
-    """Compare an attempt with the list of instances: return no failures if all exist, else delete those that do."""
-    account.settle(spec.name)
-    existing = account.named(spec.name)
-    made = [existing[name] for name in attempt.names if name in existing]
-    zones = {zone_of(resource) for resource in made}
-    if len(made) == len(attempt.names) and len(zones) == 1:
-        running = [resource for resource in made if resource.get("status") == "RUNNING"]
-        if len(running) == len(made) or not failures:
-            return []
-    if made:
-        account.observe(spec.name)  # they cost something, too
-        delete_instances(account, made, progress)
-    if any(failure.of_operation for failure in failures):
-        with contextlib.suppress(ApiError):  # `fleet down` deletes them, too
-            delete_unused_disks(account, spec.name, set(attempt.names.values()))
-    return failures or [
-        Failure(code="MISSING", message=f"{len(made)} of {counted(len(attempt.names), 'instance')} exist")
-    ]

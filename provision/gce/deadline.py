@@ -13,7 +13,7 @@ from provision.gce.power import set_lifetime, start_for
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.resources import our_name, zone_of
 from provision.model import Price
-from provision.provider import Progress
+from provision.provider import ErrorKind, Progress, ProviderError
 
 _BAD_REQUEST = 400
 
@@ -36,6 +36,12 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds
         ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
             not start again.
     """
+    if cloud.flex_start:
+        raise ProviderError(
+            ErrorKind.USAGE,
+            "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
+            hint="set --max-duration, up to 7 days, when the fleet is created",
+        )
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
         _paid_s(account, cloud, targets, seconds, price, ending=True)

@@ -110,7 +110,7 @@ def find_host_project(account: Account) -> None:
 
 
 def await_insertions(account: Account) -> None:
-    """Wait until no insertion is pending in the project, or of rules in its host project: it may belong to a fleet.
+    """Wait until what pending insertions in the project create is listed, and rules in its host project exist.
 
     Raises:
         ApiError: the insertions take too long.
@@ -118,10 +118,13 @@ def await_insertions(account: Account) -> None:
     kinds = ("bulkInsert", "insert")
     operations = [operation for kind in kinds for operation in account.api.operations(f'operationType="{kind}"')]
     account.await_operations(
-        [operation for operation in operations if operation.get("status") in _PENDING], "what is being made"
+        [operation for operation in operations if operation.get("status") in _PENDING],
+        "what is being made",
+        or_queued=True,
     )
     for operation in _shared(account, lambda host: account.api.operations('operationType="insert"', host)):
-        account.api.wait(operation, "what is being made")
+        if "/firewalls/" in str(operation.get("targetLink", "")):
+            account.api.wait(operation, "what is being made")
 
 
 def _shared(account: Account, list_resources: Callable[[str], list[Json]]) -> list[Json]:

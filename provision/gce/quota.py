@@ -87,7 +87,7 @@ def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
     processors = cpus(machine_type)
     if processors:
         yield _Need(("CPUS_ALL_REGIONS",), processors * count, everywhere=True)
-        yield _Need(_cpu_metrics(machine_type, cloud.spot), processors * count)
+        yield _Need(_cpu_metrics(machine_type, preemptible=cloud.spot or cloud.flex_start), processors * count)
     yield _Need(("INSTANCES",), count)
     if cloud.external:
         yield _Need(("IN_USE_ADDRESSES",), count)
@@ -100,7 +100,7 @@ def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
     if gpu is None:
         return
     metrics: tuple[str, ...] = (gpu.quota,)
-    if cloud.spot:
+    if cloud.spot or cloud.flex_start:
         # A project that never requested preemptible quota has none; then the other quota is used.
         metrics = (gpu.spot_quota, gpu.quota)
     elif 0 < cloud.max_duration_s <= SHORT_UPTIME_S:
@@ -108,10 +108,10 @@ def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
     yield _Need(metrics, cloud.gpus * count)
 
 
-def _cpu_metrics(machine_type: str, spot: bool) -> tuple[str, ...]:
+def _cpu_metrics(machine_type: str, *, preemptible: bool) -> tuple[str, ...]:
     family = machine_type.partition("-")[0]
     metric = "CPUS" if family in _SHARED_QUOTA else f"{family.upper()}_CPUS"
-    return ("PREEMPTIBLE_CPUS", metric) if spot else (metric,)
+    return ("PREEMPTIBLE_CPUS", metric) if preemptible else (metric,)
 
 
 def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:

@@ -20,7 +20,7 @@ from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region
 from provision.model import FleetSpec, Offer, Quote
 from provision.provider import ProviderError
-from provision.quantities import format_money
+from provision.quantities import format_money, format_span
 
 
 def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
@@ -65,6 +65,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         price_source=account.prices.source,
         delete_after_s=paid[0][1].max_duration_s,
         notes=(
+            *_flex_start(cloud, regions),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *login,
@@ -103,6 +104,20 @@ def _tunnels(account: Account, cloud: GceOptions) -> list[str]:
         return []
     email = iap.check(account)
     return [f"SSH goes through Identity-Aware Proxy, with gcloud's account{f' {email}' if email else ''}"]
+
+
+def _flex_start(cloud: GceOptions, regions: Sequence[Region]) -> list[str]:
+    """Return sentences about the price and the queue of Flex-start VMs."""
+    if not cloud.flex_start:
+        return []
+    notes = ["Flex-start VMs cost at most the price on demand that is shown"]
+    if cloud.wait_s:
+        zone = regions[0].zones[0]
+        notes.append(
+            f"without capacity, the request waits in {zone} for up to {format_span(cloud.wait_s)}; each instance is "
+            "billed when it starts, while others may still wait"
+        )
+    return notes
 
 
 def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:

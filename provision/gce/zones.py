@@ -35,7 +35,7 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]], prices
     was given, regions are ordered by their cheapest zone, and the zones of a region by price; they are on the
     continent of the cheapest zone, unless the user allowed all. A zone with an unknown price comes after those with a
     known price. If the price is limited, zones above the limit or with an unknown price are left out. No zone is
-    repeated.
+    repeated. Each zone for Flex-start VMs is separate, because Compute Engine does not choose it.
 
     Args:
         cloud: Options of the instances.
@@ -60,7 +60,10 @@ def candidates(cloud: GceOptions, offered: Mapping[str, Collection[str]], prices
         if regions and not cloud.anywhere:
             continent = _preferred_continent(regions, is_priced=not order(regions[0].zones[0])[0])
             regions = [region for region in regions if continent_of(region.name) == continent]
-    return [request for region in _without_repetition(regions) for request in _requestable(region)]
+    requests = (request for region in _without_repetition(regions) for request in _requestable(region))
+    if not cloud.flex_start:
+        return list(requests)
+    return [Region(region.name, (zone,)) for region in requests for zone in region.zones]
 
 
 def _up_to(

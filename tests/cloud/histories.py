@@ -15,7 +15,7 @@ import requests
 
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
-from fleet.events import Event
+from fleet.events import Event, ZoneTried
 from fleet.jobs.results import Survey
 from fleet.services import Services
 from fleet.state import FleetDirectory, Store
@@ -26,7 +26,7 @@ from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.cloud.access_modes import MODES, allow, write_credentials
-from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, WEIGHTS, load
+from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, QUEUED, STARTS, WEIGHTS, load
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
 from tests.emulator.gcloud import Gcloud
@@ -43,7 +43,10 @@ QUICK = Timing(
     confirm_s=1.0,
 )
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
-CREATING = ("compute.*bulkInsert", "compute.regionInstances.bulkInsert", "compute.instances.bulkInsert")
+CREATING = (
+    *("compute.*bulkInsert", "compute.regionInstances.bulkInsert"),
+    *("compute.instances.bulkInsert", "compute.instances.insert"),
+)
 CALLS = (
     "compute.*",
     "batch",
@@ -91,6 +94,20 @@ class Quiet:
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
+
+
+class Queued(Quiet):
+    """A sink of a history; when instances wait for capacity, something happens."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        if isinstance(event, ZoneTried) and "in the queue" in event.step:
+            for act in self._history.random.choices(QUEUED):
+                act(self._history, event.zone)
 
 
 @dataclass(frozen=True)
@@ -222,12 +239,15 @@ class History:
         # Only OS Login needs an account; calls without credentials are faster.
         credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
+        gpu, model = self.random.choice(("", "t4", "t4:2")), self.random.choice(("", "spot", "flex-start"))
         self.settings = settings(
             provider="gce",
             project="proj-1",
             endpoint=emulator.url,
-            gpu=self.random.choice(("", "t4", "t4:2")),
-            spot=self.random.choice((False, True)),
+            gpu=gpu,
+            spot=model == "spot",
+            flex_start=model == "flex-start" and bool(gpu),
+            wait_s=7200 if model == "flex-start" and gpu else 0,
             zones=self.random.choice(ZONES),
             anywhere=self.random.choice((False, True)),
             max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
@@ -242,13 +262,15 @@ class History:
 
     def sink(self) -> Quiet:
         """Return a sink for a command."""
-        return Quiet()
+        return Queued(self)
 
     def services(self) -> QuickServices:
         return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
 
     def play(self) -> None:
         """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
+        for act in STARTS:
+            act(self)
         for _ in range(self.random.randint(1, 3)):
             self.some_faults()
             [verb] = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))

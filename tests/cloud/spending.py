@@ -201,6 +201,8 @@ class SpendingHistory:
             "max_cost_usd": self.limit_usd,
             "max_duration_s": self.random.choice((0, 1800, 8 * 3600)),
         }
+        if options["gpu"] and options["max_duration_s"] and not options["spot"]:
+            options["flex_start"] = self.random.choice((False, True))
         self.customer = Customer(emulator, root, options)
 
     def play(self) -> None:

@@ -13,6 +13,7 @@ from fleet.errors import QuotaError, UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, GPUS, has_gpus, refusal, resolved
+from provision.gce.catalog.series import UNKNOWN, series_of
 from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
@@ -156,6 +157,17 @@ def test_each_series_is_created_or_refused_before_anything_is_paid(
     [instance] = emulator.cloud.instances.values()
     [interface] = instance.body["networkInterfaces"]
     assert (interface["nicType"] == "GVNIC") == MACHINE_TYPES[machine_type].series.gvnic
+
+
+@pytest.mark.parametrize("machine_type", ONE_OF_EACH_SERIES)
+def test_flex_start_is_refused_for_machine_types_that_are_not_sold_so(machine_type: str) -> None:
+    machine = MACHINE_TYPES[machine_type]
+    refused = refusal(resolved(GceOptions(machine_type=machine_type, flex_start=True)))
+    if series_of(machine_type) is UNKNOWN and not machine_type.startswith("ct6e-"):
+        assert refused is None  # Compute Engine decides
+        return
+    is_sold = "FLEX_START" in machine.series.models and machine.family != "n1"
+    assert (refused is None) == is_sold
 
 
 def test_a_machine_type_with_arm_processors_gets_an_image_for_them(emulator: Emulator, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.emulator.catalog import entries, images, locations, machines
 from tests.emulator.catalog.machines import MachineType
+from tests.emulator.catalog.series import FLEX_START
 from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
 
 Json = dict[str, Any]
@@ -22,6 +23,8 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _METADATA_LIMIT = 512 * 1024
 _SHORTEST_RUN_S, _LONGEST_RUN_S = 30, 120 * 24 * 3600
+_FLEX_RUN_S = (600, LONGEST_PREEMPTIBLE_S)
+_FLEX_QUEUE_S = (90, 7200)
 # Fields of a request that the instance shows unchanged.
 _KEPT = (
     "advancedMachineFeatures",
@@ -55,6 +58,7 @@ class Blueprint:
         body: The fields of the Instance that follow from the request alone.
         disks: Disks to create for it, as Disk bodies without id and links.
         gpu_metric: Quota that its GPUs count against; chosen when it gets them.
+        queue_s: Time for which the request may wait for capacity.
     """
 
     project: str
@@ -68,6 +72,7 @@ class Blueprint:
     body: Json
     disks: list[Json] = field(default_factory=list)
     gpu_metric: str = ""
+    queue_s: float = 0.0
 
     @property
     def region(self) -> str:
@@ -78,6 +83,11 @@ class Blueprint:
     def spot(self) -> bool:
         """Return whether it can be preempted."""
         return bool(self.scheduling["preemptible"])
+
+    @property
+    def is_flex_start(self) -> bool:
+        """Return whether it is a Flex-start VM, which uses the quotas of preemptible instances."""
+        return bool(self.scheduling["provisioningModel"] == FLEX_START)
 
     @property
     def run_s(self) -> float:
@@ -159,6 +169,9 @@ def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False)
     if model not in machine_type.series.models:
         raise bad_request(f"{machine_type.name} is not available with the provisioning model {model}.")
     gpu, gpus = _gpus(project, zone, machine_type, given.get("guestAccelerators", []), bulk)
+    if model == FLEX_START and (bulk or (machine_type.family == "n1" and not gpu)):
+        refused_by = "instances.bulkInsert" if bulk else f"{machine_type.name} without GPUs"
+        raise bad_request(f"The provisioning model {FLEX_START} is not supported by {refused_by}.")
     if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
         raise bad_request("Instances with guest accelerators do not support live migration.")
     interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
@@ -187,6 +200,7 @@ def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False)
         external=any(interface.get("accessConfigs") for interface in interfaces),
         scheduling=scheduling,
         body=body,
+        queue_s=_queue_s(given, scheduling),
     )
     _disks(blueprint, given.get("disks", []))
     return blueprint
@@ -257,7 +271,35 @@ def complete_scheduling(given: Json) -> Json:
             raise bad_request("Scheduling must have instanceTerminationAction set when maxRunDuration is.")
     if action is not None and limit is None and _is_standard(scheduling):
         raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
+    if scheduling["provisioningModel"] == FLEX_START:
+        _check_flex_start(scheduling)
     return scheduling
+
+
+def _check_flex_start(scheduling: Json) -> None:
+    """Raise Refusal unless Flex-start VMs may have this scheduling.
+
+    Source: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
+    """
+    if scheduling["automaticRestart"] or scheduling["onHostMaintenance"] != "TERMINATE":
+        raise bad_request("Flex-start VMs must have automaticRestart false and onHostMaintenance TERMINATE.")
+    seconds = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
+    shortest, longest = _FLEX_RUN_S
+    if not shortest <= seconds <= longest:
+        raise invalid("resource.scheduling.maxRunDuration", seconds, "Flex-start VMs run for 10 minutes to 7 days.")
+
+
+def _queue_s(given: Json, scheduling: Json) -> float:
+    """Return the time for which a request waits for capacity; 0: it does not."""
+    seconds = int(given.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
+    if not seconds:
+        return 0.0
+    if scheduling["provisioningModel"] != FLEX_START:
+        raise bad_request("requestValidForDuration is only for the provisioning model FLEX_START.")
+    shortest, longest = _FLEX_QUEUE_S
+    if not shortest <= seconds <= longest:
+        raise invalid("resource.params.requestValidForDuration", seconds, "It must be from 90 seconds to 2 hours.")
+    return float(seconds)
 
 
 def _check_interfaces(machine_type: MachineType, interfaces: list[Json]) -> None:

@@ -290,7 +290,11 @@ class Cloud:
 
     def held(self) -> Iterator[Blueprint]:
         """Return the requests of the instances that use the zones' capacity."""
-        return (instance.blueprint for instance in self.instances.values() if instance.status != "TERMINATED")
+        return (
+            instance.blueprint
+            for instance in self.instances.values()
+            if instance.status not in ("PENDING", "TERMINATED")
+        )
 
     def usage(self) -> Usage:
         """Return the usage of each quota."""

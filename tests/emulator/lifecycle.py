@@ -1,4 +1,4 @@
-"""From nothing to PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED and to nothing again."""
+"""From nothing to PENDING, PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED and to nothing again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.emulator.failures import Failure, already_exists, free_trial
 from tests.emulator.guest_specs import guest_spec
 from tests.emulator.metadata import POWER_OFF, RESTART
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
+from tests.emulator.queueing import Queue
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
@@ -36,20 +37,29 @@ def shortage(cloud: Cloud, blueprint: Blueprint) -> Failure | None:
     return cloud.limits.shortage(blueprint, cloud.held(), usage) or cloud.limits.disk_shortage(blueprint, usage)
 
 
-def appear(cloud: Cloud, blueprint: Blueprint) -> Instance:
-    """The instance and its disks are there, PROVISIONING."""
+def appear(cloud: Cloud, blueprint: Blueprint, *, pending: bool = False) -> Instance:
+    """The instance is there: PROVISIONING with its disks, or `pending`, which has none yet."""
     address = cloud.free_address()
     instance = Instance(blueprint, _body(cloud, blueprint, address), address)
     cloud.instances[blueprint.zone, blueprint.name] = instance
-    for disk in blueprint.disks:
-        make_disk(cloud, blueprint.zone, disk, instance.body["selfLink"])
+    if pending:
+        instance.body["status"] = "PENDING"
+    else:
+        provision(cloud, instance)
+    return instance
+
+
+def provision(cloud: Cloud, instance: Instance) -> None:
+    """It gets its disks, and is about to start."""
+    instance.body["status"] = "PROVISIONING"
+    for disk in instance.blueprint.disks:
+        make_disk(cloud, instance.blueprint.zone, disk, instance.body["selfLink"])
 
     def stage() -> None:
         if instance.status == "PROVISIONING":
             instance.body["status"] = "STAGING"
 
     cloud.clock.call_in(0.4 * cloud.operations.operation_s, stage)
-    return instance
 
 
 def make_disk(cloud: Cloud, zone: str, disk: Json, user: str = "") -> Json:
@@ -106,6 +116,7 @@ def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:
             instance.body["lastStopTimestamp"] = cloud.clock.stamp()
             instance.body["resourceStatus"]["scheduling"].pop("terminationTimestamp", None)
             _show_external_address(instance, "")
+            cloud.part(Queue).recheck()
         then()
 
     cloud.aside(instance.guest.power_off if instance.guest else lambda: None, stopped)
@@ -121,6 +132,7 @@ def vanish(cloud: Cloud, instance: Instance, then: Callable[[], None] = lambda: 
             cloud.charges.end(instance.body["id"], cloud.clock.now())
             for disk in instance.body["disks"]:
                 _release_disk(cloud, disk, instance)
+            cloud.part(Queue).recheck()
         then()
 
     cloud.aside(instance.guest.remove if instance.guest else lambda: None, removed)

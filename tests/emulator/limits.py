@@ -87,7 +87,7 @@ class Limits:
         """Return the quota usage of a running instance; its disks are counted separately."""
         region, cpus = blueprint.region, float(blueprint.machine_type.cpus)
         cpu_metric = blueprint.machine_type.series.cpu_quota
-        if blueprint.spot and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
+        if (blueprint.spot or blueprint.is_flex_start) and self._quotas[region, "PREEMPTIBLE_CPUS"] > 0:
             cpu_metric = "PREEMPTIBLE_CPUS"
         used: Usage = {("", "CPUS_ALL_REGIONS"): cpus, (region, cpu_metric): cpus, (region, "INSTANCES"): 1.0}
         if blueprint.external:
@@ -124,7 +124,7 @@ class Limits:
         if not plain:
             return ""
         preemptible = f"PREEMPTIBLE_{plain}"
-        if blueprint.spot:
+        if blueprint.spot or blueprint.is_flex_start:
             return preemptible
         short = 0 < blueprint.run_s <= LONGEST_PREEMPTIBLE_S
         if not short or blueprint.scheduling["instanceTerminationAction"] != "DELETE":

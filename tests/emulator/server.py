@@ -24,6 +24,7 @@ from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
 from tests.emulator.nat import add_nat
+from tests.emulator.queueing import Queue
 
 Json = dict[str, Any]
 _STOP_S = 30.0
@@ -164,6 +165,7 @@ class Emulator:
         """
         with self.clock.lock:
             self.cloud.limits.set_quota(metric, limit, region)
+            self.cloud.part(Queue).recheck()
 
     def start_trial(self) -> None:
         """Let the billing account be in its free trial, with its quotas and without GPUs."""
@@ -180,6 +182,7 @@ class Emulator:
         """
         with self.clock.lock:
             self.cloud.limits.set_capacity(zone, resource, limit)
+            self.cloud.part(Queue).recheck()
 
     def set_networks(self, *names: str) -> None:
         """Let the project have these VPC networks, in place of ``default``."""

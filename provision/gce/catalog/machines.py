@@ -18,7 +18,7 @@ from typing import Any
 from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
-from provision.gce.catalog.series import SPOT, STANDARD, UNKNOWN, Series, series_of
+from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD, UNKNOWN, Series, series_of
 from provision.gce.options import GceOptions
 from provision.provider import ErrorKind, ProviderError
 
@@ -32,6 +32,12 @@ DEFAULT_MACHINE_TYPE = "n1-standard-4"
 MAX_DURATION_MIN_S = 30
 MAX_DURATION_MAX_S = 120 * 24 * 3600
 """Largest maxRunDuration that Compute Engine accepts."""
+
+FLEX_DURATION_MIN_S, FLEX_DURATION_MAX_S = 600, 7 * 24 * 3600
+"""Smallest and largest maxRunDuration of Flex-start VMs."""
+
+FLEX_WAIT_MIN_S, FLEX_WAIT_MAX_S = 90, 7200
+"""Smallest and largest requestValidForDuration of Flex-start VMs."""
 
 _MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", re.ASCII)
 _CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-9][0-9]*)(?:-ext)?", re.ASCII)
@@ -216,15 +222,30 @@ def _arm_refusal(cloud: GceOptions, *, arm: bool) -> ProviderError | None:
     )
 
 
+def provisioning_model(cloud: GceOptions) -> str:
+    """Return the provisioning model of instances, as Compute Engine names it."""
+    if cloud.spot:
+        return SPOT
+    return FLEX_START if cloud.flex_start else STANDARD
+
+
 def _model_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
     """Return the error that the machine type is not sold with the requested provisioning model; None if it is."""
-    if (SPOT if cloud.spot else STANDARD) in series.models:
+    lacks_gpus = _family(cloud.machine_type) == "n1" and not cloud.gpus
+    if cloud.flex_start and (FLEX_START not in series.models or lacks_gpus):
+        return ProviderError(
+            ErrorKind.USAGE,
+            f"{describe(cloud)} is not available as a Flex-start VM",
+            hint="select a machine type with GPUs, or an H4D machine type; or remove --flex-start",
+            again={"--flex-start": None, "--wait": None},
+        )
+    if provisioning_model(cloud) in series.models:
         return None
     whole = ", or all 8 GPUs of a machine: --gpu h100:8" if cloud.machine_type.startswith("a3-highgpu-") else ""
     return ProviderError(
         ErrorKind.USAGE,
         f"{cloud.machine_type} is not available on demand",
-        hint=f"use Spot VMs{whole}",
+        hint=f"use Spot VMs, or Flex-start VMs (--flex-start){whole}",
         again={"--spot": True},
     )
 
@@ -447,10 +468,31 @@ def _check_numbers(cloud: GceOptions) -> None:
         raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
     if not 0 <= cloud.max_price_usd_h < math.inf:
         raise ValueError("the limit of the price is an amount in US dollars an hour, such as 0.50; 0 disables it")
+    _check_flex_start(cloud)
     if not 10 <= cloud.disk_gb <= 65536:
         raise ValueError(f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
     if cloud.gpus < 0:
         raise ValueError(f"an instance cannot have {cloud.gpus} GPUs")
+
+
+def _check_flex_start(cloud: GceOptions) -> None:
+    """Raise ValueError for times that Flex-start VMs do not have.
+
+    Source: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
+    """
+    if cloud.wait_s and not cloud.flex_start:
+        raise ValueError("--wait requires --flex-start: Compute Engine queues only requests for Flex-start VMs")
+    if not cloud.flex_start:
+        return
+    if cloud.spot:
+        raise ValueError("--spot and --flex-start exclude each other")
+    if cloud.wait_s and not FLEX_WAIT_MIN_S <= cloud.wait_s <= FLEX_WAIT_MAX_S:
+        raise ValueError(
+            f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, not for {cloud.wait_s} s (--wait); "
+            "0 disables the queue"
+        )
+    if not FLEX_DURATION_MIN_S <= cloud.max_duration_s <= FLEX_DURATION_MAX_S:
+        raise ValueError("Flex-start VMs run for 10 minutes to 7 days; set --max-duration")
 
 
 def _network(text: str) -> str:

@@ -1,7 +1,8 @@
 """Table of the series of machine types: their boot disks, network interfaces, processors, and how they are sold.
 
 Sources: https://cloud.google.com/compute/docs/machine-resource and the page of each machine family there,
-https://cloud.google.com/compute/docs/instances/provisioning-models, and
+https://cloud.google.com/compute/docs/instances/provisioning-models,
+https://cloud.google.com/compute/docs/instances/about-flex-start-vms, and
 https://cloud.google.com/ai-hypercomputer/docs/consumption-models.
 """
 
@@ -13,14 +14,15 @@ from types import MappingProxyType
 
 from provision.deferred import dataclass
 
-STANDARD, SPOT = "STANDARD", "SPOT"
+STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
 
 PD_BALANCED, PD_SSD, PD_STANDARD, HYPERDISK = "pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced"
 _PERSISTENT = (PD_BALANCED, PD_SSD, PD_STANDARD)
 _SOLID_STATE = (PD_BALANCED, PD_SSD)
 _BOTH = (*_SOLID_STATE, HYPERDISK)
 _ON_DEMAND = frozenset({STANDARD, SPOT})
-_ON_REQUEST = frozenset({SPOT})
+_ON_REQUEST = frozenset({SPOT, FLEX_START})
+_ALL = _ON_DEMAND | _ON_REQUEST
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Series:
         disks: Types of boot disks that are supported, the default first.
         gvnic: Instances have network interfaces of the type gVNIC only.
         arm: The processors are of the Arm architecture.
-        models: Provisioning models that are sold.
+        models: Provisioning models that are sold; Flex-start VMs of N1 only with GPUs.
     """
 
     disks: tuple[str, ...] = _PERSISTENT
@@ -41,30 +43,31 @@ class Series:
 
 
 _EARLY = Series()
+_FLEXIBLE = Series(models=_ALL)
 _THIRD = Series(_BOTH, gvnic=True)
 _LATEST = Series((HYPERDISK,), gvnic=True)
 _LATEST_ARM = Series((HYPERDISK,), gvnic=True, arm=True)
 
-UNKNOWN = Series((HYPERDISK,))
+UNKNOWN = Series((HYPERDISK,), models=_ALL)
 """A series that is not in the table, because it is newer: since 2024, new series support only Hyperdisk."""
 
 _TABLE: Mapping[str, Series] = MappingProxyType(
     {
-        **dict.fromkeys(("custom", "e2", "f1", "g1", "n1", "n2", "n2d", "t2d", "c2", "c2d", "m1", "m2"), _EARLY),
+        **dict.fromkeys(("custom", "e2", "f1", "g1", "n2", "n2d", "t2d", "c2", "c2d", "m1", "m2"), _EARLY),
+        **dict.fromkeys(("n1", "a2"), _FLEXIBLE),
         "t2a": Series(gvnic=True, arm=True),
         **dict.fromkeys(("c3", "c3d", "h3", "m3", "z3"), _THIRD),
-        **dict.fromkeys(("c4", "c4d", "h4d", "m4", "n4", "n4d", "x4"), _LATEST),
+        **dict.fromkeys(("c4", "c4d", "m4", "n4", "n4d", "x4"), _LATEST),
         **dict.fromkeys(("c4a", "n4a"), _LATEST_ARM),
-        "a2": _EARLY,
-        "g2": Series(_SOLID_STATE),
-        "a3": _THIRD,
+        **dict.fromkeys(("h4d", "g4"), Series((HYPERDISK,), gvnic=True, models=_ALL)),
+        "g2": Series(_SOLID_STATE, models=_ALL),
+        "a3": Series(_BOTH, gvnic=True, models=_ALL),
         **dict.fromkeys(
             ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"), Series(_BOTH, gvnic=True, models=_ON_REQUEST)
         ),
         "a3-ultragpu": Series((HYPERDISK,), gvnic=True, models=_ON_REQUEST),
         "a4": Series((HYPERDISK,), gvnic=True, models=_ON_REQUEST),
         "a4x": Series((HYPERDISK,), gvnic=True, arm=True, models=frozenset()),
-        "g4": _LATEST,
     }
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL
-from provision.options import FLAG, MONEY, TEXT, TEXTS, option
+from provision.options import DURATION, FLAG, MONEY, TEXT, TEXTS, option
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class MachineOptions:
         gpu: Type of the GPUs, ``nvidia-tesla-t4``; empty: none.
         gpus: GPUs of each instance.
         spot: Use Spot VMs.
+        flex_start: Use Flex-start VMs.
+        wait_s: Time for which Compute Engine may queue a request for Flex-start VMs; 0: it does not.
     """
 
     zones: tuple[str, ...] = option(
@@ -78,4 +80,24 @@ class MachineOptions:
         help="Use Spot VMs: cheaper, but may be preempted at any time.",
         group=GENERAL,
         selects=True,
+    )
+    flex_start: bool = option(
+        False,
+        FLAG,
+        "flex-start",
+        help="Use Flex-start VMs: cheaper GPUs for up to 7 days that are not preempted.",
+        label="Flex-start VMs:",
+        group=GENERAL,
+        selects=True,
+    )
+    wait_s: int = option(
+        0,
+        DURATION,
+        "wait",
+        metavar="TIME",
+        help="Time for which Compute Engine queues a request for Flex-start VMs, up to 2h.",
+        default="not queued",
+        label="time in the queue",
+        group=GENERAL,
+        fixed=False,
     )

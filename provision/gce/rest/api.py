@@ -381,16 +381,17 @@ class Api:
 
     # --- operations -------------------------------------------------------------------------------------------
 
-    def until(self, is_done: Callable[[], bool], activity: str) -> None:
+    def until(self, is_done: Callable[[], bool], activity: str, extra_s: float = 0.0) -> None:
         """Poll until `is_done` returns True.
 
         Raises:
-            ApiError: it takes longer than `timing.operation_s`; `activity` names it in the message.
+            ApiError: it takes longer than `timing.operation_s` and `extra_s`; `activity` names it in the message.
         """
-        for _ in self.timing.polls(self.timing.operation_s):
+        limit_s = self.timing.operation_s + extra_s
+        for _ in self.timing.polls(limit_s):
             if is_done():
                 return
-        message = f"{activity} is not done after {self.timing.operation_s:g} s"
+        message = f"{activity} is not done after {limit_s:g} s"
         raise ApiError([Failure(code="DEADLINE", message=message)])
 
     def wait(self, operation: Json, activity: str) -> Json:

@@ -17,12 +17,14 @@ from provision.names import index_of
 Json = dict[str, Any]
 
 _STATES = {
+    "PENDING": InstanceState.QUEUED,
     "PROVISIONING": InstanceState.STARTING,
     "STAGING": InstanceState.STARTING,
     "RUNNING": InstanceState.RUNNING,
     "REPAIRING": InstanceState.STARTING,
     "PENDING_STOP": InstanceState.STOPPING,
     "STOPPING": InstanceState.STOPPING,
+    "DEPROVISIONING": InstanceState.STOPPING,
 }
 GUEST_ATTRIBUTE = "Guest Attribute"
 HOST_KEY = "ssh-ed25519"
@@ -66,6 +68,12 @@ def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
     """
     statuses = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
     return frozenset(last(str(location)) for location in statuses)
+
+
+def place_of(url: str) -> tuple[str, str]:
+    """Return zone and name of the instance at a URL, ``…/zones/ZONE/instances/NAME``; empty for other URLs."""
+    words = url.split("/")
+    return (words[-3], words[-1]) if len(words) > 3 else ("", "")
 
 
 def created_count(operation: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,11 @@ Act = Callable[["History"], None]
 COMMANDS: dict[str, Act] = {}
 WEIGHTS: dict[str, int] = {}
 EVENTS: list[tuple[float, Act]] = []
+STARTS: list[Act] = []
+"""What changes the cloud before the first command."""
 CHECKS: dict[str, list[Act]] = {}
+QUEUED: list[Callable[[History, str], None]] = []
+"""Events while instances wait for capacity in a zone; one happens whenever their number changes."""
 
 
 def command(name: str, weight: int = 0) -> Callable[[Act], Act]:

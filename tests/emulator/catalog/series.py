@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STANDARD, SPOT = "STANDARD", "SPOT"
+STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
 _ALL = (STANDARD, SPOT)
+_WITH_FLEX = (*_ALL, FLEX_START)
+_ON_REQUEST = (SPOT, FLEX_START)
 _PERSISTENT = ("pd-standard", "pd-balanced", "pd-ssd")
 _SSDS = ("pd-balanced", "pd-ssd")
 _HYPERDISKS = ("hyperdisk-balanced",)
@@ -38,11 +40,12 @@ class Series:
         return "ARM64" if self.arm else "X86_64"
 
 
-_N1 = Series(cpu_quota="CPUS")
+_SHARED = Series(cpu_quota="CPUS")
 _NEW = Series(_HYPERDISKS, gvnic=True)
 _NEW_ARM = Series(_HYPERDISKS, arm=True, gvnic=True)
 _SERIES = {
-    **dict.fromkeys(("n1", "custom", "e2", "f1", "g1"), _N1),
+    **dict.fromkeys(("custom", "e2", "f1", "g1"), _SHARED),
+    "n1": Series(models=_WITH_FLEX, cpu_quota="CPUS"),  # Flex-start with GPUs only
     "n2": Series(cpu_quota="N2_CPUS"),
     "n2d": Series(cpu_quota="N2D_CPUS"),
     "t2d": Series(cpu_quota="T2D_CPUS"),
@@ -51,17 +54,18 @@ _SERIES = {
     "c2d": Series(cpu_quota="C2D_CPUS"),
     "c3": Series((*_SSDS, *_HYPERDISKS), gvnic=True, cpu_quota="C3_CPUS"),
     "c3d": Series((*_SSDS, *_HYPERDISKS), gvnic=True),
-    **dict.fromkeys(("c4", "c4d", "n4", "n4d", "h4d"), _NEW),
+    **dict.fromkeys(("c4", "c4d", "n4", "n4d"), _NEW),
+    "h4d": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True),
     **dict.fromkeys(("c4a", "n4a", "n9a"), _NEW_ARM),
-    "a2": Series(cpu_quota="A2_CPUS"),
-    "a3": Series((*_SSDS, *_HYPERDISKS), gvnic=True),
-    **{f"a3-highgpu-{gpus}g": Series((*_SSDS, *_HYPERDISKS), (SPOT,), gvnic=True) for gpus in (1, 2, 4)},
-    "a3-ultragpu": Series(_HYPERDISKS, (SPOT,), gvnic=True),
-    "a4": Series(_HYPERDISKS, (SPOT,), gvnic=True),
+    "a2": Series(models=_WITH_FLEX, cpu_quota="A2_CPUS"),
+    "a3": Series((*_SSDS, *_HYPERDISKS), _WITH_FLEX, gvnic=True),
+    **{f"a3-highgpu-{gpus}g": Series((*_SSDS, *_HYPERDISKS), _ON_REQUEST, gvnic=True) for gpus in (1, 2, 4)},
+    "a3-ultragpu": Series(_HYPERDISKS, _ON_REQUEST, gvnic=True),
+    "a4": Series(_HYPERDISKS, _ON_REQUEST, gvnic=True),
     "a4x": Series(_HYPERDISKS, (), arm=True, gvnic=True),
-    "a9": _NEW,
-    "g2": Series(_SSDS),
-    "g4": _NEW,
+    "a9": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True),
+    "g2": Series(_SSDS, _WITH_FLEX),
+    "g4": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True),
     "ct6e": _NEW,
 }
 

@@ -12,6 +12,7 @@ from tests.emulator.cloud import Call, Cloud, Instance
 from tests.emulator.failures import Failure, Refusal, bad_request, condition_not_met, invalid
 from tests.emulator.listing import aggregated, page
 from tests.emulator.operations import Done, Work
+from tests.emulator.queueing import Queue, Ticket
 from tests.emulator.registry import method, starting
 
 Json = dict[str, Any]
@@ -49,9 +50,12 @@ def insert(cloud: Cloud, call: Call) -> Json:
     def begin() -> Failure | None:
         fault = call.fault
         failure = fault.failure(drawn.machine, drawn.region) if fault else None
-        failure = failure or name_taken(cloud, drawn) or lifecycle.shortage(cloud, drawn)
+        failure = failure or name_taken(cloud, drawn)
+        waits = bool(drawn.queue_s) and not cloud.limits.has_room(drawn, cloud.held(), drawn.zone)
+        if not waits:
+            failure = failure or lifecycle.shortage(cloud, drawn)
         if failure is None:
-            made.append(lifecycle.appear(cloud, drawn))
+            made.append(lifecycle.appear(cloud, drawn, pending=waits))
             made[0].latest = operation
             operation.body["targetId"] = made[0].body["id"]
         elif fault and fault.kind == "disk-left":
@@ -59,11 +63,47 @@ def insert(cloud: Cloud, call: Call) -> Json:
         return failure
 
     def finish(done: Done) -> None:
-        lifecycle.start(cloud, made[0])
-        done(INTERNAL if call.fault and call.fault.kind == "fails-after" else None)
+        if made[0].status == "PENDING":
+            _enqueue(cloud, made[0], done)
+        elif lifecycle.gone(cloud, made[0]) or made[0].status == "STOPPING":
+            done(_deleted(made[0]))
+        else:
+            lifecycle.start(cloud, made[0])
+            done(_effected(call))
 
     operation = cloud.launch(call, "insert", target, Work(begin, finish))
     return operation.body
+
+
+def _enqueue(cloud: Cloud, instance: Instance, done: Done) -> None:
+    """Let a PENDING instance wait for capacity; it starts or vanishes, and ends its operation."""
+    drawn, queue = instance.blueprint, cloud.part(Queue)
+
+    def start() -> None:
+        is_alive = not lifecycle.gone(cloud, instance) and instance.status != "STOPPING"
+        if is_alive:
+            lifecycle.start(cloud, instance)
+        done(None if is_alive else _deleted(instance))
+
+    def admit() -> bool:
+        if lifecycle.shortage(cloud, drawn) is not None:
+            return False
+        lifecycle.provision(cloud, instance)
+        cloud.clock.call_in(cloud.operations.operation_s, start)
+        return True
+
+    def expire() -> None:
+        if queue.take(instance.body["id"]) is not None:
+            lifecycle.vanish(cloud, instance, lambda: done(failures.stockout(drawn.machine)))
+
+    queue.add(Ticket(instance.body["id"], admit, done))
+    cloud.clock.call_in(drawn.queue_s, expire)
+
+
+def _deleted(instance: Instance) -> Failure:
+    """The failure of an insertion whose instance was deleted before it ran."""
+    message = f"The resource '{instance.blueprint.path}' was not found"
+    return failures.operation_failure("RESOURCE_NOT_FOUND", message, 404)
 
 
 @starting("compute.instances.delete")
@@ -74,6 +114,8 @@ def delete(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         instance.body["status"] = "STOPPING"
+        if (ticket := cloud.part(Queue).take(instance.body["id"])) is not None:
+            ticket.end(_deleted(instance))
         return None
 
     def finish(done: Done) -> None:
@@ -85,6 +127,8 @@ def delete(cloud: Cloud, call: Call) -> Json:
 @starting("compute.instances.stop")
 def stop(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
+    if instance.status == "PENDING":
+        raise Refusal(400, "resourceNotReady", f"The resource '{instance.blueprint.path}' is not ready")
 
     def finish(done: Done) -> None:
         if instance.status == "TERMINATED":
@@ -253,8 +297,7 @@ def _launch(cloud: Cloud, call: Call, instance: Instance, kind: str, work: Work,
 
     def begin() -> Failure | None:
         if lifecycle.gone(cloud, instance):
-            message = f"The resource '{instance.blueprint.path}' was not found"
-            return failures.operation_failure("RESOURCE_NOT_FOUND", message, 404)
+            return _deleted(instance)
         failure = call.fault.failure(None, "") if faulty and call.fault else None
         return failure or work.begin()
 
@@ -264,7 +307,7 @@ def _launch(cloud: Cloud, call: Call, instance: Instance, kind: str, work: Work,
         instance.body["selfLink"],
         Work(begin, work.finish),
         target_id=instance.body["id"],
-        after=instance.latest,
+        after=None if instance.status == "PENDING" else instance.latest,  # a queue may be long
     )
     instance.latest = operation
     return operation.body

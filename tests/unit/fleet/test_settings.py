@@ -48,6 +48,8 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         max-cost = 7.5
         anywhere = true
         max-price = 0.5
+        flex-start = true
+        wait = "30m"
         image = "projects/p/global/images/family/f"
         disk-size = 200
         disk-type = "pd-ssd"
@@ -84,6 +86,8 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         max_cost_usd=7.5,
         anywhere=True,
         max_price_usd_h=0.5,
+        flex_start=True,
+        wait_s=1800,
         image="projects/p/global/images/family/f",
         disk_gb=200,
         disk_type="pd-ssd",

@@ -71,8 +71,9 @@ def test_the_order_is_that_of_the_index() -> None:
     assert list(steps.create) == [instance_name(index) for index in range(12) if index not in (2, 10, 11)]
 
 
-def test_an_incomplete_instance_is_deleted_and_created_again() -> None:
-    half = instance(0, InstanceState.STARTING)
+@pytest.mark.parametrize("state", [InstanceState.STARTING, InstanceState.QUEUED])
+def test_an_incomplete_instance_is_deleted_and_created_again(state: InstanceState) -> None:
+    half = instance(0, state)
     assert plan(spec(1), [half]) == Plan(create=("worker-0",), delete=(half,))
 
 
@@ -139,5 +140,6 @@ def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
     has = FleetSpec("demo", "gce", 2, options=GceOptions(gpu="a"))
     asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
     # Firewall rules, root's scripts, and limits of new instances can change while the instances run.
-    changeable = {"ssh_from", "firewall", "startup_script", "setup", "max_cost_usd", "max_price_usd_h", "anywhere"}
+    changeable = {"ssh_from", "firewall", "startup_script", "setup", "max_cost_usd"}
+    changeable |= {"max_price_usd_h", "anywhere", "wait_s"}
     assert len(conflicts(asked, has)) == (0 if field in changeable else 1)

@@ -15,7 +15,7 @@ from provision.gce.rest.bodies.disks import boot_disk
 from provision.gce.rest.bodies.labels import labels, mark, stem
 from provision.gce.rest.bodies.metadata import metadata_items
 from provision.gce.rest.bodies.network import network_interface
-from provision.gce.rest.bodies.scheduling import scheduling
+from provision.gce.rest.bodies.scheduling import reservation_affinity, scheduling
 from provision.model import FleetSpec
 from provision.options import split_pair
 
@@ -44,23 +44,11 @@ def bulk_insert(
     Raises:
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
     """
-    cloud = GceOptions.of(spec.options)
-    marks = {**dict(split_pair(text, "--label") for text in cloud.labels), **labels(spec.name, owner, user)}
+    region = region or (region_of(zones[0]) if zones else "")
     body: dict[str, Any] = {
         "count": str(len(names)),
         "minCount": str(len(names)),
-        "instanceProperties": {
-            "machineType": cloud.machine_type,
-            "description": mark(spec.name, owner, user),
-            "labels": marks,
-            "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
-            "disks": [boot_disk(cloud, marks)],
-            "networkInterfaces": [network_interface(cloud, region or (region_of(zones[0]) if zones else ""))],
-            "metadata": {"items": metadata_items(cloud, spec.public_key)},
-            "scheduling": scheduling(cloud),
-            **_accelerators(cloud),
-            **_service_accounts(cloud),
-        },
+        "instanceProperties": properties(spec, owner, user, region),
         "perInstanceProperties": {name: {"name": name} for name in names.values()},
     }
     if zones is not None:
@@ -72,6 +60,35 @@ def bulk_insert(
             },
         }
     return body
+
+
+def properties(spec: FleetSpec, owner: str, user: str, region: str) -> dict[str, Any]:
+    """Return the properties that all instances of a fleet have, as InstanceProperties.
+
+    Args:
+        spec: The fleet; its options are resolved.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+        region: Region of the instances; empty: unknown.
+
+    Raises:
+        ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
+    """
+    cloud = GceOptions.of(spec.options)
+    marks = {**dict(split_pair(text, "--label") for text in cloud.labels), **labels(spec.name, owner, user)}
+    return {
+        "machineType": cloud.machine_type,
+        "description": mark(spec.name, owner, user),
+        "labels": marks,
+        "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
+        "disks": [boot_disk(cloud, marks)],
+        "networkInterfaces": [network_interface(cloud, region)],
+        "metadata": {"items": metadata_items(cloud, spec.public_key)},
+        "scheduling": scheduling(cloud),
+        **reservation_affinity(cloud),
+        **_accelerators(cloud),
+        **_service_accounts(cloud),
+    }
 
 
 def _accelerators(cloud: GceOptions) -> dict[str, Any]:

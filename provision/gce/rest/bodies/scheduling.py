@@ -1,19 +1,21 @@
-"""Scheduling of instances: provisioning model, maintenance, and lifetime."""
+"""Scheduling of instances: provisioning model, maintenance, lifetime, and reservations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from provision.gce.catalog.machines import has_gpus
+from provision.gce.catalog.machines import has_gpus, provisioning_model
+from provision.gce.catalog.series import STANDARD
 from provision.gce.options import GceOptions
 
 
 def scheduling(cloud: GceOptions) -> dict[str, Any]:
-    """Return the scheduling; instances with GPUs and Spot VMs cannot migrate, so maintenance stops them."""
-    stays = has_gpus(cloud) or cloud.spot
+    """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others."""
+    model = provisioning_model(cloud)
+    migrates = model == STANDARD and not has_gpus(cloud)
     values: dict[str, Any] = {
-        "provisioningModel": "SPOT" if cloud.spot else "STANDARD",
-        "onHostMaintenance": "TERMINATE" if stays else "MIGRATE",
+        "provisioningModel": model,
+        "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",
         "automaticRestart": False,
     }
     if cloud.max_duration_s:
@@ -21,3 +23,8 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
     if cloud.spot or cloud.max_duration_s:
         values["instanceTerminationAction"] = "DELETE"
     return values
+
+
+def reservation_affinity(cloud: GceOptions) -> dict[str, Any]:
+    """Return the field with the reservations that instances may use; Flex-start VMs cannot use any."""
+    return {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}} if cloud.flex_start else {}

@@ -1,0 +1,51 @@
+"""Flex-start VMs that wait for capacity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.cloud.moves import QUEUED, STARTS, check
+from tests.emulator.catalog.locations import ZONES
+
+if TYPE_CHECKING:
+    from tests.cloud.histories import History
+
+
+def make_scarce(history: History) -> None:
+    """Let the zones have capacity for some of the workers, so that Flex-start VMs must wait."""
+    if history.settings.of("gce")["flex_start"] and history.random.random() < 0.7:
+        limit = history.random.randrange(history.workers)
+        for zone in ZONES:
+            history.emulator.set_capacity(zone, limit)
+        history.told.append(f"capacity for {limit} in each zone")
+
+
+def free_capacity(history: History, zone: str) -> None:
+    history.told.append(f"capacity in {zone}")
+    history.emulator.set_capacity(zone, 100)
+
+
+def expire(history: History, zone: str) -> None:
+    history.told.append(f"the queue of {zone} expires")
+    history.emulator.clock.advance(7200)
+
+
+def kill(history: History, zone: str) -> None:
+    from tests.cloud.histories import Killed
+
+    history.told.append(f"killed in the queue of {zone}")
+    raise Killed
+
+
+def interrupt(history: History, zone: str) -> None:
+    history.told.append(f"interrupted in the queue of {zone}")
+    raise KeyboardInterrupt
+
+
+STARTS.append(make_scarce)
+QUEUED += [free_capacity, expire, kill, interrupt]
+
+
+@check("up")
+def check_none_is_queued(history: History) -> None:
+    assert not [each for each in history.emulator.cloud.instances.values() if each.status == "PENDING"]

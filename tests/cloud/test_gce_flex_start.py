@@ -1,0 +1,229 @@
+"""Fleets of Flex-start VMs: requests that wait for capacity, and are deleted in every state."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import down, extend, gc, up
+from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
+from fleet.events import Event, Quoted, ZoneTried
+from fleet.fleets.resolution import UpRequest
+from fleet.state import Store
+from provision.model import InstanceState
+from tests.cloud.histories import Killed, QuickServices, Quiet, reached, store_nothing
+from tests.emulator import Emulator
+from tests.next_steps import repetition
+from tests.settings import settings
+
+ZONE = "us-central1-a"
+
+
+@pytest.fixture
+def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
+    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    return emulator
+
+
+class Watch(Quiet):
+    """A sink that calls a function when instances wait for capacity."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        if isinstance(event, ZoneTried) and "in the queue" in event.step:
+            self._act()
+
+
+class Customer:
+    """A user with a fleet of two workers in one zone."""
+
+    def __init__(self, emulator: Emulator, root: Path) -> None:
+        self.emulator = emulator
+        self.root = root
+
+    def services(self) -> QuickServices:
+        return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True)
+
+    def up(self, sink: Quiet | None = None, **values: Any) -> Quiet:
+        given = {"gpu": "t4", "flex_start": True, "zones": (ZONE,), "workers": 2, **values}
+        sink = sink or Quiet()
+        request = UpRequest("demo", settings(provider="gce", project="proj-1", endpoint=self.emulator.url, **given))
+        up.run(request, self.services(), sink)
+        return sink
+
+    def statuses(self) -> list[str]:
+        return sorted(instance.status for instance in self.emulator.cloud.instances.values())
+
+    def check_nothing_is_left(self) -> None:
+        state = self.emulator.state()
+        held = {key: state[key] for key in ("instances", "disks", "firewalls", "operations")}
+        assert not any(held.values()), held
+
+
+@pytest.fixture
+def customer(emulator: Emulator, tmp_path: Path) -> Customer:
+    return Customer(emulator, tmp_path)
+
+
+def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
+    [quoted] = customer.up(wait_s=3600).of(Quoted)
+    assert "Flex-start VMs cost at most the price on demand that is shown" in quoted.notes
+    calls = customer.emulator.state()["calls"]
+    assert calls["batch.compute.instances.insert"] == 2
+    assert not [name for name in calls if "bulkInsert" in name]
+    for instance in customer.emulator.cloud.instances.values():
+        assert instance.status == "RUNNING"
+        assert instance.body["scheduling"]["provisioningModel"] == "FLEX_START"
+        assert instance.body["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+        assert instance.blueprint.queue_s == 0  # there was capacity
+    customer.up(wait_s=3600)
+    assert customer.emulator.state()["calls"]["batch.compute.instances.insert"] == 2
+    down.run(down.DownRequest("demo"), customer.services(), Quiet())
+    customer.check_nothing_is_left()
+
+
+def test_without_a_queue_the_error_suggests_one(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 1)
+    with pytest.raises(CapacityError) as failure:
+        customer.up()
+    step = repetition(failure.value)
+    assert step is not None
+    assert step.change == {"--wait": "2h"}
+    customer.check_nothing_is_left()
+
+
+def test_other_zones_are_tried_before_a_request_is_queued(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 1)
+    sink = customer.up(zones=("us-central1",), wait_s=3600)
+    assert not [event for event in sink.of(ZoneTried) if "in the queue" in event.step]
+    assert {zone for zone, _ in customer.emulator.cloud.instances} == {"us-central1-b"}
+
+
+def test_the_request_waits_until_there_is_capacity_for_all(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 0)
+    seen: list[list[str]] = []
+
+    def free_one() -> None:
+        seen.append(customer.statuses())
+        customer.emulator.set_capacity(ZONE, len(seen))
+
+    sink = customer.up(Watch(free_one), wait_s=3600)
+    assert [event.step.partition(" until")[0] for event in sink.of(ZoneTried) if "queue" in event.step] == [
+        "2 instances of 2 in the queue",
+        "1 instance of 2 in the queue",
+    ]
+    assert seen[0] == ["PENDING", "PENDING"]
+    assert "PENDING" in seen[1]
+    assert customer.statuses() == ["RUNNING", "RUNNING"]
+
+
+def test_if_the_request_expires_everything_is_deleted(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 1)
+    with pytest.raises(CapacityError):
+        customer.up(Watch(lambda: customer.emulator.clock.advance(7200)), wait_s=7200)
+    customer.check_nothing_is_left()
+
+
+def test_an_interrupt_in_the_queue_deletes_everything(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 1)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(CancelledError, match="nothing is left"):
+        customer.up(Watch(interrupt), wait_s=7200)
+    customer.check_nothing_is_left()
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.fixture
+def abandoned(customer: Customer) -> Customer:
+    """Return a customer whose program was killed while an instance ran and another waited for capacity."""
+    customer.emulator.set_capacity(ZONE, 1)
+    with pytest.raises(Killed):
+        customer.up(Watch(kill), wait_s=7200)
+    assert customer.statuses().count("PENDING") == 1
+    return customer
+
+
+def test_queued_instances_are_listed_and_cost_nothing(abandoned: Customer) -> None:
+    record = abandoned.services().store.fleet("demo").read()
+    assert record is not None
+    instances = abandoned.services().open_provider(record.spec.options, keep=True).list("demo")
+    [queued] = [instance for instance in instances if instance.state is InstanceState.QUEUED]
+    assert queued.current_usd_h == 0
+
+
+def test_down_deletes_queued_instances(abandoned: Customer) -> None:
+    down.run(down.DownRequest("demo"), abandoned.services(), Quiet())
+    abandoned.check_nothing_is_left()
+
+
+def test_gc_deletes_queued_instances_without_a_record(abandoned: Customer) -> None:
+    shutil.rmtree(abandoned.root)
+    given = settings(project="proj-1", endpoint=abandoned.emulator.url)
+    gc.run(gc.GcRequest(given, everybody=True), abandoned.services(), Quiet())
+    abandoned.check_nothing_is_left()
+
+
+def test_up_replaces_queued_instances(abandoned: Customer) -> None:
+    abandoned.emulator.set_capacity(ZONE, 3)
+    abandoned.up(wait_s=7200)
+    assert abandoned.statuses() == ["RUNNING", "RUNNING"]
+
+
+def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) -> None:
+    abandoned.emulator.set_capacity(ZONE, 2)
+    abandoned.emulator.settle()
+    abandoned.up(wait_s=7200)
+    assert abandoned.statuses() == ["RUNNING", "RUNNING"]
+    assert abandoned.emulator.state()["calls"]["batch.compute.instances.insert"] == 4  # at once, and in the queue
+
+
+def test_the_limit_of_the_cost_does_not_count_the_time_in_the_queue(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 0)
+    with pytest.raises(CapacityError):
+        customer.up(Watch(lambda: customer.emulator.clock.advance(7200)), wait_s=7200, max_cost_usd=5.0)
+    customer.emulator.set_capacity(ZONE, 2)
+    [quoted] = customer.up(max_cost_usd=5.0).of(Quoted)
+    assert quoted.used_usd == 0.0
+
+
+def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:
+    customer.up()
+    with pytest.raises(UsageError, match="the deletion time of Flex-start VMs cannot be changed"):
+        extend.run(extend.ExtendRequest("demo", 3600.0), customer.services(), Quiet())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"spot": True}, "--spot and --flex-start exclude each other"),
+        ({"wait_s": 60}, "queues requests for 90 s to 2 h, not for 60 s"),
+        ({"wait_s": 7201}, "queues requests for 90 s to 2 h"),
+        ({"max_duration_s": 0}, "run for 10 minutes to 7 days"),
+        ({"max_duration_s": 8 * 24 * 3600}, "run for 10 minutes to 7 days"),
+        ({"flex_start": False, "wait_s": 600}, "--wait requires --flex-start"),
+        ({"gpu": ""}, "n1-standard-4 is not available as a Flex-start VM"),
+        ({"gpu": "", "machine_type": "c4-standard-4"}, "c4-standard-4 is not available as a Flex-start VM"),
+    ],
+)
+def test_impossible_requests_are_refused_before_any_call(
+    customer: Customer, values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FleetError, match=words):
+        customer.up(**values)
+    assert customer.emulator.state()["calls"] == {}
