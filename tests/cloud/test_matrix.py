@@ -1,0 +1,74 @@
+"""Fleets on all kinds of images, reached in all ways, from `fleet up` to `fleet down`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cloud.access_modes import EMAIL, HOST, NETWORK, allow, write_credentials
+from tests.emulator import Emulator
+from tests.emulator.blueprint import project_of
+from tests.emulator.gcloud import Gcloud
+from tests.emulator.guests import SHARED
+from tests.emulator.os_login import Profiles
+from tests.program import Program, lines_of
+
+pytestmark = pytest.mark.wire
+
+ACCESS: dict[str, tuple[str, ...]] = {
+    "external": (),
+    "iap": ("--iap",),
+    "shared": ("--network", NETWORK, "--subnet", "shared"),
+    "os-login": ("--os-login",),
+}
+MACHINES: dict[str, tuple[str, ...]] = {
+    "Deep Learning, GPU": ("--gpu", "t4"),
+    "Ubuntu, GPU": ("--gpu", "t4", "--image", "projects/gpu-images/global/images/family/ubuntu-2204-nvidia-535"),
+    "Ubuntu": ("--zone", "us-central1"),
+    "Debian": ("--image", "projects/debian-cloud/global/images/family/debian-12"),
+}
+UP = ("up", "--workers", "1", "--provider", "gce", "--yes")
+QUERY = "; nvidia-smi --query-gpu=name --format=csv,noheader"
+USER = {"os-login": "sa_2000000"}
+
+
+@pytest.fixture
+def rented(program: Program, guest_emulator: Emulator, gcloud: Gcloud) -> Iterator[Program]:
+    """Yield the program; its project has what all access modes require."""
+    allow(guest_emulator)
+    program.env.update(
+        FLEET_GCE_ENDPOINT=guest_emulator.url,
+        FLEET_GCE_PROJECT="proj-1",
+        GOOGLE_APPLICATION_CREDENTIALS=write_credentials(program.directory, guest_emulator.url),
+        PATH=gcloud.path(),
+    )
+    yield program
+    program.close()
+    guest_emulator.reset()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("access", ACCESS)
+def test_a_fleet_runs_from_up_to_down(rented: Program, guest_emulator: Emulator, access: str, machine: str) -> None:
+    gpu = machine.endswith("GPU")
+    software = ("--package", "six") if gpu else ("--python", "/usr/bin/python3")
+    rented.run(*UP, *software, *ACCESS[access], *MACHINES[machine])
+    [instance] = guest_emulator.cloud.instances.values()
+    assert instance.blueprint.external == (access != "iap")
+    has_tunnel = "iap.tunnel" in guest_emulator.state()["calls"]
+    assert has_tunnel == (access == "iap")
+    projects = {project_of(rule["network"]) for rule in guest_emulator.cloud.firewalls.values()}
+    assert projects == {HOST if access == "shared" else "proj-1"}
+
+    ran = rented.run("train", "--", "sh", "-c", f"id -un{QUERY if gpu else ''}")
+    user, *gpus = lines_of(ran, "worker-0")
+    assert user == USER.get(access, "fleet")
+    assert gpus == ["Tesla T4"] * gpu
+
+    rented.run("down", "--yes")
+    state = guest_emulator.state()
+    left = ("instances", "disks", "firewalls", "addresses", "operations", "violations")
+    assert not any(state[key] for key in left), state
+    assert guest_emulator.cloud.part(Profiles).get(EMAIL).keys == {}
+    assert {path.name for path in guest_emulator.cloud.directory.iterdir()} <= SHARED
