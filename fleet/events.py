@@ -393,7 +393,7 @@ class Orphan:
     """A resource at a provider that belongs to no fleet of this computer."""
 
     provider: str
-    kind: str  # instance, disk, address, firewall rule
+    kind: str  # instance, disk, address, firewall rule, image
     name: str
     fleet: str
     owner: str  # state directory from which it was created
@@ -403,6 +403,18 @@ class Orphan:
     price_usd_h: float
     cost_usd: float  # until now
     to_delete: bool  # whether `fleet gc` deletes it
+    size_gb: float = 0.0  # size for which an image is billed; 0: another resource
+
+
+@dataclass(frozen=True)
+class ImageBaked:
+    """An image is ready, from which new hosts with the same options boot."""
+
+    image: str
+    project: str  # empty: the project of the credentials
+    size_gb: float  # size for which it is billed
+    usd_month: float  # its estimated price
+    created: bool  # by this command; otherwise it existed before
 
 
 @dataclass(frozen=True)
@@ -726,6 +738,7 @@ Event = (
     | ConnectionRestored
     | FleetResized
     | FleetDown
+    | ImageBaked
     | OrphansFound
     | OrphansDeleted
     | Checked

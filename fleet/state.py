@@ -46,6 +46,8 @@ from train.agent.files.disk import write_atomic
 from train.agent.files.paths import SLOT_PREFIX
 
 LOCK_WAIT_S = 5.0
+BAKING = "bake"
+"""Name of the only fleet in `Store.baking`: the host of which an image is made."""
 SSH_CONFIG = "ssh_config"
 """Name of the SSH configuration in the directory of a fleet."""
 _LOCK_POLL_S = 0.05
@@ -498,6 +500,11 @@ class Store:
         return owner
 
     @property
+    def baking(self) -> Store:
+        """Return the state of hosts of which images are made: they belong to no fleet of the user."""
+        return Store(self.root / "baking")
+
+    @property
     def hashes(self) -> Path:
         """Return the file of the hashes of contents that were pushed before."""
         return self.root / "hashes.json"
@@ -561,6 +568,20 @@ class Store:
             os.ftruncate(descriptor, 0)
         finally:
             os.close(descriptor)
+
+    def is_locked(self, name: str) -> bool:
+        """Return whether a command holds the lock of fleet `name`."""
+        try:
+            descriptor = os.open(self.root / "fleets" / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:

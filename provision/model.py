@@ -285,17 +285,18 @@ class UnknownHost:
 
 @dataclass(frozen=True)
 class Orphan:
-    """A resource that belongs to a fleet.
+    """A resource that belongs to a fleet, or an image.
 
     Attributes:
         fleet: Name of the fleet.
         owner: ID of the state directory from which it was created; empty: it belongs to this computer.
         user: Login and computer of the user who created it; empty: unknown.
-        kind: ``instance``, ``disk``, ``address`` or ``firewall rule``.
+        kind: ``instance``, ``disk``, ``address``, ``firewall rule``, or ``image``.
         name: Name of the resource.
         zone: Zone or region; for a firewall rule, the project that contains it; empty: it is global.
         created_at: Seconds since the epoch.
         price_usd_h: Estimated price in US dollars an hour.
+        size_gb: Size for which an image is billed; 0: another resource.
     """
 
     fleet: str
@@ -306,6 +307,41 @@ class Orphan:
     zone: str = ""
     created_at: float = 0.0
     price_usd_h: float = 0.0
+    size_gb: float = 0.0
+
+
+IMAGE = "image"
+"""Kind of a resource that is kept until the user requests its deletion."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of a prepared host.
+
+    Attributes:
+        name: Name of the image.
+        size_gb: Size for which it is billed.
+        usd_month: Estimated price in US dollars a month.
+    """
+
+    name: str
+    size_gb: float
+    usd_month: float
+
+
+@dataclass(frozen=True)
+class Baking:
+    """The image from which the hosts of a fleet would boot, and how it is made.
+
+    Attributes:
+        host: Fleet of the one host of which it is made.
+        image: Name of the image.
+        existing: The image, if it exists already.
+    """
+
+    host: FleetSpec
+    image: str
+    existing: Image | None = None
 
 
 Command = tuple[str, ...] | str

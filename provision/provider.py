@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from provision.deferred import dataclass
-from provision.model import Command, Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess, UnknownHost
+from provision.model import (
+    Baking,
+    Command,
+    Finding,
+    FleetSpec,
+    Host,
+    Image,
+    Instance,
+    Orphan,
+    Quote,
+    SshAccess,
+    UnknownHost,
+)
 from provision.names import validate_fleet_name
 
 Progress = Callable[[str, str], None]
@@ -292,6 +304,32 @@ class Provider(ABC):
         """Return the known reasons why instances are gone or stopped, as clauses (``was preempted at 12:03:10``)."""
         del fleet, names
         return {}
+
+    def plan_image(self, spec: FleetSpec) -> Baking:
+        """Return the image from which prepared hosts of `spec` would boot, and how it is made; change nothing.
+
+        Raises:
+            ProviderError: the provider has no images, or the image cannot be made.
+        """
+        del spec
+        raise ProviderError(
+            ErrorKind.USAGE,
+            f"provider {self.name!r} has no images; fleet bake is for Compute Engine",
+            next_steps=[("fleet", "bake", "--provider", "gce", "--dry-run")],
+        )
+
+    def bake(self, spec: FleetSpec, image: str, progress: Progress) -> Image:
+        """Create an image of the only host of `spec`, without its keys; the host is stopped.
+
+        Args:
+            spec: Fleet of the host, as `plan_image` returned it.
+            image: Name of the image.
+            progress: Called for each step.
+
+        Raises:
+            ProviderError: the image could not be created; the host may still run.
+        """
+        raise NotImplementedError  # a provider that plans images overrides it
 
     def doctor(self) -> Sequence[Finding]:
         """Check all prerequisites; change nothing."""

@@ -37,6 +37,7 @@ ENTRIES: Mapping[str, Entry] = {
         "Create, repair, or resize a fleet.",
         _PROVIDERS,
     ),
+    "bake": Entry("Fleets", "fleet.cli.fleets.bake:bake", "Create an image of a prepared host.", _PROVIDERS),
     "status": Entry("Fleets", "fleet.cli.fleets.status:status", "Show fleets, hosts, and running jobs."),
     "extend": Entry("Fleets", "fleet.cli.fleets.extend:extend", "Change the lifetime of a cloud fleet."),
     "down": Entry("Fleets", "fleet.cli.fleets.down:down", "Delete the fleet and all its files."),

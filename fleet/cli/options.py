@@ -16,6 +16,7 @@ from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
 from provision.durations import seconds
 from provision.options import MONEY
+from provision.registry import NAMES
 
 FAILURES = "Failures"
 TIMEOUTS = "Timeouts"
@@ -154,6 +155,39 @@ OutputOption = Annotated[
         short="-o",
     ),
 ]
+ProviderName = Annotated[
+    str | None, option("--provider", f"Provider of the hosts: {', '.join(NAMES)}.", "NAME", default="local")
+]
+Packages = Annotated[
+    list[str] | None,
+    option(
+        "--package",
+        "Package to install on remote hosts. Repeatable.",
+        "REQ",
+        default="on cloud hosts TensorFlow, tf-keras, and TensorBoard",
+    ),
+]
+IndexUrl = Annotated[
+    str | None,
+    option(
+        "--index-url",
+        "Package index for pip on the hosts; write a login as user:${NAME}.",
+        "URL",
+        parser=parse_index_url,
+        default="the settings of each host",
+    ),
+]
+PipProxy = Annotated[
+    str | None,
+    option(
+        "--pip-proxy",
+        "Proxy for pip on the hosts; write a login as user:${NAME}.",
+        "URL",
+        parser=parse_proxy_url,
+        default="the settings of each host",
+    ),
+]
+DryRun = Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")]
 Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
 Worker = Annotated[
     str,

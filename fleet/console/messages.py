@@ -230,6 +230,11 @@ def _fleet_down(event: events.FleetDown) -> str:
     return f"fleet {event.fleet}: {deleted}, uptime {format_span(event.uptime_s)}{cost}"
 
 
+def _image_baked(event: events.ImageBaked) -> str:
+    price = f"{event.size_gb:.1f} GB, {format_money(event.usd_month)} a month"
+    return f"image {event.image} {'is ready' if event.created else 'exists already'}: {price}"
+
+
 def _fleet_resized(event: events.FleetResized) -> str:
     changes = []
     if event.added:
@@ -373,6 +378,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.ConnectionRestored: lambda event: f"{event.host}: connected again",
     events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
+    events.ImageBaked: _image_baked,
     events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,

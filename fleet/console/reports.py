@@ -24,6 +24,8 @@ _NAMES = 24  # columns, of the names of metrics
 _WIDE = 120  # from this width on, a job takes one line
 _OFFERS = 5  # shown
 _ORPHANS = 40  # shown
+_IMAGE = "image"
+_HOURS_PER_MONTH = 730.0
 _JOBS = 4  # shown, of those that a deletion would lose
 _PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
@@ -102,14 +104,27 @@ def _orphans_found(event: events.OrphansFound) -> str:
         Column.of(
             "COST", shown, lambda orphan: format_money(orphan.cost_usd) if orphan.cost_usd > 0 else "", right=True
         ),
+        Column.of("SIZE", shown, lambda orphan: f"{orphan.size_gb:.1f} GB" if orphan.size_gb else "", right=True),
+        Column.of("PER MONTH", shown, _usd_month, right=True),
     ]
-    text = _wrap(f"{counted(len(event.orphans), 'orphaned resource')}:") + _render_table(columns)
+    images = [orphan for orphan in event.orphans if orphan.kind == _IMAGE]
+    resources = len(event.orphans) - len(images)
+    counts = [counted(resources, "orphaned resource")] if resources else []
+    counts += [counted(len(images), "image")] if images else []
+    text = _wrap(f"{' and '.join(counts)}:") + _render_table(columns)
     if len(event.orphans) > len(shown):
         text += f"{_INDENT}and {len(event.orphans) - len(shown)} more\n"
-    others = sum(not orphan.to_delete for orphan in event.orphans)
+    others = sum(not orphan.to_delete for orphan in event.orphans if orphan.kind != _IMAGE)
     if others:
         text += _wrap(f"{others} owned by other users; --all includes them")
+    kept = sum(not image.to_delete for image in images)
+    if kept:
+        text += _wrap(f"{counted(kept, 'image')} kept; --images deletes yours, with --all those of other users, too")
     return text
+
+
+def _usd_month(orphan: events.Orphan) -> str:
+    return format_money(orphan.price_usd_h * _HOURS_PER_MONTH) if orphan.size_gb else ""
 
 
 def _age(began_at: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fleet.errors import UsageError
 from fleet.providers import find_options
+from fleet.services import Services
 from fleet.settings import Settings, read_pip_source
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step
@@ -45,6 +46,22 @@ class UpRequest:
     dry_run: bool = False
     retry_until_up: bool = False
     accept_new: bool = False
+
+
+def resolve_request(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:
+    """Return the requested fleet, with what its provider adds to it; the arguments are those of `resolve_spec`.
+
+    Raises:
+        FleetError: a setting is invalid, or the provider does not answer.
+    """
+    spec = resolve_spec(request, record)
+    if record is not None or not spec.options.rents:
+        return spec
+    provider = services.provider(spec.options, keep=False)
+    provider.check(spec)
+    completed = provider.complete(spec)
+    gpus = completed.options.gpus
+    return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
 
 def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from provision.gce.access import os_login
@@ -16,13 +16,15 @@ from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
 from provision.gce.catalog.networks import subnetwork_of
 from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Scope
+from provision.gce.diagnosis.failures import Failure
 from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
 from provision.gce.power import start, start_for
+from provision.gce.rest import images
 from provision.gce.rest.api import Json
 from provision.gce.rest.bodies.labels import instance_name
-from provision.gce.rest.resources import our_name, zone_of
+from provision.gce.rest.resources import last, our_name, zone_of
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, Progress, ProviderError
@@ -185,6 +187,7 @@ def _search(
     until = account.clock() + cloud.wait_s
     zones_by_region = offered(account, spec, cloud, pinned)
     search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
+    image = _image(account, spec, cloud, progress)
     reasons: dict[str, str] = {}
     diagnosis: ProviderError | None = None
     retries = 0
@@ -199,7 +202,7 @@ def _search(
         attempt = Attempt(region, names, others)
         progress(attempt.location, f"requesting {counted(len(names), 'instance')}")
         allowed = replace(allowed, wait_s=_time_in_queue(until - account.clock()))
-        failures, zones_tried = insert(account, replace(spec, options=allowed), attempt, progress)
+        failures, zones_tried = _tried(account, replace(spec, options=allowed), attempt, image, progress)
         if not failures:
             return
         doing = f"create {counted(len(names), 'instance')} ({describe(cloud)})"
@@ -264,3 +267,29 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
         hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},
     )
+
+
+def _image(account: Account, spec: FleetSpec, cloud: GceOptions, progress: Progress) -> images.Choice:
+    """Return the image that new instances boot from instead of that of their options, and report it."""
+    image = images.find(account.api, spec, cloud, account.api.account if cloud.os_login else cloud.ssh_user)
+    if image.note:
+        progress(account.api.project, image.note)
+    return image
+
+
+def _tried(
+    account: Account, spec: FleetSpec, attempt: Attempt, image: images.Choice, progress: Progress
+) -> tuple[list[Failure], Collection[str]]:
+    """Make one attempt with `image`, if there is one; if it cannot be used, with that of the options.
+
+    Returns:
+        As `insert` does.
+    """
+    if image.path:
+        cloud = replace(GceOptions.of(spec.options), image=image.path)
+        failures, tried = insert(account, replace(spec, options=cloud), attempt, progress)
+        if not images.is_rejected(image.path, failures):
+            return failures, tried
+        diagnosis = account.diagnosis(failures, f"use image {last(image.path)}", attempt.location)
+        progress(attempt.location, f"{diagnosis.message}; the packages are installed instead")
+    return insert(account, spec, attempt, progress)

@@ -12,20 +12,30 @@ from provision.gce.account import Account
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.labels import marked, marked_project
+from provision.gce.rest.images import listed, size_of
 from provision.gce.rest.resources import instance, last, our_name, owned, seconds, zone_of
-from provision.model import Orphan
+from provision.model import IMAGE, Orphan
 from provision.provider import Progress
 
 _PENDING = ("PENDING", "RUNNING")
 
 
-_COLLECTIONS = {"instance": "instances", "disk": "disks", "address": "addresses", "firewall rule": "firewalls"}
+_COLLECTIONS = {
+    "instance": "instances",
+    "disk": "disks",
+    "address": "addresses",
+    "firewall rule": "firewalls",
+    IMAGE: "images",
+}
+_GLOBAL = ("global",)
 
 
 def delete_call(account: Account, thing: Orphan) -> Call:
     """Return the call that deletes a resource."""
     collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
-    scope = {"address": ("regions", thing.zone), "firewall rule": ("global",)}.get(thing.kind, ("zones", thing.zone))
+    scope = {"address": ("regions", thing.zone), "firewall rule": _GLOBAL, IMAGE: _GLOBAL}.get(
+        thing.kind, ("zones", thing.zone)
+    )
     words = [*scope, collection, thing.name]
     project = thing.zone if rule else ""
     return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
@@ -35,6 +45,12 @@ def of_instance(account: Account, resource: Json) -> Orphan:
     """Return an instance as an Orphan."""
     usd_h = instance(resource, account.prices).current_usd_h
     return replace(_labelled("instance", resource, zone_of(resource)), price_usd_h=usd_h)
+
+
+def of_image(account: Account, resource: Json) -> Orphan:
+    """Return an image as an Orphan."""
+    size_gb = size_of(resource)
+    return replace(_labelled(IMAGE, resource, ""), price_usd_h=account.prices.image_usd_h(size_gb), size_gb=size_gb)
 
 
 def _labelled(kind: str, resource: Json, location: str) -> Orphan:
@@ -73,25 +89,26 @@ def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
     return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
-def things(account: Account, query: str = "labels.fleet:*") -> list[Orphan]:
-    """Return the resources of all fleets in the project, of any owner, with four calls at the same time."""
-    api = account.api
-    instances, disks, addresses, rules = api.together(
+def things(account: Account, fleet: str = "") -> list[Orphan]:
+    """Return the resources of one fleet in the project, or of all fleets with the images; of any owner."""
+    api, query = account.api, f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
+    instances, disks, addresses, rules, images = api.together(
         lambda: api.instances(query),
         lambda: api.disks(query),
         lambda: api.addresses(query),
         lambda: _rules(account),
+        lambda: [] if fleet else listed(api),
     )
     orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
     orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
-    orphans += rules
+    orphans += [*rules, *(of_image(account, resource) for resource in images)]
     return [orphan for orphan in orphans if orphan.owner]
 
 
 def of_fleet(account: Account, fleet: str) -> list[Orphan]:
     """Return all resources of one fleet of this owner."""
-    orphans = things(account, f"labels.fleet={fleet}")
+    orphans = things(account, fleet)
     return [orphan for orphan in orphans if (orphan.fleet, orphan.owner) == (fleet, account.owner)]
 
 
@@ -180,7 +197,7 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
     Raises:
         ApiError: a resource could not be deleted, or is not gone in time.
     """
-    for kinds in (("instance", "firewall rule"), ("disk", "address")):
+    for kinds in (("instance", "firewall rule"), ("disk", "address", IMAGE)):
         group = [orphan for orphan in targets if orphan.kind in kinds]
         if group:
             _delete_group(account, group)
@@ -189,13 +206,13 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
 def _delete_group(account: Account, group: Sequence[Orphan]) -> None:
     keys = {(orphan.kind, orphan.zone, orphan.name) for orphan in group}
     fleets = {orphan.fleet for orphan in group}
-    query = f"labels.fleet={min(fleets)}" if len(fleets) == 1 else "labels.fleet:*"
+    fleet = min(fleets) if len(fleets) == 1 else ""
     left: list[Orphan] = list(group)
     # A disk that is deleted with its instance may be gone already.
     _request(account, group)
 
     def list_remaining() -> list[Orphan]:
-        left[:] = [orphan for orphan in things(account, query) if (orphan.kind, orphan.zone, orphan.name) in keys]
+        left[:] = [orphan for orphan in things(account, fleet) if (orphan.kind, orphan.zone, orphan.name) in keys]
         return list(left)
 
     _await_gone(
@@ -221,8 +238,8 @@ def _request(account: Account, targets: Sequence[Orphan]) -> None:
 
 
 def _in_use(body: Any) -> bool:
-    """Return whether a deletion was refused because another resource still uses this one."""
-    return "resourceInUseByAnotherResource" in str(body)
+    """Return whether a deletion was refused because another resource, or its own creation, still uses this one."""
+    return any(reason in str(body) for reason in ("resourceInUseByAnotherResource", "resourceNotReady"))
 
 
 def _await_gone(

@@ -28,7 +28,7 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
         ApiError: a call failed.
     """
     set_items(account, targets, {STOP_AT: str(at)}, "setting the stop time of the instances")
-    return at == 0 or _confirmed(account, targets, str(at))
+    return at == 0 or confirmed(account, targets, "stop-at", str(at))
 
 
 def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:
@@ -74,16 +74,25 @@ def _items(resource: Json) -> dict[str, str]:
     return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
 
 
-def _confirmed(account: Account, targets: Sequence[Json], at: str) -> bool:
+def confirmed(account: Account, targets: Sequence[Json], attribute: str, value: str) -> bool:
+    """Wait until the startup script of every instance has published a value as a guest attribute.
+
+    Returns:
+        Whether all have done so in time.
+    """
     left = list(targets)
     for _ in account.api.timing.polls(account.api.timing.confirm_s):
         answers = account.guest_attributes(left, "fleet")
-        left = [resource for resource, answer in zip(left, answers, strict=True) if _published(answer.body) != at]
+        left = [
+            resource
+            for resource, answer in zip(left, answers, strict=True)
+            if _published(answer.body, attribute) != value
+        ]
         if not left:
             break
     return not left
 
 
-def _published(answer: Json) -> str:
+def _published(answer: Json, attribute: str) -> str:
     items = answer.get("queryValue", {}).get("items", ())
-    return next((str(item.get("value", "")) for item in items if item.get("key") == "stop-at"), "")
+    return next((str(item.get("value", "")) for item in items if item.get("key") == attribute), "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import creation, deadline, deletion, expiry, quoting
+from provision.gce import baking, creation, deadline, deletion, expiry, quoting
 from provision.gce.access import firewall, iap, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
@@ -25,7 +25,7 @@ from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import our_name
 from provision.gce.termination import termination_reasons
-from provision.model import Finding, FleetSpec, Host, Instance, Orphan, Quote, SshAccess
+from provision.model import Baking, Finding, FleetSpec, Host, Image, Instance, Orphan, Quote, SshAccess
 from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 1000
@@ -201,6 +201,26 @@ class GceProvider(Provider):
         cloud = _options(spec)
         with self._account.errors_while("update the firewall rule of the fleet"):
             return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
+
+    # --- images -----------------------------------------------------------------------------------------------
+
+    def plan_image(self, spec: FleetSpec) -> Baking:
+        """Return the image from which prepared hosts of `spec` would boot, and how it is made; change nothing.
+
+        Raises:
+            ProviderError: the image cannot be made.
+        """
+        with self._account.errors_while("plan the image"):
+            return baking.plan(self._account, spec, _options(spec))
+
+    def bake(self, spec: FleetSpec, image: str, progress: Progress) -> Image:
+        """Create an image of the only host of `spec`, without its keys; the host is stopped.
+
+        Raises:
+            ProviderError: the image could not be created; the host may still run.
+        """
+        with self._account.errors_while("create the image"):
+            return baking.bake(self._account, spec, _options(spec), image, progress)
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
+from provision.gce.rest import images
 from provision.gce.rest.api import Json
 from provision.gce.rest.resources import zone_of
 from provision.gce.zones import Region
@@ -37,16 +38,18 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: account.resources(spec.name),
         lambda: api.network(cloud.network),
         lambda: api.image(cloud.image),
+        lambda: images.listed(api) if images.is_prepared(spec) else [],
         lambda: ssh_sources(account, cloud),
         lambda: _tunnels(account, cloud) if count else [],
         account.update_prices,
     ]
-    project, region_resources, existing, _, image, sources, tunnels, _ = api.together(*calls)
-    if (refused := image_refusal(cloud, image)) is not None:
+    project, region_resources, existing, _, base, baked, sources, tunnels, _ = api.together(*calls)
+    if (refused := image_refusal(cloud, base)) is not None:
         raise refused
     if count == 0:
         return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
     login = _login(account, cloud, project)
+    image = _image(account, spec, cloud, project, base, baked)
     pinned = sorted({zone_of(resource) for resource in existing})
     regions = regions_to_try(account, cloud, offered(account, spec, cloud, pinned), pinned, count)
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
@@ -68,6 +71,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_flex_start(cloud, regions),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
+            *image,
             *login,
             *tunnels,
             *_access(cloud, sources),
@@ -130,6 +134,16 @@ def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:
     if not os_login.is_required(cloud, project):
         return []
     return [f"OS Login is used: the fleet's key is imported into the profile of {os_login.check(account)}"]
+
+
+def _image(
+    account: Account, spec: FleetSpec, cloud: GceOptions, project: Json, base: Json, baked: Sequence[Json]
+) -> list[str]:
+    """Return a sentence about the image that fleet created with the requested content, if there is one."""
+    if not baked:
+        return []
+    of = images.content(spec, cloud, os_login.login_of(account, cloud, project))
+    return list(filter(None, [images.choose(baked, base, of, cloud).note]))
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:

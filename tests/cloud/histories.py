@@ -116,14 +116,16 @@ class QuickServices(Services):
 
     Attributes:
         unprepared: Whether the preparation of each host fails.
+        timing: Timeouts and intervals of the provider.
     """
 
     unprepared: bool = False
+    timing: Timing = QUICK
 
     def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
         if not isinstance(options, GceOptions):
             return super().open_provider(options, keep=keep)
-        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, options, QUICK)
+        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, options, self.timing)
 
 
 def reached(
@@ -187,6 +189,7 @@ def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) ->
     """Play the histories of these seeds; a violation names the seed and what was done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fleet.commands.fleets.up.reach", reached)
+        patch.setattr("fleet.commands.fleets.bake.reach", reached)
         patch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
         patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
         patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
@@ -232,6 +235,7 @@ class History:
         self.root = root
         self.patch = patch
         self.told: list[str] = []
+        self.images: set[str] = set()
         self.unprepared = False
         self.workers = self.random.choice((1, 2, 3, 8))
         allow(emulator)
@@ -252,13 +256,19 @@ class History:
             anywhere=self.random.choice((False, True)),
             max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
             python="/usr/bin/python3",
+            setup=self.random.choice(("", "true")),
             workers=self.workers,
             **MODES[access],
         )
 
+    def instances(self, fleet: str) -> list[emulated.Instance]:
+        """Return the instances of a fleet."""
+        existing = self.emulator.cloud.instances.values()
+        return [instance for instance in existing if instance.body["labels"].get("fleet") == fleet]
+
     def running(self) -> list[emulated.Instance]:
-        """Return the instances that run."""
-        return [instance for instance in self.emulator.cloud.instances.values() if instance.status == "RUNNING"]
+        """Return the instances of the fleet that run."""
+        return [instance for instance in self.instances(self.fleet) if instance.status == "RUNNING"]
 
     def sink(self) -> Quiet:
         """Return a sink for a command."""
@@ -339,6 +349,7 @@ class History:
             assert self.run("gc"), self.story()
         else:
             assert self.run("down"), self.story()
+        assert self.run("gc --images"), self.story()
         assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation], (
             self.story()
         )

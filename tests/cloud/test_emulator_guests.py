@@ -60,6 +60,9 @@ class Guest:
     def restart(self) -> None:
         """Do nothing."""
 
+    def save(self, directory: Path) -> None:
+        pass
+
     def remove(self) -> None:
         assert self._may_end.wait(10)
         self.done.append("remove")

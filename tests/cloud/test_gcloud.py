@@ -196,6 +196,38 @@ def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_p
     assert gcloud.query("firewall-rules", "list") == []
 
 
+def test_gcloud_shows_the_image_of_a_host_and_boots_from_it(gcloud: Gcloud, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.fleet("bake").create()
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), setup="true", disk_gb=20)
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    plan = provider.plan_image(FleetSpec("bake", "gce", 2, "ssh-ed25519 AAAA me", options=cloud))
+    provider.create(plan.host, ["worker-0"], lambda *_: None)
+    disk = f"bake-{store.owner()}-worker-0"
+    used = ("images", "create", "mine", f"--source-disk={disk}", f"--source-disk-zone={ZONE}")
+    assert "is already being used by" in gcloud.run(*used).stderr
+    gcloud.query(*used, "--force")
+    made = provider.bake(plan.host, plan.image, lambda *_: None)
+    gcloud.query("instances", "delete", disk, f"--zone={ZONE}")
+
+    [listed] = gcloud.query("images", "list", "--no-standard-images", "--filter=labels.fleet-image:*")
+    described = gcloud.query("images", "describe", made.name)
+    assert (described["id"], described["labels"]) == (listed["id"], listed["labels"])
+    assert (described["status"], described["diskSizeGb"]) == ("READY", "20")
+    assert described["sourceDisk"].endswith(f"/zones/{ZONE}/disks/{disk}")
+    assert described["labels"]["fleet-owner"] == store.owner()
+    small = gcloud.run("instances", "create", "demo", f"--zone={ZONE}", f"--image={made.name}", "--boot-disk-size=10")
+    assert "cannot be smaller than the image size (20 GB)" in small.stderr
+    gcloud.query("instances", "create", "demo", f"--zone={ZONE}", f"--image={made.name}")
+    [booted] = gcloud.query("disks", "list")
+    assert (booted["sourceImageId"], booted["sizeGb"]) == (described["id"], "20")
+    gcloud.query("images", "add-labels", "mine", "--labels=team=vision")
+    assert gcloud.query("images", "describe", "mine")["labels"] == {"team": "vision"}
+    gcloud.query("images", "delete", "mine", made.name)
+    assert gcloud.emulator.state()["images"] == []
+    assert provider.delete_fleet("bake", lambda *_: None) == []
+
+
 def test_the_commands_of_the_first_run_show_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "gce" / "first-run.md").read_text()
     store = Store(tmp_path / "state")

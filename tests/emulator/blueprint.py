@@ -6,15 +6,19 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.catalog import entries, images, locations, machines
+from tests.emulator.catalog import images, locations, machines
+from tests.emulator.catalog.images import Image
 from tests.emulator.catalog.machines import MachineType
 from tests.emulator.catalog.series import FLEX_START
 from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
 
 Json = dict[str, Any]
+FindImage = Callable[[str], Image | None]
+"""Returns the image for a path from ``projects/`` on."""
 
 LONGEST_PREEMPTIBLE_S = 7 * 24 * 3600
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -59,6 +63,7 @@ class Blueprint:
         disks: Disks to create for it, as Disk bodies without id and links.
         gpu_metric: Quota that its GPUs count against; chosen when it gets them.
         queue_s: Time for which the request may wait for capacity.
+        image: The image of its boot disk; None: the disk was made before the instance.
     """
 
     project: str
@@ -73,6 +78,7 @@ class Blueprint:
     disks: list[Json] = field(default_factory=list)
     gpu_metric: str = ""
     queue_s: float = 0.0
+    image: Image | None = None
 
     @property
     def region(self) -> str:
@@ -155,14 +161,27 @@ def check_metadata(metadata: Json) -> Json:
     return {**metadata_body, "fingerprint": fingerprint(metadata_body)}
 
 
-def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False) -> Blueprint:
+def check_name(name: str) -> None:
+    """Raise Refusal unless a resource may have this name."""
+    if not _NAME.fullmatch(name):
+        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+
+
+def draw(
+    project: str,
+    zone: str,
+    name: str,
+    given: Json,
+    find_image: FindImage = images.find_image,
+    *,
+    bulk: bool = False,
+) -> Blueprint:
     """Return the instance that an Instance, or in `bulk` its InstanceProperties, requests.
 
     Raises:
         Refusal: it is not available in the zone, independent of the capacity.
     """
-    if not _NAME.fullmatch(name):
-        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+    check_name(name)
     machine_type = _machine_type(given, zone, bulk)
     scheduling = complete_scheduling(given.get("scheduling", {}))
     model = "SPOT" if scheduling["preemptible"] else scheduling["provisioningModel"]
@@ -202,7 +221,7 @@ def draw(project: str, zone: str, name: str, given: Json, *, bulk: bool = False)
         body=body,
         queue_s=_queue_s(given, scheduling),
     )
-    _disks(blueprint, given.get("disks", []))
+    _disks(blueprint, given.get("disks", []), find_image)
     return blueprint
 
 
@@ -312,7 +331,7 @@ def _is_standard(scheduling: Json) -> bool:
     return bool(scheduling["provisioningModel"] == "STANDARD" and not scheduling["preemptible"])
 
 
-def _disks(blueprint: Blueprint, given: list[Json]) -> None:
+def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> None:
     """Set the disks to create, and the instance's ``disks``."""
     if not given or not given[0].get("boot"):
         raise invalid("resource.disks", "", "At least one disk, the first of them a boot disk, is required.")
@@ -329,7 +348,9 @@ def _disks(blueprint: Blueprint, given: list[Json]) -> None:
             "autoDelete": bool(disk.get("autoDelete")),
         }
         if "initializeParams" in disk:
-            made = _new_disk(blueprint, disk, index)
+            image = _image(disk["initializeParams"], index, find_image)
+            blueprint.image = blueprint.image if index else image
+            made = _new_disk(blueprint, disk, index, image)
             blueprint.disks.append(made)
             attach["source"] = made["name"]
             attach["diskSizeGb"] = made["sizeGb"]
@@ -341,14 +362,18 @@ def _disks(blueprint: Blueprint, given: list[Json]) -> None:
     blueprint.body["disks"] = attached
 
 
-def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
-    params = disk["initializeParams"]
+def _image(params: Json, index: int, find_image: FindImage) -> Image:
     source = relative(params.get("sourceImage", ""))
-    image = images.find_image(source)
-    if image is None:
-        if source:
-            raise not_found(source)
-        raise required(f"resource.disks[{index}].initializeParams.sourceImage")
+    image = find_image(source)
+    if image is not None:
+        return image
+    if source:
+        raise not_found(source)
+    raise required(f"resource.disks[{index}].initializeParams.sourceImage")
+
+
+def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Json:
+    params = disk["initializeParams"]
     size_gb = int(params.get("diskSizeGb") or disk.get("diskSizeGb") or image.disk_gb)
     if size_gb < image.disk_gb:
         raise invalid(
@@ -377,6 +402,6 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int) -> Json:
         "sizeGb": str(size_gb),
         "type": kind,
         "sourceImage": image.path,
-        "sourceImageId": entries.numeric_id(image.path),
+        "sourceImageId": image.id,
         "labels": labels,
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 import uuid
@@ -42,6 +43,9 @@ STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
 _OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/lib"), Path("/var/log"))
+
+_IMAGED = ("passwd", "group", "shadow", "machine-id")
+"""Files in /etc that an image keeps; changes of others are lost at power-off."""
 
 # Programs of this computer that a guest must not use: GPUs that are not its own, and the power of this computer.
 _HIDDEN = (
@@ -168,6 +172,9 @@ class Disk:
             nologin: Refuse logins of users until `allow_logins`.
             late_driver: NVIDIA's driver is not there until `load_driver`.
         """
+        files = self._spec.image.files if self._spec.image else None
+        if files and files.exists() and not self._directory.exists():
+            _copy(files, self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self.accounts.prepare()
         for place, mode in (("/tmp", 0o1777), ("/run", 0o755)):
@@ -187,6 +194,9 @@ class Disk:
         (self._etc / "pam.d").mkdir(exist_ok=True)
         (self._etc / "pam.d" / "sshd").write_text(_PAM_SSHD)
         (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        machine_id = self._etc / "machine-id"
+        if not machine_id.exists() or not machine_id.read_text().strip():  # as systemd does, also if it is empty
+            machine_id.write_text(f"{uuid.uuid4().hex}\n")
         (self._etc / "hostname").write_text(f"{self._spec.name}\n")
         (self._etc / "hosts").write_text(
             f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
@@ -194,6 +204,21 @@ class Disk:
         )
         self._write_programs()
         return self._host_key()
+
+    def save(self, directory: Path) -> None:
+        """Copy what an image of this disk contains: all but host keys, ``/tmp``, ``/run``, and changes of /etc.
+
+        The keys are left out because the image replaces them when another instance boots from it.
+        """
+        covers = self._seen(Path("/"))
+        if not covers.exists():
+            return  # it has never booted
+        (directory / "etc").mkdir(parents=True)
+        for name in _IMAGED:
+            _copy(self._etc / name, directory / "etc" / name)
+        _copy(covers, directory / covers.name)
+        for place in ("tmp", "run"):
+            shutil.rmtree(directory / covers.name / place)
 
     @property
     def _nologin(self) -> Path:
@@ -284,8 +309,9 @@ class Disk:
             "mkdir memory/upper memory/work",
             "mount -t overlay overlay -o lowerdir=/etc,upperdir=memory/upper,workdir=memory/work /etc",
             "mkdir -p /etc/apt/apt.conf.d /etc/systemd/system",
+            "touch /etc/machine-id",
         ]
-        for name in ("passwd", "group", "shadow", "hosts", "hostname"):
+        for name in (*_IMAGED, "hosts", "hostname"):
             lines.append(f"mount --bind etc/{name} /etc/{name}")
         lines += [
             "mount --bind etc/ssh /etc/ssh",
@@ -362,6 +388,11 @@ SetEnv {variables}
 PidFile none
 Subsystem sftp internal-sftp
 """
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or directory with its owners, times, and links."""
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
 def _write_program(path: Path, text: str) -> None:

@@ -107,6 +107,12 @@ def already_exists(path: str) -> Refusal:
     return Refusal(409, "alreadyExists", f"The resource '{path}' already exists")
 
 
+def in_use(path: str, user: str) -> Refusal:
+    """The disk at `path` is used by the resource at `user` (``projects/…``)."""
+    message = f"The disk resource '{path}' is already being used by '{user}'"
+    return Refusal(400, "resourceInUseByAnotherResource", message)
+
+
 def invalid(name: str, value: object, why: str) -> Refusal:
     """The value of a field is wrong."""
     return Refusal(400, "invalid", f"Invalid value for field '{name}': '{value}'. {why}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.emulator.blueprint import Blueprint
-from tests.emulator.catalog.images import Image, find_image
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.disk import GuestSpec
 from tests.emulator.nat import reaches_internet
@@ -24,11 +22,6 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         metadata=cloud.guest_metadata(instance),
         os_login_keys=cloud.os_login_keys(instance),
         directory=cloud.directory / number,
-        image=_image(blueprint),
+        image=blueprint.image,
         index=reaches_internet(cloud, instance),
     )
-
-
-def _image(blueprint: Blueprint) -> Image | None:
-    """Return the image of the boot disk; None: the disk was made before the instance."""
-    return find_image(blueprint.disks[0].get("sourceImage", "")) if blueprint.disks else None

@@ -63,6 +63,9 @@ class Guest(Protocol):
     def restart(self) -> None:
         """Power it off and boot it again, unless it is off."""
 
+    def save(self, directory: Path) -> None:
+        """Copy the files of its disk to a new directory, for an image."""
+
     def remove(self) -> None:
         """End it, and delete its files."""
 
@@ -97,10 +100,12 @@ class NoGuest:
             self._publish(*HOST_KEY, self._key.split()[1])
 
     def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
-        """Take other items; of fleet's startup script it does no more than to confirm the time."""
+        """Take other items; of fleet's startup script it does no more than to confirm two of them."""
         self._metadata = items
-        if may_publish(items) and "startup-script" in items and "fleet-stop-at" in items:
-            self._publish("fleet", "stop-at", items["fleet-stop-at"])
+        if may_publish(items) and "startup-script" in items:
+            for item, attribute in (("fleet-stop-at", "stop-at"), ("fleet-image", "image")):
+                if item in items:
+                    self._publish("fleet", attribute, items[item])
 
     def admit(self, decide: Callable[[], bool]) -> None:
         """Do nothing: there is no sshd."""
@@ -116,6 +121,9 @@ class NoGuest:
 
     def restart(self) -> None:
         """Do nothing: no process runs on it."""
+
+    def save(self, directory: Path) -> None:
+        """There is nothing to copy."""
 
     def remove(self) -> None:
         """There is nothing to remove."""
@@ -314,6 +322,10 @@ class SshGuest:
         if not self._off.is_set():
             self.power_off()
             self.boot()
+
+    def save(self, directory: Path) -> None:
+        with self._lock:
+            self._disk.save(directory)
 
     def remove(self) -> None:
         self.power_off()

@@ -23,7 +23,8 @@ def _nothing() -> Failure | None:
     return None
 
 
-def _at_once(done: Done) -> None:
+def at_once(done: Done) -> None:
+    """Report that all is done."""
     done(None)
 
 
@@ -38,7 +39,7 @@ class Work:
     """
 
     begin: Callable[[], Failure | None] = _nothing
-    finish: Callable[[Done], None] = _at_once
+    finish: Callable[[Done], None] = at_once
 
 
 @dataclass

@@ -24,6 +24,7 @@ from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
 from tests.emulator.nat import add_nat
+from tests.emulator.project_images import ProjectImages
 from tests.emulator.queueing import Queue
 
 Json = dict[str, Any]
@@ -125,6 +126,7 @@ class Emulator:
                 "disks": sorted(name for _, name in self.cloud.disks),
                 "firewalls": sorted(self.cloud.firewalls),
                 "addresses": sorted(name for _, name in self.cloud.addresses),
+                "images": sorted(self.cloud.part(ProjectImages).bodies),
                 "operations": self.cloud.operations.pending(),
                 "violations": [str(violation) for violation in self.api.violations],
                 "calls": dict(self.api.calls),

@@ -15,6 +15,7 @@ from fleet.config import DEFAULT_FLEET
 def gc(
     ctx: typer.Context,
     everybody: Annotated[bool, option("--all", "Include resources created by other users.")] = False,
+    images: Annotated[bool, option("--images", "Also delete images that `fleet bake` created.")] = False,
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -22,6 +23,7 @@ def gc(
 
     Asks first; by default only resources that were created from this computer. Fleets of another state directory
     count as orphaned. Searches this computer and all known projects, or only the one that --project names.
+    Lists images with their monthly price, and keeps them unless --images is given.
 
     Examples:
       fleet gc
@@ -30,5 +32,6 @@ def gc(
     from fleet.commands.fleets import gc as verb
     from fleet.settings import Settings
 
-    request = verb.GcRequest(Settings(options=read_options(ctx)), read_settings(), everybody=everybody)
+    given = Settings(options=read_options(ctx))
+    request = verb.GcRequest(given, read_settings(), everybody=everybody, images=images)
     run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

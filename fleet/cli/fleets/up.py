@@ -8,18 +8,20 @@ import typer
 
 from fleet.cli.options import (
     EXISTING_HOSTS,
+    DryRun,
     Fleet,
+    IndexUrl,
     Output,
     OutputOption,
+    Packages,
+    PipProxy,
+    ProviderName,
     Yes,
     option,
     parse_count,
-    parse_index_url,
-    parse_proxy_url,
 )
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
-from provision.registry import NAMES
 
 
 def up(
@@ -35,40 +37,12 @@ def up(
             default="2; with --inventory all hosts",
         ),
     ] = None,
-    provider: Annotated[
-        str | None, option("--provider", f"Provider of the hosts: {', '.join(NAMES)}.", "NAME", default="local")
-    ] = None,
+    provider: ProviderName = None,
     python: Annotated[str | None, option("--python", "Interpreter for the script on the hosts.", "PATH")] = None,
-    package: Annotated[
-        list[str] | None,
-        option(
-            "--package",
-            "Package to install on remote hosts. Repeatable.",
-            "REQ",
-            default="on cloud hosts TensorFlow, tf-keras, and TensorBoard",
-        ),
-    ] = None,
-    index_url: Annotated[
-        str | None,
-        option(
-            "--index-url",
-            "Package index for pip on the hosts; write a login as user:${NAME}.",
-            "URL",
-            parser=parse_index_url,
-            default="the settings of each host",
-        ),
-    ] = None,
-    pip_proxy: Annotated[
-        str | None,
-        option(
-            "--pip-proxy",
-            "Proxy for pip on the hosts; write a login as user:${NAME}.",
-            "URL",
-            parser=parse_proxy_url,
-            default="the settings of each host",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")] = False,
+    package: Packages = None,
+    index_url: IndexUrl = None,
+    pip_proxy: PipProxy = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,

@@ -14,9 +14,10 @@ from fleet.fleets.release import external_hosts, release_hosts
 from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
+from fleet.state import BAKING
 from fleet.steps import Again, Step
 from provision.deferred import dataclass
-from provision.model import FleetSpec, Orphan
+from provision.model import IMAGE, FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted
 from provision.registry import installed_names
@@ -30,11 +31,13 @@ class GcRequest:
         given: Options of the command line that name an account.
         defaults: Settings of the environment and fleet.toml.
         everybody: Include resources that other users created.
+        images: Include images of prepared hosts.
     """
 
     given: Settings = field(default_factory=Settings)
     defaults: Settings = field(default_factory=Settings)
     everybody: bool = False
+    images: bool = False
 
     @property
     def only(self) -> bool:
@@ -95,7 +98,8 @@ class _Search:
         self._name, self._options = kind
         self._provider = services.provider(self._options, keep=False)
         self._owner = services.store.owner(keep=False)
-        self._everybody = request.everybody
+        self._baking = services.store.baking.owner(keep=False)
+        self._request = request
         self._needed = needed
         self._services = services
         self._sink = sink
@@ -112,8 +116,10 @@ class _Search:
             return []
         # Read after the list: a fleet has its directory before its instances.
         unknown = self._select_unknown(resources)
+        if self._services.store.baking.is_locked(BAKING):  # its host is in use
+            unknown = [resource for resource in unknown if not self._is_baking(resource)]
         mine = {resource.owner for resource in unknown if resource.user == caller()}
-        self._to_delete = [resource for resource in unknown if self._everybody or self._is_mine(resource, mine)]
+        self._to_delete = [resource for resource in unknown if self._is_requested(resource, mine)]
         now = self._services.clock()
         return [
             FoundOrphan(
@@ -133,6 +139,8 @@ class _Search:
         with contextlib.ExitStack() as locks:
             for fleet in fleets:
                 locks.enter_context(self._services.store.lock(fleet, "gc"))
+            if any(map(self._is_baking, self._to_delete)):
+                locks.enter_context(self._services.store.baking.lock(BAKING, "gc"))
             to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
@@ -158,6 +166,15 @@ class _Search:
             for resource in resources
             if resource.owner not in ("", self._owner) or resource.fleet not in fleets
         ]
+
+    def _is_baking(self, resource: Orphan) -> bool:
+        """Return whether a resource belongs to a host of which `fleet bake` makes an image on this computer."""
+        return resource.owner == self._baking and resource.kind != IMAGE
+
+    def _is_requested(self, resource: Orphan, mine: set[str]) -> bool:
+        if resource.kind == IMAGE and not self._request.images:
+            return False
+        return self._request.everybody or self._is_mine(resource, mine)
 
     def _is_mine(self, resource: Orphan, mine: set[str]) -> bool:
         """Return True if this user created it; a resource without a label is attributed by its owner."""

@@ -18,7 +18,7 @@ from fleet.fleets.instances import delete_instances, list_instances
 from fleet.fleets.rejoin import rejoin
 from fleet.fleets.release import release_files
 from fleet.fleets.repair import at_rest
-from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
+from fleet.fleets.resolution import UpRequest, resolve_request
 from fleet.folding import fold
 from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
@@ -56,12 +56,12 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     """
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = confirm_price(request, _resolve_request(request, record, services), record, services, sink)
+    agreed = confirm_price(request, resolve_request(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):
         record = directory.read() if directory.exists() else None
-        spec = _resolve_request(request, record, services)
+        spec = resolve_request(request, record, services)
         provider = services.provider(spec.options)
         before = at_rest(spec.name, provider, services)
         _check_key(directory, before)
@@ -75,18 +75,6 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
         if record and record.ready and spec.workers < record.spec.workers:
             confirm_shrink(record, spec.workers, before, directory, services, sink)
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
-
-
-def _resolve_request(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:
-    """Return the requested fleet, with what its provider adds to it."""
-    spec = resolve_spec(request, record)
-    if record is not None or not spec.options.rents:
-        return spec
-    provider = services.provider(spec.options, keep=False)
-    provider.check(spec)
-    completed = provider.complete(spec)
-    gpus = completed.options.gpus
-    return replace(completed, packages=GPU_PACKAGES) if gpus and spec.packages == PACKAGES else completed
 
 
 def _check_key(directory: FleetDirectory, before: Sequence[Instance]) -> None:

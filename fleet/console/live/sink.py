@@ -44,6 +44,7 @@ _PRINTED = (
     events.FleetResized,
     events.FleetDown,
     events.OrphansDeleted,
+    events.ImageBaked,
     events.JobsDeleted,
     events.ResultsPulled,
     events.ReportWritten,

@@ -34,6 +34,11 @@ def is_required(cloud: GceOptions, project: Json) -> bool:
     return cloud.os_login or is_os_login(project.get("commonInstanceMetadata", {}))
 
 
+def login_of(account: Account, cloud: GceOptions, project: Json) -> str:
+    """Return who logs in on new instances: the account in use with OS Login, otherwise the user of the options."""
+    return account.api.account if is_required(cloud, project) else cloud.ssh_user
+
+
 def check(account: Account) -> str:
     """Check that the account in use can log in, and return it.
 

@@ -23,6 +23,7 @@ PRICED_AT = "2026-11-21"
 """Date of the table; its sources may be some weeks older."""
 
 ADDRESS = "external address"
+IMAGE = "image"
 HOURS_PER_MONTH = 730.0
 """Hours for which Google's monthly prices are stated."""
 
@@ -31,6 +32,8 @@ _DISK_USD_GB_MONTH = MappingProxyType(
     {"pd-standard": 0.06, "pd-balanced": 0.15, "pd-ssd": 0.255, "hyperdisk-balanced": 0.12}
 )
 """List prices in the most expensive region: https://cloud.google.com/compute/disks-image-pricing."""
+_IMAGE_USD_GB_MONTH = 0.05
+"""List price of the compressed size of an image: https://cloud.google.com/compute/disks-image-pricing."""
 _ADDRESS_USD_H = (0.005, 0.0025)
 """Of an address in use by an instance, and by a Spot VM: https://cloud.google.com/vpc/network-pricing."""
 
@@ -38,7 +41,7 @@ _ADDRESS_USD_H = (0.005, 0.0025)
 class Rate(NamedTuple):
     """Price of one unit in US dollars an hour; None: unknown.
 
-    The unit is a vCPU with its memory, a GPU without its machine, a GB of a disk, or an address.
+    The unit is a vCPU with its memory, a GPU without its machine, a GB of a disk or an image, or an address.
     """
 
     on_demand: float | None
@@ -51,8 +54,8 @@ class Prices:
 
     Attributes:
         rates: By item and zone or region; the region is empty for a rate of all regions. The item is a series of
-            machine types (``n1-standard``), a GPU (``nvidia-tesla-t4``), a type of disk (``pd-balanced``), or
-            `ADDRESS`.
+            machine types (``n1-standard``), a GPU (``nvidia-tesla-t4``), a type of disk (``pd-balanced``), `ADDRESS`,
+            or `IMAGE`.
         priced_at: Date of the rates, ``2026-11-01``.
         source: Their origin, for the user.
     """
@@ -84,6 +87,11 @@ class Prices:
         price = self.price(cloud, zone)
         return None if price is None else price.usd_h
 
+    def image_usd_h(self, size_gb: float) -> float:
+        """Return the estimated price of an image of this size in US dollars an hour."""
+        rate = self.rates.get((IMAGE, ""))
+        return (rate.on_demand or 0.0) * size_gb if rate else 0.0
+
     def _usd_h(self, item: str, zone: str, spot: bool = False) -> float | None:
         for location in (zone, region_of(zone), ""):
             if (rate := self.rates.get((item, location))) is not None:
@@ -104,6 +112,7 @@ def table() -> Prices:
     for disk, usd_gb_month in _DISK_USD_GB_MONTH.items():
         rates[disk, ""] = Rate(usd_gb_month / HOURS_PER_MONTH, usd_gb_month / HOURS_PER_MONTH)
     rates[ADDRESS, ""] = Rate(*_ADDRESS_USD_H)
+    rates[IMAGE, ""] = Rate(_IMAGE_USD_GB_MONTH / HOURS_PER_MONTH, _IMAGE_USD_GB_MONTH / HOURS_PER_MONTH)
     return Prices(rates, PRICED_AT, "the table of this program")
 
 

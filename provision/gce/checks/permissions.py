@@ -20,6 +20,7 @@ _ALWAYS = (
     "compute.disks.list",
     "compute.firewalls.list",
     "compute.globalOperations.list",
+    "compute.images.list",
     "compute.instances.create",
     "compute.instances.delete",
     "compute.instances.getGuestAttributes",

@@ -324,6 +324,10 @@ class Api:
             return self._request("ImagesClient", "get_from_family", project=words[1], family=words[-1])
         return self._request("ImagesClient", "get", project=words[1], image=words[-1])
 
+    def images(self, query: str) -> list[Json]:
+        """Return the images of the project itself."""
+        return self._list("ImagesClient", filter=query)
+
     def network(self, path: str) -> Json:
         """Return a VPC network, of this project or of a host project."""
         project, name = network_of(path)
@@ -367,6 +371,11 @@ class Api:
         }
         client = "RegionInstancesClient" if regional else "InstancesClient"
         return self._request(client, "bulk_insert_unary", **fields)
+
+    def insert_image(self, body: Json, request_id: str) -> Json:
+        """Create an image of a disk that no running instance uses; return the operation."""
+        image = types().Image.from_json(json.dumps(body))
+        return self._request("ImagesClient", "insert_unary", request_id=request_id, image_resource=image)
 
     def write_firewall(self, method: Literal["insert", "patch"], body: Json, request_id: str, project: str) -> Json:
         """Create a firewall rule, or change it to `body`; return the operation."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.emulator.catalog.entries import entry
+from tests.emulator.catalog.entries import entry, numeric_id
 
 Json = dict[str, Any]
 
@@ -26,6 +27,8 @@ class Image:
         gvnic: It has a driver for gVNIC.
         cloud_init: It has cloud-init, which replaces host keys at the first boot, and prints them on the console.
         python: Version of its Python, which has neither ensurepip, pip, conda, nor headers.
+        number: Its id; empty: derived from its path.
+        files: Directory of the files on it, as a guest saved them; None: only those that all guests have.
     """
 
     project: str
@@ -37,6 +40,8 @@ class Image:
     gvnic: bool = True
     cloud_init: bool = True
     python: str = "3.12"
+    number: str = ""
+    files: Path | None = None
 
     @property
     def is_managed(self) -> bool:
@@ -52,6 +57,11 @@ class Image:
     def architecture(self) -> str:
         """``X86_64`` or ``ARM64``."""
         return "ARM64" if self.arm else "X86_64"
+
+    @property
+    def id(self) -> str:
+        """Return its numeric id."""
+        return self.number or numeric_id(self.path)
 
 
 _DEEP_LEARNING = "deeplearning-platform-release"

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tests.emulator import blueprint as blueprints
@@ -17,6 +18,7 @@ from tests.emulator.failures import Failure, Refusal, invalid, required
 from tests.emulator.faults import Rule
 from tests.emulator.methods import instances
 from tests.emulator.operations import Done, Launch, Operation, Work
+from tests.emulator.project_images import find_image
 from tests.emulator.registry import starting
 
 Json = dict[str, Any]
@@ -102,7 +104,7 @@ def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
     if not 1 <= min_count <= count:
         raise invalid("resource.minCount", min_count, "It must be from 1 to count.")
     drawn = [
-        blueprints.draw(cloud.project, zone, name, body["instanceProperties"], bulk=True)
+        blueprints.draw(cloud.project, zone, name, body["instanceProperties"], partial(find_image, cloud), bulk=True)
         for name in _names(cloud, body, zone, count)
     ]
     creation.check(cloud, drawn[0])

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.emulator import failures
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import Failure, not_found
-from tests.emulator.operations import Work
+from tests.emulator.operations import Done, Work, at_once
 
 Json = dict[str, Any]
 
 
-def launch(cloud: Cloud, call: Call, kind: str, target: str, begin: Any, target_id: str = "") -> Json:
-    """Start an operation whose effect comes when it begins."""
+def launch(
+    cloud: Cloud,
+    call: Call,
+    kind: str,
+    target: str,
+    begin: Any,
+    target_id: str = "",
+    finish: Callable[[Done], None] = at_once,
+) -> Json:
+    """Start an operation whose effect comes when it begins; `finish` does the rest when its time is over."""
     fault = call.fault
 
     def faulty() -> Failure | None:
@@ -23,7 +32,7 @@ def launch(cloud: Cloud, call: Call, kind: str, target: str, begin: Any, target_
             failure = failures.operation_failure("INTERNAL_ERROR", fault.message, 500)
         return failure
 
-    operation = cloud.launch(call, kind, target, Work(faulty), target_id=target_id)
+    operation = cloud.launch(call, kind, target, Work(faulty, finish), target_id=target_id)
     project = call.path["project"]
     operation.body["selfLink"] = operation.body["selfLink"].replace(cloud.base, cloud.url_of(project))
     return operation.body

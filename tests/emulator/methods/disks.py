@@ -8,9 +8,10 @@ from tests.emulator import failures, lifecycle
 from tests.emulator.blueprint import check_labels, last, relative
 from tests.emulator.catalog import locations, machines
 from tests.emulator.cloud import Call, Cloud
-from tests.emulator.failures import Failure, Refusal, already_exists, not_found
+from tests.emulator.failures import Failure, already_exists, in_use, not_found
 from tests.emulator.listing import aggregated, page
 from tests.emulator.methods.common import existing_name, launch
+from tests.emulator.project_images import refuse_copied
 from tests.emulator.registry import method, starting
 
 Json = dict[str, Any]
@@ -67,12 +68,8 @@ def delete_disk(cloud: Cloud, call: Call) -> Json:
     key = _disk_key(cloud, call)
     disk = cloud.disks[key]
     if disk.get("users"):
-        raise Refusal(
-            400,
-            "resourceInUseByAnotherResource",
-            f"The disk resource '{relative(disk['selfLink'])}' is already being used by "
-            f"'{relative(disk['users'][0])}'",
-        )
+        raise in_use(relative(disk["selfLink"]), relative(disk["users"][0]))
+    refuse_copied(cloud, disk["selfLink"])
 
     def begin() -> Failure | None:
         cloud.disks.pop(key, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.emulator import blueprint as blueprints
@@ -12,6 +13,7 @@ from tests.emulator.cloud import Call, Cloud, Instance
 from tests.emulator.failures import Failure, Refusal, bad_request, condition_not_met, invalid
 from tests.emulator.listing import aggregated, page
 from tests.emulator.operations import Done, Work
+from tests.emulator.project_images import find_image, refuse_copied
 from tests.emulator.queueing import Queue, Ticket
 from tests.emulator.registry import method, starting
 
@@ -41,7 +43,7 @@ def aggregated_list(cloud: Cloud, call: Call) -> Json:
 
 @starting("compute.instances.insert")
 def insert(cloud: Cloud, call: Call) -> Json:
-    drawn = blueprints.draw(cloud.project, call.zone, call.body["name"], call.body)
+    drawn = blueprints.draw(cloud.project, call.zone, call.body["name"], call.body, partial(find_image, cloud))
     creation.check(cloud, drawn)
     lifecycle.refuse_taken_names(cloud, drawn)
     target = f"{cloud.base}/zones/{call.zone}/instances/{drawn.name}"
@@ -111,6 +113,8 @@ def delete(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
     if instance.body["deletionProtection"]:
         raise condition_not_met("Invalid resource usage: 'Resource cannot be deleted if it's protected.'.")
+    for disk in instance.body["disks"]:
+        refuse_copied(cloud, disk["source"])
 
     def begin() -> Failure | None:
         instance.body["status"] = "STOPPING"

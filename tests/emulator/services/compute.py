@@ -50,6 +50,8 @@ def _implied(noun: str, verb: str, call: Call) -> list[str]:
     """Return the permissions that a call needs in addition to the one named like its method."""
     if noun == "firewalls" and verb in ("insert", "patch", "update", "delete"):
         return ["compute.networks.updatePolicy"]
+    if noun == "images" and verb == "insert":
+        return ["compute.disks.useReadOnly", *(["compute.images.setLabels"] if call.body.get("labels") else [])]
     if verb not in ("insert", "bulkInsert") or not noun.lower().endswith("instances"):
         return []
     given = call.body.get("instanceProperties", call.body)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+IMAGE_FORMAT, IMAGE_CONTENT = "fleet-image", "fleet-content"
+"""Labels of the images that fleet created: format and hash of their content without the base image."""
+
 _LABEL_LENGTH_MAX = 63
 _MARK = re.compile(r"made by fleet for ([^ ,]+), owner ([^ ,]+), user ([^ ,]*)(?:, project ([^ ,]+))?")
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9_-]+", re.ASCII)
@@ -35,6 +38,18 @@ def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[
     """
     pairs = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
     return pairs if index is None else {**pairs, "fleet-index": str(index)}
+
+
+def image_labels(version: str, content: str, owner: str, user: str) -> dict[str, str]:
+    """Return the labels of an image; it belongs to no fleet.
+
+    Args:
+        version: Format of what is on the image.
+        content: Hash of its content.
+        owner: ID of the state directory.
+        user: Login and computer of the user, in any form.
+    """
+    return {IMAGE_FORMAT: version, IMAGE_CONTENT: content, "fleet-owner": owner, "fleet-user": label_value(user)}
 
 
 def mark(fleet: str, owner: str, user: str, project: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from provision.gce.options import GceOptions
@@ -14,6 +15,14 @@ STOP_AT = "fleet-stop-at"
 
 OS_LOGIN = "enable-oslogin"
 """Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
+
+IMAGE = "fleet-image"
+"""Metadata item that lets an instance remove what belongs to it alone, so that its disk can become an image."""
+
+SEAL: Mapping[str, str] = MappingProxyType(
+    {"ssh-keys": "", "fleet-startup-script": "", "fleet-setup": "", IMAGE: "TRUE"}
+)
+"""Changes of metadata before an image is made; an empty value removes an item."""
 
 STARTUP = "startup-script"
 _SCRIPT = Path(__file__).with_name("startup.sh")

@@ -10,6 +10,8 @@
 #    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
 #    again if the file /run/fleet/again/SHA256 appears.
 # 4. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
+# 5. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
+#    and confirm it as the guest attribute fleet/image.
 
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
 base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
@@ -78,13 +80,35 @@ run_both() {
     run fleet-setup "$once"
 }
 
+seal() {
+    found=$(fetch "$base/attributes/fleet-image") || return
+    [ "$found" != "$sealed" ] || return
+    for home in /root /home/*; do
+        rm -rf "$home"/.ssh "$home"/.*_history "$home"/.cache
+        for path in "$home"/.fleet/* "$home"/.fleet/.[!.]*; do
+            case $path in
+            */venvs | */pip | */agent) ;;
+            *) rm -rf "$path" ;;
+            esac
+        done
+    done
+    rm -f "$once"/*.log "$once"/*.new "$once"/fleet-*
+    cloud-init clean --logs >/dev/null 2>&1
+    find /var/log -type f -delete
+    : >/etc/machine-id
+    sync
+    fetch -X PUT --data "$found" "$base/guest-attributes/fleet/image" >/dev/null && sealed=$found
+}
+
 watch_scripts() {
+    sealed=
     while sleep 5; do
         if [ -e "$again/restart" ]; then
             rm "$again/restart"
             shutdown -r now
         fi
         run_both
+        seal
     done
 }
 

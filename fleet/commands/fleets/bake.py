@@ -1,0 +1,171 @@
+"""`fleet bake`: create an image of a prepared host, from which hosts with the same options boot."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, field, replace
+
+from fleet.errors import CancelledError, FleetError
+from fleet.events import ImageBaked, Note, Sink
+from fleet.fleets.connect import BOOTED, progress_to, reach
+from fleet.fleets.creation.consent import confirm_price
+from fleet.fleets.instances import list_instances
+from fleet.fleets.resolution import UpRequest, resolve_request
+from fleet.services import Services
+from fleet.settings import Settings
+from fleet.state import BAKING, FleetDirectory, FleetRecord
+from fleet.steps import Again, NextStep, Shell, Step
+from provision.deferred import dataclass
+from provision.model import Baking, FleetSpec, Image
+from provision.names import instance_name
+from provision.provider import Provider
+from provision.quantities import counted
+
+
+@dataclass(frozen=True)
+class BakeRequest:
+    """Request of the command.
+
+    Attributes:
+        given: Settings of the command line; those of `fleet up`.
+        defaults: Settings of the environment and fleet.toml.
+        dry_run: Show the plan and the price; create nothing.
+    """
+
+    given: Settings = field(default_factory=Settings)
+    defaults: Settings = field(default_factory=Settings)
+    dry_run: bool = False
+
+
+def run(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | None:
+    """Prepare a host, create an image of it, and delete the host.
+
+    Returns:
+        The image; None after a dry run without one.
+
+    Raises:
+        UsageError: the provider has no images, or the host costs money and no user can be asked; nothing was changed.
+        FleetError: the image could not be created; the host was deleted, or the error names what is left of it.
+        CancelledError: the user declined or interrupted; likewise.
+    """
+    try:
+        return _bake(request, services, sink)
+    except FleetError as error:
+        raise _with_steps(error) from error
+
+
+def _bake(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | None:
+    wanted = UpRequest(BAKING, request.given, request.defaults, dry_run=request.dry_run)
+    spec = resolve_request(wanted, None, services)
+    plan = services.provider(spec.options, keep=False).plan_image(spec)
+    project = spec.options.account
+    if plan.existing is not None:
+        return _report(plan.existing, project, sink, created=False)
+    services = replace(services, store=services.store.baking)
+    sink.emit(Note(f"image {plan.image} will be made of one host, which is deleted afterwards"))
+    confirm_price(wanted, plan.host, None, services, sink)
+    if request.dry_run:
+        return None
+    with services.store.lock(BAKING, "bake"):
+        image = _Host(plan, services.store.fleet(BAKING), services.provider(spec.options), services, sink).bake()
+    return _report(image, project, sink, created=True)
+
+
+def _report(image: Image, project: str, sink: Sink, *, created: bool) -> ImageBaked:
+    baked = ImageBaked(image.name, project, image.size_gb, image.usd_month, created)
+    sink.emit(baked)
+    sink.emit(Note("next: fleet up with the same options boots from it, and installs nothing"))
+    return baked
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The host of which an image is made; no longer exists when the image does.
+
+    Args:
+        plan: The image, and the fleet of the host.
+        directory: Files of the fleet.
+        provider: Creates the host and the image.
+        services: The outside world; the state is that of such hosts.
+        sink: Takes the events.
+    """
+
+    plan: Baking
+    directory: FleetDirectory
+    provider: Provider
+    services: Services
+    sink: Sink
+
+    def bake(self) -> Image:
+        """Create the host and the image, and delete the host and what an earlier command left.
+
+        Raises:
+            FleetError: the image or the host is not in the requested state; the error names what is left.
+            CancelledError: interrupted; likewise.
+        """
+        self._delete_left()
+        try:
+            image = self._create_image(replace(self.plan.host, public_key=self.directory.create()))
+        except KeyboardInterrupt:
+            raise self._undone(CancelledError("fleet bake was interrupted; nothing is left")) from None
+        except FleetError as error:
+            raise self._undone(error) from error
+        if left := self._delete():
+            raise _leftovers(FleetError(f"image {image.name} is ready, but its host could not be deleted"), left)
+        return image
+
+    def _create_image(self, spec: FleetSpec) -> Image:
+        name = instance_name(0)
+        self.directory.write(FleetRecord(spec, self.services.clock()))
+        self.directory.intend("create", instances=[name], provider=spec.provider, options=asdict(spec.options))
+        self.provider.create(spec, [name], progress_to(self.sink, "ready", BOOTED))
+        instances = list_instances(spec.name, self.provider, self.services)
+        reach(spec, instances, self.provider, self.directory, self.services, self.sink, created=[name])
+        return self.provider.bake(spec, self.plan.image, progress_to(self.sink, "ready"))
+
+    def _delete_left(self) -> None:
+        """Delete what an earlier command left that was killed.
+
+        Raises:
+            FleetError: something could not be deleted.
+        """
+        if self.directory.exists() and (left := self._delete()):
+            raise _leftovers(FleetError("the host of an earlier fleet bake could not be deleted"), left)
+
+    def _delete(self) -> list[str]:
+        """Delete the host with all its resources; return the names of those that are left."""
+        self.directory.intend("delete_fleet")
+        left = list(self.provider.delete_fleet(self.plan.host.name, progress_to(self.sink, "deleted")))
+        if not left:
+            self.directory.delete()
+        return left
+
+    def _undone(self, error: FleetError) -> FleetError:
+        """Delete the host; return `error`, with what is left of it."""
+        try:
+            left = self._delete()
+        except KeyboardInterrupt:
+            return _leftovers(CancelledError("interrupted during cleanup"), ["the host"])
+        except FleetError as second:
+            return _leftovers(error, [second.message])
+        return _leftovers(error, left) if left else error
+
+
+def _leftovers(error: FleetError, left: list[str]) -> FleetError:
+    """Return `error` with the addition that some resources may be left."""
+    words = f"{counted(len(left), 'resource')} may be left and incur cost: {', '.join(left)}"
+    cause = "\n".join(filter(None, (error.cause, words)))
+    return error.replaced(
+        message=error.message.removesuffix("; nothing is left"), cause=cause, next_steps=[Step("gc")]
+    )
+
+
+def _with_steps(error: FleetError) -> FleetError:
+    """Return `error` with the next steps of this command instead of those of `fleet up`."""
+    steps: list[NextStep] = []
+    for step in error.next_steps:
+        if isinstance(step, Again):
+            steps.append(Again({name: value for name, value in step.change.items() if name != "--retry-until-up"}))
+        elif isinstance(step, Shell) or step.words[0] not in ("up", "down"):
+            steps.append(step)
+    hint = "" if "--retry-until-up" in error.hint else error.hint
+    return error.replaced(hint=hint, next_steps=steps or [Again({})])

@@ -1,0 +1,44 @@
+"""Images of prepared hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.commands.fleets import bake, gc
+from fleet.state import BAKING
+from tests.cloud.moves import check, command
+from tests.settings import settings
+
+if TYPE_CHECKING:
+    from tests.cloud.histories import History
+
+
+@command("bake", weight=1)
+def run_bake(history: History) -> None:
+    baked = bake.run(bake.BakeRequest(history.settings), history.services(), history.sink())
+    assert baked is not None
+    history.images.add(baked.image)
+
+
+@command("gc --images")
+def run_gc_of_images(history: History) -> None:
+    request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url), images=True)
+    gc.run(request, history.services(), history.sink())
+    history.images.clear()
+
+
+@check("bake")
+def check_no_host_of_an_image_is_left(history: History) -> None:
+    assert not history.instances(BAKING)
+
+
+@check("bake", "up", "down", "gc")
+def check_images_are_kept(history: History) -> None:
+    assert history.images <= set(history.emulator.state()["images"])
+
+
+@check("gc --images")
+def check_no_image_is_left(history: History) -> None:
+    state = history.emulator.state()
+    held = {key: state[key] for key in ("instances", "disks", "firewalls", "addresses", "operations", "images")}
+    assert not any(held.values()), held

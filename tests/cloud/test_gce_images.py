@@ -1,0 +1,306 @@
+"""Images of prepared hosts: `fleet bake` creates them, `fleet up` boots from them, and `fleet gc` lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import bake, down, gc, up
+from fleet.console.reports import format_report
+from fleet.errors import CredentialsError, NotReadyError, QuotaError, UsageError
+from fleet.events import BootstrapProgress, ImageBaked, OrphansFound, Quoted, ZoneTried
+from fleet.fleets.resolution import UpRequest
+from fleet.settings import Settings
+from fleet.state import BAKING, FleetDirectory, Store
+from fleet.steps import Again
+from provision.gce.baking import PERMISSIONS
+from provision.gce.catalog.machines import resolved
+from provision.gce.checks.permissions import permissions
+from provision.gce.options import GceOptions
+from provision.gce.rest.api import Timing
+from provision.gce.rest.images import FORMAT
+from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, reached
+from tests.cloud.spending import patched
+from tests.emulator import Emulator
+from tests.emulator.catalog import images
+from tests.settings import settings
+from train.agent.packages import venv
+
+
+class Team:
+    """A user who bakes images on the emulator."""
+
+    def __init__(self, emulator: Emulator, root: Path, timing: Timing = QUICK) -> None:
+        self.emulator = emulator
+        self.store = Store(root)
+        self.timing = timing
+
+    def services(self, *, unprepared: bool = False) -> QuickServices:
+        return QuickServices(
+            self.store, lambda _: True, consent=lambda _: True, unprepared=unprepared, timing=self.timing
+        )
+
+    def settings(self, **options: Any) -> Settings:
+        place = {"provider": "gce", "project": "proj-1", "endpoint": self.emulator.url, "zones": ("us-central1-a",)}
+        return settings(**{**place, **options})
+
+    def bake(self, *, unprepared: bool = False, **options: Any) -> Quiet:
+        """Run `fleet bake`, and return its events."""
+        sink = Quiet()
+        bake.run(bake.BakeRequest(self.settings(**options)), self.services(unprepared=unprepared), sink)
+        return sink
+
+    def up(self, **options: Any) -> Quiet:
+        """Run `fleet up`, and return its events."""
+        sink = Quiet()
+        up.run(UpRequest("demo", self.settings(**{"workers": 2, **options})), self.services(), sink)
+        return sink
+
+    def down(self) -> None:
+        """Run `fleet down`."""
+        down.run(down.DownRequest("demo"), self.services(), Quiet())
+
+    def gc(self, *, images: bool = False) -> Quiet:
+        """Run `fleet gc`, and return its events."""
+        sink, place = Quiet(), settings(project="proj-1", endpoint=self.emulator.url)
+        gc.run(gc.GcRequest(place, images=images), self.services(), sink)
+        return sink
+
+    def boot_images(self) -> set[str]:
+        """Return the names of the images of all boot disks."""
+        return {disk["sourceImage"].rpartition("/")[2] for disk in self.emulator.cloud.disks.values()}
+
+
+@pytest.fixture
+def team(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    patched(monkeypatch, emulator)
+    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reached)
+    return Team(emulator, tmp_path / "state")
+
+
+def held(emulator: Emulator) -> list[str]:
+    state = emulator.state()
+    return [name for kind in ("instances", "disks", "firewalls", "addresses", "operations") for name in state[kind]]
+
+
+def notes(sink: Quiet) -> str:
+    return " ".join(note for quoted in sink.of(Quoted) for note in quoted.notes)
+
+
+def test_hosts_with_the_same_options_boot_from_the_image(team: Team) -> None:
+    [baked] = team.bake(gpu="t4").of(ImageBaked)
+    assert held(team.emulator) == []
+    assert team.emulator.state()["images"] == [baked.image]
+    of_fleets = permissions(resolved(GceOptions(setup="true")), "proj-1")
+    assert team.emulator.api.needed <= {*of_fleets, *PERMISSIONS}
+    assert baked.created
+    assert (baked.size_gb, round(baked.usd_month, 2)) == (10.0, 0.5)
+    [again] = team.bake(gpu="t4").of(ImageBaked)
+    assert (again.image, again.created) == (baked.image, False)
+
+    quoted = team.up(gpu="t4")
+    assert f"boots from image {baked.image}" in notes(quoted)
+    assert team.boot_images() == {baked.image}
+    team.down()
+    assert team.emulator.state()["images"] == [baked.image]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"setup": "true"},
+        {"startup_script": "#!/bin/sh"},
+        {"packages": ("numpy",)},
+        {"image": "projects/debian-cloud/global/images/family/debian-12"},
+        {"ssh_user": "ann"},
+    ],
+)
+def test_hosts_with_other_content_boot_from_the_base_image(team: Team, other: dict[str, Any]) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    assert "image " not in notes(team.up(**other))
+    assert baked.image not in team.boot_images()
+    team.down()
+
+
+def test_an_image_of_an_older_release_of_the_base_image_is_not_used(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    newer = [dataclasses.replace(image, name=f"{image.name}-2") for image in images.IMAGES]
+    monkeypatch.setattr(images, "IMAGES", tuple(newer))
+    assert f"image {baked.image} is not used: ubuntu-2404-noble-amd64-v20261012-2 is newer" in notes(team.up())
+    assert baked.image not in team.boot_images()
+    team.down()
+    [renewed] = team.bake().of(ImageBaked)
+    assert renewed.created
+    assert renewed.image != baked.image
+
+
+def test_an_image_that_is_larger_than_the_disk_is_not_used(team: Team) -> None:
+    [baked] = team.bake(disk_gb=60).of(ImageBaked)
+    assert f"image {baked.image} is not used: it needs --disk-size 60" in notes(team.up(disk_gb=50))
+    assert baked.image not in team.boot_images()
+    team.down()
+    assert f"boots from image {baked.image}" in notes(team.up(disk_gb=100))
+    team.down()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "404", "resource": "global/images/{image}"},
+        {
+            "kind": "http",
+            "status": 403,
+            "reason": "forbidden",
+            "message": "Required 'compute.images.useReadOnly' permission for 'projects/proj-1/global/images/{image}'",
+        },
+        {
+            "kind": "http",
+            "status": 412,
+            "reason": "conditionNotMet",
+            "message": "Constraint constraints/compute.trustedImageProjects violated for project proj-1. Use of "
+            "images from project proj-1 is prohibited.",
+        },
+    ],
+)
+def test_hosts_boot_from_the_base_image_if_theirs_cannot_be_used(team: Team, fault: dict[str, Any]) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    values = {key: str(value).format(image=baked.image) for key, value in fault.items()}
+    kind, status = values.pop("kind"), int(values.pop("status", 0))
+    team.emulator.faults.add(kind, "compute.*ulkInsert", status=status, **values)
+    reported = [event.step for event in team.up().of(ZoneTried)]
+    assert [step for step in reported if step.endswith("the packages are installed instead")]
+    assert team.boot_images() == {"ubuntu-2404-noble-amd64-v20261012"}
+    team.down()
+
+
+def test_users_who_may_not_list_images_install_packages(team: Team) -> None:
+    team.bake()
+    team.emulator.deny("compute.images.list")
+    assert "image " not in notes(team.up())
+    team.down()
+    assert team.gc().of(OrphansFound) == [OrphansFound(())]
+
+
+def test_gc_lists_images_with_their_price_and_deletes_them_only_if_requested(team: Team) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    [listed] = team.gc().of(OrphansFound)
+    [image] = listed.orphans
+    assert (image.kind, image.name, image.size_gb, image.to_delete) == ("image", baked.image, 10.0, False)
+    assert round(image.price_usd_h * 730, 2) == 0.5
+    assert format_report(listed).splitlines()[2].split()[-3:] == ["10.0", "GB", "$0.50"]
+    assert team.emulator.state()["images"] == [baked.image]
+    team.gc(images=True)
+    assert team.emulator.state()["images"] == []
+
+
+def test_the_host_of_an_image_is_deleted_if_it_cannot_be_prepared(team: Team) -> None:
+    with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
+        team.bake(unprepared=True)
+    assert [*failed.value.next_steps] == [Again({})]
+    assert held(team.emulator) == team.emulator.state()["images"] == []
+    assert not team.store.baking.names()
+
+
+@pytest.mark.parametrize("denied", ["compute.images.create", "compute.disks.useReadOnly"])
+def test_a_missing_permission_is_reported_before_anything_is_paid(team: Team, denied: str) -> None:
+    team.emulator.deny(denied)
+    with pytest.raises(CredentialsError, match=denied):
+        team.bake()
+    assert "compute.instances.bulkInsert" not in team.emulator.state()["calls"]
+
+
+def test_an_exhausted_quota_of_images_leaves_no_host(team: Team) -> None:
+    team.emulator.set_quota("IMAGES", 0)
+    with pytest.raises(QuotaError, match="IMAGES"):
+        team.bake()
+    assert held(team.emulator) == team.emulator.state()["images"] == []
+
+
+@pytest.mark.parametrize("sign", ["create", "insert", "inserted", "delete_fleet"])
+def test_gc_finds_what_a_killed_bake_leaves(team: Team, sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    intend = FleetDirectory.intend
+
+    def killed(directory: FleetDirectory, intent: str, **details: Any) -> None:
+        intend(directory, intent, **details)
+        if intent == sign and (intent != "insert" or "image" in details):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FleetDirectory, "intend", killed)
+        with pytest.raises(Killed):
+            team.bake()
+    team.emulator.settle()
+    with team.store.baking.lock(BAKING, "bake"):
+        assert not [each for each in team.gc().of(OrphansFound)[0].orphans if each.kind != "image"]
+    team.gc(images=True)
+    assert held(team.emulator) == team.emulator.state()["images"] == []
+    [baked] = team.bake().of(ImageBaked)
+    assert baked.created
+    assert held(team.emulator) == []
+
+
+def test_other_providers_have_no_images(team: Team) -> None:
+    with pytest.raises(UsageError, match="provider 'local' has no images"):
+        bake.run(bake.BakeRequest(settings(provider="local")), team.services(), Quiet())
+
+
+def test_an_image_of_the_base_image_alone_is_refused(team: Team) -> None:
+    with pytest.raises(UsageError, match="nothing to install"):
+        team.bake(python="/usr/bin/python3")
+    assert not team.emulator.state()["calls"].get("compute.images.insert")
+
+
+def test_a_dry_run_shows_the_price_and_creates_nothing(team: Team) -> None:
+    sink = Quiet()
+    request = bake.BakeRequest(team.settings(gpu="l4"), dry_run=True)
+    assert bake.run(request, team.services(), sink) is None
+    [quoted] = sink.of(Quoted)
+    assert (quoted.instances, quoted.offers[0].machine, quoted.delete_after_s) == (1, "n1-standard-4", 3 * 3600)
+    assert held(team.emulator) == team.emulator.state()["images"] == []
+
+
+@pytest.mark.wire
+def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
+    guest_emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_ADDRESS_URL", f"{guest_emulator.url}/emulator/address")
+    timing = dataclasses.replace(QUICK, boot_s=60.0, operation_s=60.0, confirm_s=60.0)
+    team = Team(guest_emulator, tmp_path / "state", timing)
+    content: dict[str, Any] = {"packages": ("six",), "setup": "echo once >>/var/lib/prepared"}
+    try:
+        made = team.bake(**content)
+        assert "installing packages" in {event.step for event in made.of(BootstrapProgress)}
+        [files] = guest_emulator.cloud.directory.glob("image-*")
+        check_files(files)
+
+        booted = team.up(workers=1, **content)
+        assert {event.step for event in booted.of(BootstrapProgress)} == {"looking at Python", "ready"}
+        [instance] = guest_emulator.cloud.instances.values()
+        directory = guest_emulator.cloud.directory / instance.body["id"]
+        assert (directory / "covers/var/lib/prepared").read_text() == "once\n"
+        assert len((directory / "etc/machine-id").read_text().strip()) == 32
+        team.down()
+        team.gc(images=True)
+        guest_emulator.cloud.join(10.0)
+        assert not [*guest_emulator.cloud.directory.glob("image-*")]
+    finally:
+        guest_emulator.reset()
+
+
+def check_files(image: Path) -> None:
+    """Check that an image has the environment, but no key, script, log, or identity of the host it was made of."""
+    assert (image / "covers/var/lib/prepared").read_text() == "once\n"
+    assert (image / "etc/machine-id").read_text() == ""
+    assert {path.name for path in (image / "covers/home/fleet/.fleet").iterdir()} <= {"venvs", "agent", "pip"}
+    files = [path for path in image.rglob("*") if path.is_file() and "/.fleet/" not in str(path)]
+    assert not [path for path in files if path.name in ("authorized_keys", "fleet-setup") or path.suffix == ".log"]
+    assert not [path for path in files if b"echo once" in path.read_bytes()]
+
+
+def test_the_format_of_images_is_that_of_environments() -> None:
+    assert (FORMAT, venv._FORMAT) == ("1", "1"), "images contain environments: change both"
