@@ -335,6 +335,10 @@ class Provider(ABC):
         """Check all prerequisites; change nothing."""
         return ()
 
+    def silent_zones(self) -> Sequence[str]:
+        """Return the zones that did not answer the last list of instances or orphans: they may have others."""
+        return ()
+
     def orphans(self) -> Sequence[Orphan]:
         """Return the resources of every fleet and every user; the caller knows which fleets exist.
 

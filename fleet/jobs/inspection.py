@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -94,9 +93,11 @@ def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: S
     silent = [host.name for host in hosts if not host.reachable]
     if not silent or not record.spec.options.rents:
         return hosts
-    reasons: Mapping[str, str] = {}
-    with contextlib.suppress(FleetError):
+    try:
         reasons = services.provider(record.spec.options).termination_reasons(record.spec.name, silent)
+    except FleetError as error:
+        unknown = f"the state of its instance is unknown: {error.message}"
+        return tuple(host if host.reachable else replace(host, reason=f"{host.reason}; {unknown}") for host in hosts)
     repair = Step("up").text(record.spec.name)
     return tuple(
         replace(host, reason=f"{host.name} {reasons[host.name]}; replace it with `{repair}`")

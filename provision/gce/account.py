@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from provision.budget import CREATE, CREATED
 from provision.deferred import dataclass
 from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
-from provision.gce.diagnosis.failures import Failure, from_operation
+from provision.gce.diagnosis.failures import SILENT_ZONE, Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
@@ -70,6 +70,7 @@ class Account:
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
         price_list: The price list of Google; None: it is not used.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
+        silent: Zones that did not answer the last list of resources of fleets.
         clock: Returns the time in seconds since the epoch.
     """
 
@@ -82,6 +83,7 @@ class Account:
     host_project: str = ""
     price_list: PriceList | None = None
     disk_type: str = ""
+    silent: frozenset[str] = frozenset()
     clock: Callable[[], float] = time.time
 
     @cached_property
@@ -97,7 +99,20 @@ class Account:
     def resources(self, fleet: str | None) -> list[Json]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""
         query = f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
-        return owned(self.api.instances(query), self.owner)
+        listing = self.api.instances(query)
+        self.silent = listing.silent
+        self.require(listing.silent & self.tried(fleet) if fleet else listing.silent)
+        return owned(listing, self.owner)
+
+    def tried(self, fleet: str) -> frozenset[str]:
+        """Return the zones in which instances of a fleet were requested, according to its journal."""
+        return frozenset(zone for each in self.journal.intents(fleet) for zone in each.get("zones", ()))
+
+    @staticmethod
+    def require(silent: Collection[str]) -> None:
+        """Raise ApiError if zones did not answer that may have resources of a fleet."""
+        if silent:
+            raise ApiError([Failure(code=SILENT_ZONE, message=f"{', '.join(sorted(silent))} did not answer")])
 
     def named(self, fleet: str) -> dict[str, Json]:
         """Return the instances of a fleet by their names within the fleet."""
@@ -176,6 +191,7 @@ class Account:
             matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
             if len(matches) >= len(ids):
                 break
+            self.require(begun.silent.intersection(entry.get("zones", ())))
         return matches
 
     def queued(self) -> set[tuple[str, str]]:

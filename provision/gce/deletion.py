@@ -90,7 +90,10 @@ def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
 
 
 def things(account: Account, fleet: str = "") -> list[Orphan]:
-    """Return the resources of one fleet in the project, or of all fleets with the images; of any owner."""
+    """Return the resources of one fleet in the project, or of all fleets with the images; of any owner.
+
+    Those in zones that do not answer are missing; `account.silent` has these zones then.
+    """
     api, query = account.api, f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
     instances, disks, addresses, rules, images = api.together(
         lambda: api.instances(query),
@@ -99,6 +102,7 @@ def things(account: Account, fleet: str = "") -> list[Orphan]:
         lambda: _rules(account),
         lambda: [] if fleet else listed(api),
     )
+    account.silent = instances.silent | disks.silent | addresses.silent
     orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
     orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
@@ -107,8 +111,13 @@ def things(account: Account, fleet: str = "") -> list[Orphan]:
 
 
 def of_fleet(account: Account, fleet: str) -> list[Orphan]:
-    """Return all resources of one fleet of this owner."""
+    """Return all resources of one fleet of this owner.
+
+    Raises:
+        ApiError: a zone that may have some does not answer.
+    """
     orphans = things(account, fleet)
+    account.require(account.silent & (account.tried(fleet) or account.silent))
     return [orphan for orphan in orphans if (orphan.fleet, orphan.owner) == (fleet, account.owner)]
 
 
@@ -171,11 +180,14 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
     def list_remaining() -> list[Orphan]:
-        existing = {str(resource["id"]): resource for resource in account.api.instances(query)}
-        for key in [key for key in left if key not in existing]:
+        listing = account.api.instances(query)
+        existing = {str(resource["id"]): resource for resource in listing}
+        gone = [key for key in left if key not in existing and zone_of(left[key]) not in listing.silent]
+        for key in gone:
             del left[key]
             progress(names[key], "deleted")
-        return [of_instance(account, existing[key]) for key in left if existing[key].get("status") != "STOPPING"]
+        idle = [existing[key] for key in left if key in existing and existing[key].get("status") != "STOPPING"]
+        return [of_instance(account, resource) for resource in idle]
 
     _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
 
@@ -204,7 +216,6 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
 
 
 def _delete_group(account: Account, group: Sequence[Orphan]) -> None:
-    keys = {(orphan.kind, orphan.zone, orphan.name) for orphan in group}
     fleets = {orphan.fleet for orphan in group}
     fleet = min(fleets) if len(fleets) == 1 else ""
     left: list[Orphan] = list(group)
@@ -212,12 +223,22 @@ def _delete_group(account: Account, group: Sequence[Orphan]) -> None:
     _request(account, group)
 
     def list_remaining() -> list[Orphan]:
-        left[:] = [orphan for orphan in things(account, fleet) if (orphan.kind, orphan.zone, orphan.name) in keys]
+        left[:] = remaining(account, group, fleet)
         return list(left)
 
     _await_gone(
         account, list_remaining, lambda: bool(left), f"deleting {', '.join(sorted(orphan.name for orphan in group))}"
     )
+
+
+def remaining(account: Account, orphans: Sequence[Orphan], fleet: str = "") -> list[Orphan]:
+    """Return those of `orphans` that the lists of a fleet, or of all, have, or whose zone does not answer."""
+    existing = {(orphan.kind, orphan.zone, orphan.name) for orphan in things(account, fleet)}
+    return [
+        orphan
+        for orphan in orphans
+        if (orphan.kind, orphan.zone, orphan.name) in existing or orphan.zone in account.silent
+    ]
 
 
 def _request(account: Account, targets: Sequence[Orphan]) -> None:

@@ -291,13 +291,15 @@ class GceProvider(Provider):
             for orphan in orphans:
                 progress(orphan.name, "deleting")
             deletion.delete_things(self._account, orphans)
-            left = {(orphan.kind, orphan.zone, orphan.name) for orphan in deletion.things(self._account)}
+            left = deletion.remaining(self._account, orphans)
         for orphan in orphans:
-            if (orphan.kind, orphan.zone, orphan.name) not in left:
+            if orphan not in left:
                 progress(orphan.name, "deleted")
-        return [
-            f"{orphan.kind} {orphan.name}" for orphan in orphans if (orphan.kind, orphan.zone, orphan.name) in left
-        ]
+        return [f"{orphan.kind} {orphan.name}" for orphan in left]
+
+    def silent_zones(self) -> Sequence[str]:
+        """Return the zones that did not answer the last list of resources."""
+        return sorted(self._account.silent)
 
     # --- while it lives ---------------------------------------------------------------------------------------
 

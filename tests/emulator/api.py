@@ -17,6 +17,7 @@ from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
 from tests.emulator.failures import Refusal, Violation
 from tests.emulator.faults import Faults, Rule
+from tests.emulator.outage import check_zone
 from tests.emulator.registry import METHODS, STARTING
 from tests.emulator.services import Service, services
 
@@ -177,6 +178,7 @@ class Api:
         if method is None:
             raise Refusal(501, "notImplemented", f"The emulator does not know {call.method.id}.")
         self._check_access(service, call)
+        check_zone(self.cloud, call)
         done = self._repeated(call)
         if done is None:
             done = method(self.cloud, call)

@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.emulator import outage
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import discovery
 from tests.emulator.failures import invalid
@@ -33,6 +34,8 @@ def page(cloud: Cloud, call: Call, items: Iterable[Json]) -> Json:
 def aggregated(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) -> Json:
     """The answer to an ``aggregatedList``: `scoped` has all scopes, each with its items."""
     test = _test(call)
+    silent = outage.silent_scopes(cloud, scoped)
+    scoped = outage.answering(cloud, call, scoped)
     pairs = [(scope, item) for scope, items in scoped.items() for item in items if test(item)]
     chosen, token = _cut(pairs, call)
     noun = _noun(call)
@@ -42,6 +45,7 @@ def aggregated(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) -
     if "pageToken" not in call.query:
         for scope in scoped:
             shown.setdefault(scope, _empty(scope))
+        shown.update({scope: outage.warning(scope) for scope in silent})
     path = f"projects/{cloud.project}/aggregated/{noun}"
     body: Json = {
         "kind": _kind(call, "AggregatedList"),
@@ -51,6 +55,8 @@ def aggregated(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) -
     }
     if token:
         body["nextPageToken"] = token
+    if silent:
+        body["unreachables"] = [f"projects/{cloud.project}/{scope}" for scope in silent]
     return body
 
 

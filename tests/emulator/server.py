@@ -24,6 +24,7 @@ from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
 from tests.emulator.nat import add_nat
+from tests.emulator.outage import Outage
 from tests.emulator.project_images import ProjectImages
 from tests.emulator.queueing import Queue
 
@@ -185,6 +186,15 @@ class Emulator:
         with self.clock.lock:
             self.cloud.limits.set_capacity(zone, resource, limit)
             self.cloud.part(Queue).recheck()
+
+    def set_outage(self, *zones: str) -> None:
+        """Let these zones not answer from now on, and no others.
+
+        Raises:
+            ValueError: there is no such zone.
+        """
+        with self.clock.lock:
+            self.cloud.part(Outage).begin(zones)
 
     def set_networks(self, *names: str) -> None:
         """Let the project have these VPC networks, in place of ``default``."""

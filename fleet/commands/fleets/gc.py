@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from fleet.config import caller
-from fleet.errors import CancelledError, CredentialsError, FleetError, UsageError
+from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
 from fleet.fleets.release import external_hosts, release_hosts
@@ -55,9 +55,11 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
     """
     searches = _make_searches(request, services, sink)
     orphans = [orphan for search in searches for orphan in search.find()]
-    sink.emit(OrphansFound(tuple(orphans)))
+    if orphans or not any(search.silent for search in searches):
+        sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
     if not to_delete:
+        _check_complete(searches)
         return OrphansDeleted(0, ())
     _confirm(len(to_delete), len(orphans), services)
     left = [name for search in searches for name in search.delete()]
@@ -67,7 +69,18 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
         raise FleetError(
             f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
         )
+    _check_complete(searches)
     return summary
+
+
+def _check_complete(searches: Sequence[_Search]) -> None:
+    """Raise UnreachableError if zones did not answer: they may have other resources."""
+    if silent := sorted({zone for search in searches for zone in search.silent}):
+        raise UnreachableError(
+            f"{', '.join(silent)} did not answer, and may have resources of fleets",
+            hint="repeat the command when the zone answers",
+            next_steps=[Step("gc")],
+        )
 
 
 def _confirm(to_delete: int, total: int, services: Services) -> None:
@@ -90,6 +103,9 @@ class _Search:
         request: What the user typed.
         services: The outside world.
         sink: Receives notes.
+
+    Attributes:
+        silent: Zones that did not answer.
     """
 
     def __init__(
@@ -104,6 +120,7 @@ class _Search:
         self._services = services
         self._sink = sink
         self._to_delete: list[Orphan] = []
+        self.silent: set[str] = set()
 
     def find(self) -> list[FoundOrphan]:
         """Return the orphans, and remember which ones to delete."""
@@ -114,6 +131,7 @@ class _Search:
                 raise
             self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
+        self.silent.update(self._provider.silent_zones())
         # Read after the list: a fleet has its directory before its instances.
         unknown = self._select_unknown(resources)
         if self._services.store.baking.is_locked(BAKING):  # its host is in use
@@ -146,7 +164,9 @@ class _Search:
                 return []
             if self._options.existing:
                 self._release(sorted({resource.fleet for resource in to_delete}))
-            return list(self._provider.delete_orphans(to_delete, self._progress))
+            left = list(self._provider.delete_orphans(to_delete, self._progress))
+            self.silent.update(self._provider.silent_zones())
+            return left
 
     def _progress(self, name: str, step: str) -> None:
         self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+SILENT_ZONE = "ZONE_DID_NOT_ANSWER"
+"""Code of a list that lacks the resources of a zone."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -16,7 +19,7 @@ class Failure:
 
     Attributes:
         code: Code of a failed operation, ``ZONE_RESOURCE_POOL_EXHAUSTED``; reason of an HTTP error,
-            ``quotaExceeded``; ``UNREACHABLE``, ``DEADLINE``, or ``MISSING`` from this program.
+            ``quotaExceeded``; ``UNREACHABLE``, ``DEADLINE``, ``MISSING``, or `SILENT_ZONE` from this program.
         message: Message of the failure.
         http: HTTP status; 0: none. All failures of an operation have the same status.
         domain: Domain of the error, ``usageLimits``.

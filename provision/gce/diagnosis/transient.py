@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.gce.diagnosis.cases import Diagnose, Rule, Scope
+from provision.gce.diagnosis.failures import SILENT_ZONE
 from provision.provider import ErrorKind
 
 RATE = Rule(
@@ -35,6 +36,13 @@ TRANSIENT: tuple[Diagnose, ...] = (
         "{c.could_not}: Compute Engine does not respond",
         codes={"UNREACHABLE"},
         hint="check the connection to the Internet, then repeat the command",
+    ),
+    Rule(
+        ErrorKind.UNREACHABLE,
+        "{c.could_not}: {c.text}, and may have instances of the fleet",
+        codes={SILENT_ZONE},
+        cause="",
+        hint="repeat the command when the zone answers; see https://status.cloud.google.com for outages",
     ),
     Rule(
         ErrorKind.UNREACHABLE,

@@ -13,7 +13,7 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -117,6 +117,18 @@ class Timing:
             if time.monotonic() > begun + (limit_s() if callable(limit_s) else limit_s):
                 return
             time.sleep(pause * (random.uniform(0.5, 1.0) if jitter else 1.0))  # noqa: S311 - no secret
+
+
+class Listing(list[Json]):
+    """Resources of all zones and regions that answered.
+
+    Attributes:
+        silent: Zones and regions that did not answer.
+    """
+
+    def __init__(self, resources: Iterable[Json] = (), silent: Iterable[str] = ()) -> None:
+        super().__init__(resources)
+        self.silent = frozenset(silent)
 
 
 class Api:
@@ -245,25 +257,42 @@ class Api:
             lambda: to_json(getattr(self._client(client), method)(request=request, retry=None, timeout=timeout_s))
         )
 
-    def _list(self, client: str, field: str = "", **fields: Any) -> list[Json]:
-        """Return the resources of a list, from all of its pages.
+    def _list(self, client: str, **fields: Any) -> list[Json]:
+        """Return the resources of a list that is neither of a zone nor of a region, from all of its pages."""
+        request = {"project": self.project, "max_results": _PAGE, **fields}
+        return self._call(
+            lambda: [
+                to_json(item)
+                for item in self._client(client).list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
+            ]
+        )
+
+    def _aggregated(self, collection: str, query: str, project: str = "") -> Listing:
+        """Return the resources of all zones and regions, from all pages of the list.
+
+        Google's library does not have returnPartialSuccess, without which a zone that does not answer fails the call.
 
         Args:
-            client: Name of the client.
-            field: Field with the resources of a zone or region in the list of all zones and regions; empty: the
-                resources are in neither.
-            fields: Fields of the request.
+            collection: Name of the collection, ``instances``.
+            query: Filter of the list; empty: none.
+            project: The project; empty: this one.
         """
-        request = {"project": self.project, "max_results": _PAGE, **fields}
-
-        def action() -> list[Json]:
-            method = getattr(self._client(client), "aggregated_list" if field else "list")
-            items = method(request=request, retry=None, timeout=CALL_TIMEOUT_S)
-            if field:
-                items = (item for _, scoped in items for item in getattr(scoped, field))
-            return [to_json(item) for item in items]
-
-        return self._call(action)
+        given = {"maxResults": str(_PAGE), "returnPartialSuccess": "true", **({"filter": query} if query else {})}
+        resources: list[Json] = []
+        silent: set[str] = set()
+        token = ""
+        while True:
+            page = given if not token else {**given, "pageToken": token}
+            path = self.path("aggregated", collection, project=project, **page)
+            answer = self.ask(self.endpoint, path)
+            silent |= {last(str(scope)) for scope in answer.get("unreachables", ())}
+            for scope, scoped in answer.get("items", {}).items():
+                resources += scoped.get(collection, ())
+                if scoped.get("warning", {}).get("code") == "UNREACHABLE":
+                    silent.add(last(scope))
+            token = str(answer.get("nextPageToken", ""))
+            if not token:
+                return Listing(resources, silent)
 
     def together(self, *calls: Callable[[], Any]) -> list[Any]:
         """Make several calls at the same time, and return their results; raise the first error in their order.
@@ -309,13 +338,13 @@ class Api:
         """Return the regions, with their quotas and zones."""
         return self._list("RegionsClient")
 
-    def accelerator_types(self, name: str) -> list[Json]:
+    def accelerator_types(self, name: str) -> Listing:
         """Return the type of accelerators of this name, once for each zone that has it."""
-        return self._list("AcceleratorTypesClient", "accelerator_types", filter=f"name={name}")
+        return self._aggregated("acceleratorTypes", f"name={name}")
 
-    def machine_types(self, name: str) -> list[Json]:
+    def machine_types(self, name: str) -> Listing:
         """Return the machine type of this name, once for each zone that has it."""
-        return self._list("MachineTypesClient", "machine_types", filter=f"name={name}")
+        return self._aggregated("machineTypes", f"name={name}")
 
     def image(self, path: str) -> Json:
         """Return the image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
@@ -333,17 +362,17 @@ class Api:
         project, name = network_of(path)
         return self._request("NetworksClient", "get", project=project or self.project, network=name)
 
-    def instances(self, query: str) -> list[Json]:
+    def instances(self, query: str) -> Listing:
         """Return the instances of all zones, with one call per page."""
-        return self._list("InstancesClient", "instances", filter=query)
+        return self._aggregated("instances", query)
 
-    def disks(self, query: str) -> list[Json]:
+    def disks(self, query: str) -> Listing:
         """Return the disks of all zones."""
-        return self._list("DisksClient", "disks", filter=query)
+        return self._aggregated("disks", query)
 
-    def addresses(self, query: str) -> list[Json]:
+    def addresses(self, query: str) -> Listing:
         """Return the reserved addresses of all regions."""
-        return self._list("AddressesClient", "addresses", filter=query)
+        return self._aggregated("addresses", query)
 
     def firewalls(self, project: str = "") -> list[Json]:
         """Return the firewall rules of this project, or of another one."""
@@ -351,11 +380,11 @@ class Api:
 
     def routers(self, project: str = "") -> list[Json]:
         """Return the Cloud Routers of all regions, of this project or of another one."""
-        return self._list("RoutersClient", "routers", project=project or self.project)
+        return self._aggregated("routers", "", project)
 
-    def operations(self, query: str = "", project: str = "") -> list[Json]:
+    def operations(self, query: str = "", project: str = "") -> Listing:
         """Return the operations of the last days, of all zones and regions."""
-        return self._list("GlobalOperationsClient", "operations", filter=query, project=project or self.project)
+        return self._aggregated("operations", query, project)
 
     # --- changing resources -----------------------------------------------------------------------------------
 

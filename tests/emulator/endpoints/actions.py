@@ -82,6 +82,11 @@ def deny(emulator: Emulator, given: Given) -> None:
     emulator.deny(*given["permissions"])
 
 
+@action("outage")
+def set_outage(emulator: Emulator, given: Given) -> None:
+    emulator.set_outage(*given["zones"])
+
+
 @action("networks")
 def set_networks(emulator: Emulator, given: Given) -> None:
     emulator.set_networks(*given["names"])

@@ -1,0 +1,68 @@
+"""Zones that do not answer: calls to them fail, and lists of all zones report that they are missing.
+
+Source: ``unreachables`` and ``warning`` of aggregated lists in the discovery document, and the parameter
+``returnPartialSuccess`` in https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.emulator.catalog.locations import ZONES
+from tests.emulator.cloud import Call, Cloud
+from tests.emulator.failures import backend_error
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Outage:
+    """The zones that do not answer."""
+
+    zones: set[str] = field(default_factory=set)
+
+    def begin(self, zones: Iterable[str]) -> None:
+        """Let only these zones not answer; none: the outage is over.
+
+        Raises:
+            ValueError: there is no such zone.
+        """
+        if unknown := set(zones) - ZONES.keys():
+            raise ValueError(f"there is no zone {', '.join(sorted(unknown))}")
+        self.zones = set(zones)
+
+
+def check_zone(cloud: Cloud, call: Call) -> None:
+    """Raise Refusal if the zone of a call does not answer."""
+    if call.path.get("zone") in cloud.part(Outage).zones:
+        raise backend_error(503)
+
+
+def answering(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) -> Mapping[str, Iterable[Json]]:
+    """Return the items of those scopes that answer.
+
+    Raises:
+        Refusal: others do not, and the call does not accept a part of the items.
+    """
+    silent = silent_scopes(cloud, scoped)
+    if silent and call.query.get("returnPartialSuccess", "").lower() != "true":
+        raise backend_error(503)
+    return {scope: items for scope, items in scoped.items() if scope not in silent}
+
+
+def silent_scopes(cloud: Cloud, scopes: Iterable[str]) -> list[str]:
+    """Return those of `scopes`, ``zones/Z``, that do not answer."""
+    return [scope for scope in scopes if scope.removeprefix("zones/") in cloud.part(Outage).zones]
+
+
+def warning(scope: str) -> Json:
+    """Return the warning that a list has in place of the items of a scope."""
+    return {
+        "warning": {
+            "code": "UNREACHABLE",
+            "message": f"The scope '{scope}' could not be reached.",
+            "data": [{"key": "scope", "value": scope}],
+        }
+    }
