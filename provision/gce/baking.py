@@ -35,7 +35,7 @@ PERMISSIONS = (
 """Permissions that the calls for an image need, in addition to those for a fleet."""
 LONGEST_S = 3 * 3600
 """Time after which Compute Engine deletes the host of which an image is made."""
-_ROLE = "roles/compute.admin"
+_ROLE = "roles/compute.storageAdmin"
 _CONFLICT = 409
 
 

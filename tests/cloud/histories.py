@@ -256,7 +256,7 @@ class History:
             anywhere=self.random.choice((False, True)),
             max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
             python="/usr/bin/python3",
-            setup=self.random.choice(("", "true")),
+            setup="true",
             workers=self.workers,
             **MODES[access],
         )

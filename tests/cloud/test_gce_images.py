@@ -26,6 +26,7 @@ from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, reached
 from tests.cloud.spending import patched
 from tests.emulator import Emulator
 from tests.emulator.catalog import images
+from tests.program import Program
 from tests.settings import settings
 from train.agent.packages import venv
 
@@ -247,6 +248,17 @@ def test_gc_finds_what_a_killed_bake_leaves(team: Team, sign: str, monkeypatch: 
 def test_other_providers_have_no_images(team: Team) -> None:
     with pytest.raises(UsageError, match="provider 'local' has no images"):
         bake.run(bake.BakeRequest(settings(provider="local")), team.services(), Quiet())
+
+
+@pytest.mark.wire
+def test_the_command_refuses_other_providers_and_asks_before_it_spends_money(
+    caller: Program, emulator: Emulator
+) -> None:
+    assert "provider 'local' has no images" in caller.run("bake", code=2).err
+    ran = caller.run("bake", "--gpu", "t4", code=2)
+    assert "n1-standard-4" in ran.text + ran.err
+    assert "fleet bake --yes --gpu t4" in ran.err
+    assert held(emulator) == []
 
 
 def test_an_image_of_the_base_image_alone_is_refused(team: Team) -> None:

@@ -29,6 +29,10 @@ _ROLES = (
     ("compute.routers.", "roles/compute.networkViewer"),
     ("compute.networks.", "roles/compute.networkUser"),
     ("compute.subnetworks.", "roles/compute.networkUser"),
+    *(
+        (f"compute.images.{verb}", "roles/compute.storageAdmin")
+        for verb in ("create", "delete", "setLabels", "update", "deprecate")
+    ),
     ("compute.images.", "roles/compute.imageUser"),
     ("compute.instances.osLogin", "roles/compute.osLogin"),
     ("compute.instances.osAdminLogin", "roles/compute.osAdminLogin"),

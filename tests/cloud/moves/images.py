@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fleet.commands.fleets import bake, gc
-from fleet.state import BAKING
-from tests.cloud.moves import check, command
+from fleet.errors import FleetError
+from fleet.state import BAKING, Store
+from tests.cloud.moves import check, command, event
 from tests.settings import settings
 
 if TYPE_CHECKING:
@@ -18,6 +21,24 @@ def run_bake(history: History) -> None:
     baked = bake.run(bake.BakeRequest(history.settings), history.services(), history.sink())
     assert baked is not None
     history.images.add(baked.image)
+
+
+@event(0.3)
+def bake_elsewhere(history: History) -> None:
+    """Let the user bake on another computer, without faults."""
+    history.emulator.faults.clear()
+    services = replace(history.services(), store=Store(history.root / "elsewhere"), unprepared=False)
+    with contextlib.suppress(FleetError):  # a killed command may have left an image that is not ready
+        baked = bake.run(bake.BakeRequest(history.settings), services, history.sink())
+        assert baked is not None
+        history.images.add(baked.image)
+        history.told.append(f"baked {baked.image} elsewhere")
+
+
+@check("up")
+def check_hosts_boot_from_images_that_exist(history: History) -> None:
+    booted = {disk["sourceImage"].rpartition("/")[2] for disk in history.emulator.cloud.disks.values()}
+    assert {name for name in booted if name.startswith("fleet-")} <= {*history.emulator.state()["images"]}
 
 
 @command("gc --images")

@@ -57,6 +57,18 @@ def test_what_is_left_is_a_table_and_says_what_stays() -> None:
     assert format_report(OrphansFound(())) == "no orphaned resources found\n"
 
 
+def test_images_are_kept_and_have_a_price_per_month() -> None:
+    image = replace(ORPHAN, kind="image", name="fleet-9a3c", zone="", created_at=0.0, cost_usd=0.0, price_usd_h=0.001)
+    image = replace(image, size_gb=14.6, to_delete=False)
+    assert format_report(OrphansFound((ORPHAN, image))).splitlines()[0] == "1 orphaned resource and 1 image:"
+    assert format_report(OrphansFound((image,))).splitlines() == [
+        "1 image:",
+        "  KIND   NAME        USER           SIZE  PER MONTH",
+        "  image  fleet-9a3c  ann-laptop  14.6 GB      $0.73",
+        "1 image kept; --images deletes yours, with --all those of other users, too",
+    ]
+
+
 def test_age_and_cost_stay_where_there_is_no_room_for_all() -> None:
     mine = replace(ORPHAN, created_at=time.time() - 7200)
     rule = replace(mine, kind="firewall rule", name="a-fleet-with-a-long-name-k3b7x2qa-internal", cost_usd=0.0)

@@ -786,6 +786,8 @@ def test_errors_that_name_a_setting_or_an_account(failures: list[Failure], kind:
         ("compute.networks.updatePolicy", "roles/compute.securityAdmin"),
         ("compute.networks.get", "roles/compute.networkUser"),
         ("iam.serviceaccounts.actAs", "roles/iam.serviceAccountUser"),
+        ("compute.images.useReadOnly", "roles/compute.imageUser"),
+        ("compute.images.create", "roles/compute.storageAdmin"),
     ],
 )
 def test_a_role_that_has_the_permission(permission: str, role: str) -> None:
