@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -33,6 +34,34 @@ def test_an_error_of_a_public_thread_is_printed_with_a_fix(name: str, caller: Pr
         assert not messages or any(printed(message)[:60] in printed(ran.err) for message in messages)
     state = emulator.state()
     assert not any((state["instances"], state["disks"], state["firewalls"]))
+
+
+def test_a_new_project_needs_quota_for_gpus_before_anything_is_created(caller: Program, emulator: Emulator) -> None:
+    emulator.start_project()
+    network = ("--network", "main", "--subnet", "main")
+    refused = caller.run(*UP, *network, code=11)
+    assert "the quota GPUS_ALL_REGIONS of project proj-1 is 0 in all regions together; 2 more needed" in printed(
+        refused.err
+    )
+    assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 2" in printed(refused.err)
+    assert "an account in its free trial must be upgraded first" in printed(refused.err)
+    assert "project proj-1 has no network default" in printed(caller.run(*UP, code=2).err)
+    state = emulator.state()
+    assert not any((state["instances"], state["disks"], state["firewalls"]))
+
+
+def test_the_printed_command_fits_the_disks_into_the_quota_of_a_new_project(
+    caller: Program, emulator: Emulator
+) -> None:
+    emulator.start_project()
+    cpu = ("--machine-type", "e2-medium", "--network", "main", "--subnet", "main", "--zone", "us-central1-a")
+    refused = caller.run("up", "--workers", "6", *cpu, "--dry-run", code=11)
+    assert "the quota SSD_TOTAL_GB of project proj-1 allows 500 in us-central1" in printed(refused.err)
+    [command] = [
+        line for line in refused.err.splitlines() if "--disk-type pd-standard" in line and "fleet up" in line
+    ]
+    words = shlex.split(command[command.index("fleet up") :])[1:]
+    assert "6 instances" in caller.run(*words).text
 
 
 def test_an_unknown_error_ends_at_once_with_the_text_of_google(caller: Program, emulator: Emulator) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.emulator import lifecycle
 from tests.emulator.api import Answer, Api, Broken, Request, encode
+from tests.emulator.catalog.quotas import NEW_PROJECT_QUOTAS
 from tests.emulator.clock import Clock
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.endpoints import endpoint_of
@@ -169,6 +170,13 @@ class Emulator:
         with self.clock.lock:
             self.cloud.limits.set_quota(metric, limit, region)
             self.cloud.part(Queue).recheck()
+
+    def start_project(self) -> None:
+        """Let the project be new: with small quotas, without GPUs, and with a network in custom mode only."""
+        with self.clock.lock:
+            for metric, limit in NEW_PROJECT_QUOTAS.items():
+                self.cloud.limits.set_quota(metric, limit)
+            self.cloud.networks[:] = ["main"]
 
     def start_trial(self) -> None:
         """Let the billing account be in its free trial, with its quotas and without GPUs."""

@@ -27,3 +27,17 @@ PROJECT_QUOTAS = {
     "IMAGES": 2000.0,
     "NETWORKS": 5.0,
 }
+
+
+NEW_PROJECT_QUOTAS = {
+    "CPUS_ALL_REGIONS": 12.0,
+    "GPUS_ALL_REGIONS": 0.0,
+    "CPUS": 24.0,
+    "DISKS_TOTAL_GB": 4096.0,
+    "SSD_TOTAL_GB": 500.0,
+    "HDB_TOTAL_GB": 500.0,
+    "IN_USE_ADDRESSES": 8.0,
+    **{prefix + gpu.quota: 1.0 for gpu in ACCELERATORS.values() if gpu.quota for prefix in ("", "PREEMPTIBLE_")},
+}
+"""Quotas of a new project with a billing account, as users report them; other quotas are as above.
+"""

@@ -67,6 +67,11 @@ def set_quota(emulator: Emulator, given: Given) -> None:
     emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))
 
 
+@action("new-project")
+def start_project(emulator: Emulator, given: Given) -> None:
+    emulator.start_project()
+
+
 @action("trial")
 def start_trial(emulator: Emulator, given: Given) -> None:
     emulator.start_trial()
