@@ -89,7 +89,7 @@ def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
     assert [line.split()[1] for line in lines] == order
     doctor, dry, up, shown, listed, train, logs, pull, down = (shlex.split(line)[1:] for line in lines)
     assert re.search(r"permissions: all \d+ required permissions", rented.run(*doctor).text)
-    assert "us-central1-a   n1-standard-4 + 1 nvidia-tesla-t4       0.566      1.131" in rented.run(*dry).text
+    assert "us-central1-a  n1-standard-4 + 1 nvidia-tesla-t4       0.559      1.117" in rented.run(*dry).text
     assert names(emulator) == []
     rented.run(*up, timeout=180)
     assert len(names(emulator)) == 2
@@ -98,7 +98,7 @@ def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
     ran = rented.run(*train, timeout=180)
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
     [_, status] = rented.run("status", "-o", "json").events
-    assert status["price_usd_h"] == pytest.approx(1.131, abs=0.001)
+    assert status["price_usd_h"] == pytest.approx(1.117, abs=0.001)
     assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
     assert "these results exist on the hosts only" in rented.run(*down, code=2).err
     assert len(names(emulator)) == 2
