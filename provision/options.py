@@ -280,6 +280,11 @@ class ProviderOptions:
         return type(self)(**{name: getattr(self, name) for name in names})
 
     @property
+    def variables(self) -> Mapping[str, str]:
+        """Return environment variables of all jobs of the fleet."""
+        return {}
+
+    @property
     def root_scripts(self) -> Mapping[str, str]:
         """Return the SHA-256 of each script that root runs on hosts before packages are installed, by its option."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.gce.account import Account
 from provision.gce.checks.address import ADDRESS
 from provision.gce.checks.billing import BILLING
+from provision.gce.checks.bucket import BUCKET
 from provision.gce.checks.credentials import CREDENTIALS
 from provision.gce.checks.iap import GCLOUD, NAT, TUNNELS
 from provision.gce.checks.image import IMAGE
@@ -20,7 +21,18 @@ from provision.gce.options import GceOptions
 from provision.model import Finding
 
 _OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, PRICES, API, PERMISSIONS)
-_OF_INSTANCES = (NETWORK, SUBNETWORK, IMAGE, TRIAL, GLOBAL_QUOTA, REGIONAL_QUOTA, SERVICE_ACCOUNT, OS_LOGIN, NAT)
+_OF_INSTANCES = (
+    NETWORK,
+    SUBNETWORK,
+    IMAGE,
+    TRIAL,
+    GLOBAL_QUOTA,
+    REGIONAL_QUOTA,
+    SERVICE_ACCOUNT,
+    BUCKET,
+    OS_LOGIN,
+    NAT,
+)
 _OF_THIS_COMPUTER = (ADDRESS, GCLOUD, TUNNELS)
 
 

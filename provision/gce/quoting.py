@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.budget import Budget
-from provision.gce.access import iap, os_login
+from provision.gce.access import bucket, iap, os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe, image_refusal
@@ -41,9 +41,10 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: images.listed(api) if images.is_prepared(spec) else [],
         lambda: ssh_sources(account, cloud),
         lambda: _tunnels(account, cloud) if count else [],
+        lambda: _storage(account, cloud) if count else [],
         account.update_prices,
     ]
-    project, region_resources, existing, _, base, baked, sources, tunnels, _ = api.together(*calls)
+    project, region_resources, existing, _, base, baked, sources, tunnels, storage, _ = api.together(*calls)
     if (refused := image_refusal(cloud, base)) is not None:
         raise refused
     if count == 0:
@@ -73,6 +74,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *image,
             *login,
+            *storage,
             *tunnels,
             *_access(cloud, sources),
         ),
@@ -96,6 +98,22 @@ def _highest_price(account: Account, cloud: GceOptions, count: int, regions: Seq
         return ["the price in some of the zones is unknown; --max-price excludes them"]
     highest, zone = max((usd_h, zone) for usd_h, zone in prices.items() if usd_h is not None)
     return [f"highest price: {format_money(highest * count)}/h for all, in {zone}"]
+
+
+def _storage(account: Account, cloud: GceOptions) -> list[str]:
+    """Return a sentence about the bucket of the fleet, if it has one.
+
+    Raises:
+        ApiError: Cloud Storage does not answer.
+        ProviderError: the bucket does not exist.
+    """
+    if not cloud.bucket:
+        return []
+    access = bucket.examine(account, cloud)
+    if not access.doubt:
+        return [f"{access.email} reads and writes {cloud.bucket}"]
+    doubt = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
+    return [f"{doubt}; fleet doctor --bucket {cloud.bucket} shows the commands that grant them"]
 
 
 def _tunnels(account: Account, cloud: GceOptions) -> list[str]:

@@ -109,6 +109,8 @@ def test_a_guest_gets_the_properties_of_the_request(stage: Stage, tmp_path: Path
         metadata={"enable-guest-attributes": "TRUE", "ssh-keys": "fleet:k"},
         directory=tmp_path / str(made.id),
         image=find_image(IMAGE),
+        hosts=stage.emulator.cloud.google_hosts,
+        certificate=stage.emulator.cloud.google_certificate,
     )
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     assert stage.client.instances.get_guest_attributes(request=query).query_value.items[0].value == "AAAA"

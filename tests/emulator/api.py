@@ -47,6 +47,7 @@ class Request:
         in_batch: Whether it is part of a batch.
         content_type: Media type of its body.
         token: Access token of the caller; empty: none.
+        headers: Other headers, with names in lower case.
     """
 
     verb: str
@@ -55,6 +56,7 @@ class Request:
     in_batch: bool = False
     content_type: str = ""
     token: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -147,7 +149,7 @@ class Api:
     def _answer(self, request: Request) -> Answer:
         matches = []
         for service in services():
-            match = discovery(service.DOCUMENT).match(request.verb, request.path)
+            match = discovery(service.DOCUMENT).match(request.verb, urlsplit(request.target).path)
             if match:
                 matches.append((service, *match))
         matches.sort(key=lambda each: each[1].id not in METHODS)  # two APIs may have a method at the same path

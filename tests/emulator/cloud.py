@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -132,6 +132,8 @@ class Cloud:
         self.ssh_port = ssh_port
         self.root = ""
         self.base = ""
+        self.google_hosts: tuple[str, ...] = ()
+        self.google_certificate = ""
         self.grace_s = 30.0
         self.late_s = 0.0
         self.caller = "127.0.0.1"
@@ -158,6 +160,12 @@ class Cloud:
         self.base = f"{self.root}/projects/{self.project}"
         self.operations.base = self.base
         self._address_stem = f"127.{port >> 8}.{port & 255}"
+
+    def serve_google(self, hosts: Sequence[str], certificate: str) -> str:
+        """Let guests find Google's hosts at an address, which is returned, and trust a certificate authority."""
+        address = f"{self._address_stem}.1"
+        self.google_hosts, self.google_certificate = (f"{address} {' '.join(hosts)}",), certificate
+        return address
 
     def empty(self) -> None:
         """Delete all resources."""

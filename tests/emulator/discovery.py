@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 Json = dict[str, Any]
 
@@ -53,6 +54,10 @@ class Method:
         return any(each.get("pattern") == "^.*$" for each in self.parameters.values() if each["location"] == "path")
 
 
+_WITHOUT_BODY = ("storage.objects.rewrite",)
+"""Methods that accept a request without a body."""
+
+
 class Discovery:
     """One discovery document.
 
@@ -72,7 +77,7 @@ class Discovery:
             self._routes.setdefault(route, []).append(method)
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-        """Return the method for `verb` on `path`, and the parameters of its path; None: there is no such method."""
+        """Return the method for `verb` on a path, and the parameters of the path, unescaped; None: no such method."""
         if not path.startswith(self.root):
             return None
         rest = path[len(self.root) :]
@@ -81,7 +86,7 @@ class Discovery:
             for method in self._routes.get((verb, *length), ()):
                 match = method.path.fullmatch(rest)
                 if match:
-                    return method, match.groupdict()
+                    return method, {name: unquote(value) for name, value in match.groupdict().items()}
         return None
 
     def check_parameters(self, method: Method, given: Mapping[str, str]) -> list[str]:
@@ -99,7 +104,7 @@ class Discovery:
         if not method.request:
             return [] if body in (None, {}) else ["a body where none belongs"]
         if body is None:
-            return ["no body"]
+            return [] if method.id in _WITHOUT_BODY else ["no body"]
         return list(self._check_ref(method.request, body, "", method.id))
 
     def check_response(self, method: Method, body: Any) -> list[str]:

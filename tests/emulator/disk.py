@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
@@ -39,6 +40,7 @@ _NOLOGIN = (
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
+_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
@@ -107,6 +109,8 @@ class GuestSpec:
         hosts: Further lines of its /etc/hosts.
         index: Whether pip finds packages.
         os_login_keys: Keys by user that log in if its metadata enables OS Login.
+        certificate: Certificate authority that its image trusts, PEM.
+        service_accounts: Its service account with its scopes, as the instance has it; empty: none.
     """
 
     name: str
@@ -124,6 +128,8 @@ class GuestSpec:
     hosts: tuple[str, ...] = ()
     index: bool = True
     os_login_keys: Mapping[str, list[str]] = field(default_factory=dict)
+    certificate: str = ""
+    service_accounts: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def driver(self) -> str:
@@ -202,6 +208,7 @@ class Disk:
             f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
             + "".join(f"{line}\n" for line in self._spec.hosts)
         )
+        (self._etc / "authority.pem").write_text(self._spec.certificate)
         self._write_programs()
         return self._host_key()
 
@@ -308,8 +315,9 @@ class Disk:
             "mount -t tmpfs tmpfs memory",
             "mkdir memory/upper memory/work",
             "mount -t overlay overlay -o lowerdir=/etc,upperdir=memory/upper,workdir=memory/work /etc",
-            "mkdir -p /etc/apt/apt.conf.d /etc/systemd/system",
+            "mkdir -p /etc/apt/apt.conf.d /etc/systemd/system /etc/ssl/certs",
             "touch /etc/machine-id",
+            f"cat etc/authority.pem >> {_AUTHORITIES}",
         ]
         for name in (*_IMAGED, "hosts", "hostname"):
             lines.append(f"mount --bind etc/{name} /etc/{name}")

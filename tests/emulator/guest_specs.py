@@ -10,6 +10,7 @@ from tests.emulator.nat import reaches_internet
 def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
     """Return the properties of the guest of `instance`."""
     blueprint, number = instance.blueprint, instance.body["id"]
+    is_online = reaches_internet(cloud, instance)
     return GuestSpec(
         name=blueprint.name,
         zone=blueprint.zone,
@@ -23,5 +24,8 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         os_login_keys=cloud.os_login_keys(instance),
         directory=cloud.directory / number,
         image=blueprint.image,
-        index=reaches_internet(cloud, instance),
+        index=is_online,
+        hosts=cloud.google_hosts if is_online else (),
+        certificate=cloud.google_certificate,
+        service_accounts=tuple(instance.body.get("serviceAccounts", ())),
     )

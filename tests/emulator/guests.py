@@ -26,6 +26,7 @@ from tests.emulator.boot import BootDelays
 from tests.emulator.catalog.images import Image
 from tests.emulator.console import Console
 from tests.emulator.disk import STARTUP, Disk, GuestSpec
+from tests.emulator.identity import account_metadata
 from tests.emulator.metadata import Metadata, MetadataServer, may_publish
 from tests.emulator.os_login import is_enabled
 
@@ -199,6 +200,7 @@ class SshGuest:
                 "maintenance-event": "NONE",
                 "name": spec.name,
                 "preempted": "FALSE",
+                "service-accounts": account_metadata(spec.service_accounts[0]) if spec.service_accounts else {},
                 "zone": f"projects/{spec.project}/zones/{spec.zone}",
             },
             spec.project,

@@ -95,6 +95,8 @@ class Metadata:
                 return None
             value = value[word]
         if isinstance(value, str):
+            if path.endswith("/token"):
+                return value, "application/json"
             return (
                 (json.dumps(value), "application/json") if query.get("alt") == "json" else (value, "application/text")
             )
@@ -116,9 +118,11 @@ def etag(text: str) -> str:
 
 
 def _camel(tree: Tree) -> Tree:
-    """The tree with keys as JSON has them, ``maintenanceEvent``; keys of attributes stay as they are."""
+    """The tree with keys as JSON has them, without tokens; keys of attributes stay as they are."""
     shown: Tree = {}
     for key, value in tree.items():
+        if key == "token":
+            continue
         first, *rest = key.split("-")
         name = first + "".join(word.capitalize() for word in rest)
         if isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import struct
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -20,17 +22,22 @@ from tests.emulator.catalog.quotas import NEW_PROJECT_QUOTAS
 from tests.emulator.clock import Clock
 from tests.emulator.cloud import Cloud, Instance
 from tests.emulator.endpoints import endpoint_of
+from tests.emulator.endpoints.storage import XML
 from tests.emulator.failures import Refusal
 from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
+from tests.emulator.identity import ANONYMOUS
 from tests.emulator.nat import add_nat
 from tests.emulator.outage import Outage
 from tests.emulator.project_images import ProjectImages
 from tests.emulator.queueing import Queue
+from tests.emulator.tls import HOSTS, Authority
 
 Json = dict[str, Any]
 _STOP_S = 30.0
+_HTTPS = 443
+_JSON_API = re.compile(r"/(?:storage|upload|download|resumable|batch)/")
 
 
 class Emulator:
@@ -77,7 +84,25 @@ class Emulator:
         self.port = int(self._server.server_address[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.cloud.settle_at(self.url, self.port)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="emulator", daemon=True)
+        self._servers = [self._server, *(self._google() if guests else [])]
+        self._threads = [
+            threading.Thread(target=server.serve_forever, args=(0.05,), name="emulator", daemon=True)
+            for server in self._servers
+        ]
+
+    def _google(self) -> Iterator[_Server]:
+        """Yield the server that guests reach at the names of Google's hosts, if this user can listen there."""
+        authority = Authority()
+        address = self.cloud.serve_google(HOSTS, authority.certificate)
+        try:
+            server = _Google((address, _HTTPS), _Connection, self)
+        except PermissionError:
+            return
+        with tempfile.TemporaryDirectory() as directory:
+            context = authority.context(Path(directory))
+        # The handshake is that of the first read, in the thread of its connection.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        yield server
 
     def __enter__(self) -> Emulator:
         self.start()
@@ -91,14 +116,16 @@ class Emulator:
     def start(self) -> None:
         """Answer from now on."""
         self.clock.start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop; no process and file of any guest is left when this returns."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        self._server.drop()
+        for server, thread in zip(self._servers, self._threads, strict=True):
+            server.shutdown()
+            thread.join()
+            server.server_close()
+            server.drop()
         self.clock.close()
         self.reset()
         if self._own_directory:
@@ -253,6 +280,10 @@ class _Server(ThreadingHTTPServer):
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
 
+    def received(self, target: str, host: str, token: str) -> tuple[str, str]:
+        """Return path and access token of a request as the emulator's APIs use them."""
+        return target, token
+
     def opened(self, connection: socket.socket) -> None:
         with self._lock:
             self._open.add(connection)
@@ -274,6 +305,14 @@ class _Server(ThreadingHTTPServer):
         """Ignore clients that closed the connection early."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
+
+
+class _Google(_Server):
+    """Google's hosts as guests see them: a call without a token is anonymous."""
+
+    def received(self, target: str, host: str, token: str) -> tuple[str, str]:
+        is_xml = host == "storage.googleapis.com" and not _JSON_API.match(target)
+        return XML.rstrip("/") + target if is_xml else target, token or ANONYMOUS
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -309,15 +348,18 @@ class _Connection(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length)
-        if len(body) < length:  # the client was killed in the middle of its request
+        body = self._body()
+        if body is None:  # the client was killed in the middle of its request
             self.close_connection = True
             return
         try:
             media_type = self.headers.get("Content-Type", "")
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            answer = self._answer(Request(self.command, self.path, body, content_type=media_type, token=token))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            target, token = self.server.received(self.path, headers.get("host", ""), token)
+            answer = self._answer(
+                Request(self.command, target, body, content_type=media_type, token=token, headers=headers)
+            )
         except Broken as broken:
             self._break(broken)
             return
@@ -327,6 +369,20 @@ class _Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def _body(self) -> bytes | None:
+        """Return the body of the request; None: it is not complete."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            return body if len(body) == length else None
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0] or b"0", 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return body
 
     def _answer(self, request: Request) -> Answer:
         emulator = self.server.emulator

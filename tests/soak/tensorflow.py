@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tests.cloud import test_gce_bucket
 from tests.e2e import test_gce, tutorials
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.test_tensorflow import DEADLINE_S, QUICK, printed_values
@@ -271,6 +272,12 @@ def _readme_on_gce(program: Program) -> None:
         assert last < first
 
 
+def _bucket_on_gce(program: Program) -> None:
+    """Keep checkpoints in a bucket, after the account of the instance got its roles."""
+    with test_gce.emulator_in(program.directory.parent) as emulator:
+        test_gce_bucket.train_with_bucket(program, emulator, is_denied_first=True)
+
+
 def _scaling(program: Program) -> None:
     """Predict the speedup of Keras' fit and of a custom loop, both as they are run."""
     examples = Path(__file__).parents[2] / "train" / "examples"
@@ -363,6 +370,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         ("the demo", partial(_with_program, _demo)),
         ("a killed worker", partial(_with_program, _killed_worker)),
         ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),
+        ("a bucket on Compute Engine", partial(_with_program, _bucket_on_gce)),
         ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
         *((name, partial(_fault, name)) for name in _FAULTS),
     ]

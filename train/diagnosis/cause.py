@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import NO_REASON, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names, signal_name
-from train.diagnosis import rules, texts
+from train.diagnosis import rules, storage, texts
 from train.diagnosis.log_lines import error_in, shortened
 from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, read, source_of
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
@@ -384,13 +384,14 @@ class _Case:
         alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
         too = f"; so did {join_names(alike)}" if alike else ""
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
+        hint = storage.hint(fatal.message, reading.lines) or hint
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
             if fatal.location and text.endswith(".") and not text.endswith(".."):
                 text = text[:-1]  # the sentence continues
             where = f" at {fatal.location}" if fatal.location else ""
             by = next((f", as {answer.task} reported" for answer in reading.answers if answer.line < fatal.end), "")
             message = f"{reading.name} raised {text}{where}{by}{too}"
-            hint = rules.hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
+            hint = hint or rules.hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
         elif kind is Kind.SERVICE_UNREACHABLE:
             message = (
                 f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"

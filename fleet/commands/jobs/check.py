@@ -75,6 +75,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     located = find(request) if request.has_program else None
     directory, record = services.store.need(request.fleet)
     _check_network(request, len(record.hosts))
+    request = dataclasses.replace(request, env={**record.spec.options.variables, **request.env})
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
         program = collect(located, services, python_path) if located else None

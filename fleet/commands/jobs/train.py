@@ -115,7 +115,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     directory, record = services.store.need(request.fleet)
     spot, lost_s = record.spec.options.spot, request.host_timeout_s
     policy = on_fleet(request.policy, spot=spot, preemptions=request.preemptions, host_timeout_s=lost_s)
-    request = dataclasses.replace(request, policy=policy)
+    request = dataclasses.replace(request, policy=policy, env={**record.spec.options.variables, **request.env})
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
         refuse_without_servers(entry, len(record.hosts))

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.deferred import dataclass
+from provision.gce.catalog.buckets import check_bucket, with_storage_scope
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
 from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD, UNKNOWN, Series, series_of
@@ -160,12 +161,13 @@ def resolved(cloud: GceOptions) -> GceOptions:
     """
     _check_words(cloud)
     _check_numbers(cloud)
+    check_bucket(cloud)
     cloud = replace(cloud, ssh_from=tuple(_network(text) for text in cloud.ssh_from))
     if cloud.machine_type and not _MACHINE_TYPE.fullmatch(cloud.machine_type):
         raise ValueError(f"invalid machine type {cloud.machine_type!r}; expected e.g. {DEFAULT_MACHINE_TYPE}")
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
-    cloud = replace(cloud, machine_type=machine_type)
+    cloud = with_storage_scope(replace(cloud, machine_type=machine_type))
     disk_type = cloud.disk_type or default_disk_type(machine_type)
     return replace(cloud, disk_type=disk_type, image=cloud.image or _default_image(cloud))
 

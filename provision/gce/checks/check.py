@@ -19,22 +19,23 @@ class Check(NamedTuple):
 
     Attributes:
         subject: Name of the prerequisite, ``credentials``.
-        run: Function that returns the result as a message. It raises ApiError or ProviderError if the prerequisite
-            is not met.
+        run: Function that returns the result as a message, or as a finding. It raises ApiError or ProviderError if
+            the prerequisite is not met.
         requires: Subjects of the checks without which this one cannot run.
         is_optional: `fleet up` does not make the calls of the check. If one fails, the prerequisite is unknown, not
             missing.
     """
 
     subject: str
-    run: Callable[[Account, GceOptions], str]
+    run: Callable[[Account, GceOptions], str | Finding]
     requires: Collection[str] = ("API",)
     is_optional: bool = False
 
     def finding(self, account: Account, cloud: GceOptions) -> Finding:
         """Return the result as a finding, or the reason why the check failed."""
         try:
-            return Finding(self.subject, True, self.run(account, cloud))
+            result = self.run(account, cloud)
+            return Finding(self.subject, True, result) if isinstance(result, str) else result
         except ApiError as error:
             diagnosis = diagnose(
                 error.failures,

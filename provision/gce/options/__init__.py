@@ -13,6 +13,7 @@ from provision.gce.options.images import ImageOptions
 from provision.gce.options.labels import LabelOptions
 from provision.gce.options.machines import MachineOptions
 from provision.gce.options.preparation import PreparationOptions, digest, root_scripts
+from provision.gce.options.storage import StorageOptions
 from provision.gce.options.time import TimeOptions
 from provision.options import PreemptionNotice, ProviderOptions
 
@@ -26,6 +27,7 @@ class GceOptions(
     LabelOptions,
     AccessOptions,
     IdentityOptions,
+    StorageOptions,
     PreparationOptions,
     ProviderOptions,
 ):
@@ -51,6 +53,11 @@ class GceOptions(
     def account(self) -> str:
         """Return the project."""
         return self.project
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return FLEET_BUCKET, if there is a bucket."""
+        return {"FLEET_BUCKET": self.bucket} if self.bucket else {}
 
     @property
     def root_scripts(self) -> Mapping[str, str]:

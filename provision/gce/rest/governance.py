@@ -98,6 +98,17 @@ def service_account(api: Api, email: str) -> Json | None:
         return None
 
 
+def project_policy(api: Api) -> Json:
+    """Return the IAM policy of the project.
+
+    Source: cloudresourcemanager.projects.getIamPolicy.
+
+    Raises:
+        ApiError: the call failed, for example because the caller may not read it.
+    """
+    return api.ask(_RESOURCE_MANAGER, f"/v1/projects/{api.project}:getIamPolicy", {})
+
+
 def billing_info(api: Api) -> Json:
     """Return the name of the project's billing account, and whether it is open.
 

@@ -8,6 +8,7 @@ from typing import Any
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import Refusal, bad_request
 from tests.emulator.registry import method
+from tests.emulator.storage import Storage
 
 Json = dict[str, Any]
 DOCUMENT = "cloudresourcemanager.v1"
@@ -15,8 +16,15 @@ _PERMISSION = re.compile(r"(?:compute|iam|iap|resourcemanager|serviceusage)\.[a-
 
 
 def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
-    """Return no permission: callers may always test theirs."""
-    return ()
+    """Return the permission that a call needs; callers may always test theirs."""
+    verb = call.method.id.rpartition(".")[2]
+    return () if verb == "testIamPermissions" else ((call.path["resource"], f"resourcemanager.projects.{verb}"),)
+
+
+@method("cloudresourcemanager.projects.getIamPolicy")
+def get_policy(cloud: Cloud, call: Call) -> Json:
+    members = cloud.part(Storage).project
+    return {"bindings": [{"role": role, "members": sorted(members[role])} for role in sorted(members)], "version": 1}
 
 
 @method("cloudresourcemanager.projects.testIamPermissions")

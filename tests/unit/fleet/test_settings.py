@@ -62,6 +62,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         ssh-user = "me"
         ssh-port = 2222
         scopes = ["cloud-platform"]
+        bucket = "gs://training-data"
         service-account = "a@b"
         startup-script = "boot.sh"
         setup = "true"
@@ -100,6 +101,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         ssh_user="me",
         ssh_port=2222,
         scopes=("cloud-platform",),
+        bucket="gs://training-data",
         service_account="a@b",
         startup_script="true\n",
         setup="true",

@@ -1,0 +1,212 @@
+"""Instances use a bucket of Cloud Storage: their scopes, their roles, and TensorFlow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.model import Finding, FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator.governance import DEFAULT_ACCOUNT
+from tests.emulator.storage import Storage
+from tests.next_steps import command_lines
+from tests.program import Program
+
+BUCKET = "gs://bkt"
+ACCOUNT = f"serviceAccount:{DEFAULT_ACCOUNT}"
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path) -> Make:
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+
+    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
+        given = {"zones": ("us-central1-a",), "bucket": BUCKET, **options}
+        cloud = GceProvider.change(GceOptions(project="proj-1", endpoint=emulator.url), given)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+
+    return made
+
+
+def finding(provider: GceProvider) -> Finding:
+    [result] = [result for result in provider.doctor() if result.subject == "bucket"]
+    return result
+
+
+def notes(provider: GceProvider, spec: FleetSpec) -> str:
+    return "\n".join(provider.quote(spec, ["worker-0"]).notes)
+
+
+@pytest.mark.parametrize("text", ["bkt", "gs://", "gs://b", "gs://Bkt", "gs://bkt/run", "s3://bkt", "gs://bkt/"])
+def test_a_bucket_is_a_url_without_a_path(make: Make, text: str) -> None:
+    with pytest.raises(ValueError, match="invalid bucket"):
+        make(bucket=text)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((), [SCOPE]),
+        (("devstorage.read_only",), ["https://www.googleapis.com/auth/devstorage.read_only", SCOPE]),
+        (("cloud-platform",), ["https://www.googleapis.com/auth/cloud-platform"]),
+        ((SCOPE,), [SCOPE]),
+    ],
+)
+def test_instances_with_a_bucket_may_write_to_it(
+    emulator: Emulator, make: Make, given: tuple[str, ...], expected: list[str]
+) -> None:
+    emulator.cloud.part(Storage).create("bkt")
+    provider, spec = make(scopes=given)
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    [instance] = emulator.cloud.instances.values()
+    assert instance.body["serviceAccounts"] == [{"email": DEFAULT_ACCOUNT, "scopes": expected}]
+    assert spec.options.variables == {"FLEET_BUCKET": BUCKET}
+
+
+def test_a_missing_bucket_is_found_before_the_price(make: Make) -> None:
+    provider, spec = make()
+    with pytest.raises(ProviderError, match="the bucket gs://bkt does not exist") as caught:
+        provider.quote(spec, ["worker-0"])
+    create = "gcloud storage buckets create gs://bkt --project proj-1 --location us-central1"
+    assert create in command_lines(caught.value)
+    result = finding(provider)
+    assert (result.ok, result.message) == (False, "the bucket gs://bkt does not exist")
+
+
+@pytest.mark.parametrize(
+    ("on_bucket", "on_project", "certain"),
+    [
+        ({"objectUser": ACCOUNT, "legacyBucketReader": ACCOUNT}, {}, True),
+        ({"admin": ACCOUNT}, {}, True),
+        ({}, {"roles/storage.admin": ACCOUNT}, True),
+        ({"legacyBucketReader": ACCOUNT}, {"roles/storage.objectUser": ACCOUNT}, True),
+        (
+            {"legacyBucketOwner": "projectEditor:proj-1", "legacyObjectOwner": "projectEditor:proj-1"},
+            {"roles/editor": ACCOUNT},
+            True,
+        ),
+        ({"legacyBucketOwner": "projectEditor:proj-1", "legacyObjectOwner": "projectEditor:proj-1"}, {}, False),
+        ({"legacyBucketOwner": "projectEditor:other"}, {"roles/editor": ACCOUNT}, False),
+        ({"objectUser": ACCOUNT}, {}, False),  # TensorFlow reads the properties of the bucket, too
+        ({"objectViewer": ACCOUNT, "legacyBucketReader": ACCOUNT}, {}, False),
+        ({"admin": "serviceAccount:other@proj-1.iam.gserviceaccount.com"}, {}, False),
+        ({"admin": "group:all@example.com"}, {}, False),
+        ({}, {}, False),
+    ],
+)
+def test_the_roles_of_the_instances_are_read_from_the_policies(
+    emulator: Emulator, make: Make, on_bucket: dict[str, str], on_project: dict[str, str], certain: bool
+) -> None:
+    storage = emulator.cloud.part(Storage)
+    storage.create("bkt", **on_bucket)
+    storage.project.update({role: {member} for role, member in on_project.items()})
+    provider, spec = make()
+    result = finding(provider)
+    assert result.ok is (True if certain else None)
+    grant = "gcloud storage buckets add-iam-policy-binding gs://bkt --role roles/storage."
+    member = f"--member={ACCOUNT}"
+    assert command_lines(result).splitlines() == (
+        [] if certain else [f"{grant}objectUser {member}", f"{grant}legacyBucketReader {member}"]
+    )
+    assert ("it is not certain" in notes(provider, spec)) is not certain
+    assert (f"{DEFAULT_ACCOUNT} reads and writes gs://bkt" in notes(provider, spec)) is certain
+
+
+@pytest.mark.parametrize("hidden", ["storage.buckets.getIamPolicy", "resourcemanager.projects.getIamPolicy"])
+def test_policies_that_the_caller_cannot_read_leave_a_doubt(emulator: Emulator, make: Make, hidden: str) -> None:
+    emulator.cloud.part(Storage).create("bkt")
+    emulator.cloud.part(Storage).project["roles/storage.admin"] = {ACCOUNT}
+    emulator.deny(hidden)
+    provider, spec = make()
+    result = finding(provider)
+    assert result.ok is None
+    assert "it is not certain" in result.message
+    assert "fleet doctor --bucket gs://bkt" in notes(provider, spec)
+
+
+def test_another_service_account_is_checked(emulator: Emulator, make: Make) -> None:
+    email = "trainer@proj-1.iam.gserviceaccount.com"
+    emulator.cloud.governance.service_accounts[email] = True
+    emulator.cloud.part(Storage).create("bkt", admin=f"serviceAccount:{email}")
+    assert finding(make(service_account=email)[0]).ok is True
+    assert finding(make()[0]).ok is None
+
+
+def test_a_fleet_without_a_bucket_asks_nothing_of_cloud_storage(emulator: Emulator, make: Make) -> None:
+    provider, spec = make(bucket="")
+    assert finding(provider).ok is True
+    provider.quote(spec, ["worker-0"])
+    assert not [name for name in emulator.api.calls if name.startswith("storage.")]
+
+
+CHECKPOINTED = """
+import os
+import tensorflow as tf
+directory, bucket = os.environ["FLEET_CHECKPOINT_DIR"], os.environ["FLEET_BUCKET"]
+print("bucket", bucket, "checkpoints", directory)
+weights = tf.Variable([1.0, 2.0])
+manager = tf.train.CheckpointManager(tf.train.Checkpoint(weights=weights), directory, max_to_keep=1)
+for value in (3.0, 4.0):
+    weights.assign([value, value])
+    manager.save()
+weights.assign([0.0, 0.0])
+manager.checkpoint.restore(manager.latest_checkpoint)
+with tf.io.gfile.GFile(f"{bucket}/data/words.txt") as words:
+    print("restored", weights.numpy().tolist(), "read", words.read())
+print("listed", sorted(tf.io.gfile.listdir(f"{bucket}/run1")))
+"""
+
+
+def train_with_bucket(program: Program, emulator: Emulator, *, is_denied_first: bool = False) -> None:
+    """Create an instance with a bucket, and let TensorFlow save to it twice and restore.
+
+    Args:
+        program: The program.
+        emulator: An emulator with guests.
+        is_denied_first: Run the job also before the account has all roles.
+    """
+    program.env.update(
+        FLEET_GCE_ENDPOINT=emulator.url,
+        FLEET_GCE_PROJECT="proj-1",
+        FLEET_ADDRESS_URL=f"{emulator.url}/emulator/address",
+    )
+    storage = emulator.cloud.part(Storage)
+    bucket = storage.create("bkt", objectUser=ACCOUNT)
+    storage.put("bkt", "data/words.txt", b"seven", {}, emulator.clock.stamp())
+    program.script("task.py", CHECKPOINTED)
+    options = ("--zone", "us-central1-a", "--bucket", BUCKET, "--python", sys.executable)
+    program.run("up", "--workers", "1", "--yes", *options)
+    train = ("train", "task.py", "--checkpoint-dir", f"{BUCKET}/run1")
+    if is_denied_first:
+        # The role for the objects does not include the properties of the bucket, which TensorFlow reads.
+        failed = program.run(*train, code=100)
+        assert f"add-iam-policy-binding {BUCKET}" in " ".join(failed.err.split())
+        assert "roles/storage.legacyBucketReader" in failed.err
+    bucket.members["roles/storage.legacyBucketReader"] = {ACCOUNT}
+    ran = program.run(*train)
+    assert f"bucket {BUCKET} checkpoints {BUCKET}/run1" in ran.text
+    assert "restored [4.0, 4.0] read seven" in ran.text
+    assert {"run1/checkpoint", "run1/ckpt-2.index"} <= set(bucket.objects)
+    assert "run1/ckpt-1.index" not in bucket.objects
+    program.run("down", "--yes")
+    assert emulator.state()["violations"] == []
+
+
+@pytest.mark.wire
+def test_tensorflow_keeps_checkpoints_in_the_bucket(program: Program, guest_emulator: Emulator) -> None:
+    guest_emulator.reset()
+    train_with_bucket(program, guest_emulator)
