@@ -14,6 +14,7 @@ from provision.gce.account import Account
 from provision.gce.catalog.locations import is_ai_zone
 from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
 from provision.gce.catalog.networks import subnetwork_of
+from provision.gce.catalog.reservations import reserved_zones, split_path
 from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.diagnosis.failures import Failure
@@ -128,6 +129,8 @@ def regions_to_try(
         ProviderError: there are none, or only at a higher price than the limit.
     """
     cloud = replace(cloud, zones=tuple(pinned)) if pinned else cloud
+    if cloud.reservation:
+        zones = _reserved(account, cloud, zones, count)
     regions = candidates(cloud, zones, account.prices)
     if not regions:
         unlimited = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
@@ -135,6 +138,30 @@ def regions_to_try(
             raise too_expensive(cloud, [zone for region in unlimited for zone in region.zones], account.prices)
         raise nowhere(count, cloud, {})
     return regions
+
+
+def _reserved(
+    account: Account, cloud: GceOptions, zones: Mapping[str, Sequence[str]], count: int
+) -> Mapping[str, Sequence[str]]:
+    """Return those of `zones`, by region, whose reservation has room for `count` instances.
+
+    Raises:
+        ApiError: the reservations cannot be listed.
+        ProviderError: the reservation cannot be used, or is in another zone.
+    """
+    project, name = split_path(cloud.reservation)
+    reservations = account.api.reservations(name, project)
+    if not reservations:
+        account.require(reservations.silent)
+    reserved = reserved_zones(cloud, count, reservations, project or account.api.project)
+    if cloud.zones and not any({zone, region_of(zone)} & {*cloud.zones} for zone in reserved):
+        raise ProviderError(
+            ErrorKind.USAGE,
+            f"reservation {name!r} is in {', '.join(reserved)}, not in {', '.join(cloud.zones)}",
+            hint="instances use a reservation only in its zone, and all instances of a fleet are in one zone",
+            again={"--zone": reserved[0]},
+        )
+    return {region: [zone for zone in listed if zone in reserved] for region, listed in zones.items()}
 
 
 def _insert(

@@ -10,6 +10,7 @@ from provision.gce.access import bucket, iap, os_login
 from provision.gce.access.firewall import ssh_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe, image_refusal
+from provision.gce.catalog.reservations import split_path
 from provision.gce.creation import offered, regions_to_try
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
@@ -70,6 +71,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         delete_after_s=paid[0][1].max_duration_s,
         notes=(
             *_flex_start(cloud, regions),
+            *_reservation(cloud),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *image,
@@ -114,6 +116,15 @@ def _storage(account: Account, cloud: GceOptions) -> list[str]:
         return [f"{access.email} reads and writes {cloud.bucket}"]
     doubt = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
     return [f"{doubt}; fleet doctor --bucket {cloud.bucket} shows the commands that grant them"]
+
+
+def _reservation(cloud: GceOptions) -> list[str]:
+    """Return a sentence about the price of a reservation, if one is used."""
+    if not cloud.reservation:
+        return []
+    return [
+        f"reservation {split_path(cloud.reservation)[1]!r} is billed in place of these prices until you delete it"
+    ]
 
 
 def _tunnels(account: Account, cloud: GceOptions) -> list[str]:

@@ -243,7 +243,10 @@ class History:
         # Only OS Login needs an account; calls without credentials are faster.
         credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
-        gpu, model = self.random.choice(("", "t4", "t4:2")), self.random.choice(("", "spot", "flex-start"))
+        gpu, model = (
+            self.random.choice(("", "t4", "t4:2")),
+            self.random.choice(("", "spot", "flex-start", "reservation")),
+        )
         self.settings = settings(
             provider="gce",
             project="proj-1",
@@ -252,6 +255,7 @@ class History:
             spot=model == "spot",
             flex_start=model == "flex-start" and bool(gpu),
             wait_s=7200 if model == "flex-start" and gpu else 0,
+            reservation="r1" if model == "reservation" else "",
             zones=self.random.choice(ZONES),
             anywhere=self.random.choice((False, True)),
             max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),

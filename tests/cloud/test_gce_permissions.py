@@ -17,6 +17,7 @@ from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.emulator.client import Client
 
 NAMES = ("worker-0", "worker-1")
 OPTIONAL = {"compute.routers.list", "serviceusage.services.get"}
@@ -57,12 +58,15 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
     [
         GceOptions(gpu="t4", zones=("us-central1",)),
         GceOptions(zones=("us-central1-a",), external=False, firewall=False),
+        GceOptions(zones=("us-central1-a",), reservation="r1"),
         GceOptions(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
     ],
 )
 @pytest.mark.usefixtures("gcloud")
 def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: GceOptions) -> None:
     with Emulator(operation_s=0.003) as emulator:
+        if cloud.reservation:
+            Client(emulator.url).reserve(cloud.reservation, 2)
         used = resolved(whole_life(emulator, tmp_path, cloud))
         needed = emulator.api.needed - OPTIONAL
         assert sorted(needed) == sorted(needed & set(permissions(used, "proj-1")))

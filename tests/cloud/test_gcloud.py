@@ -157,6 +157,44 @@ def test_machines_with_their_disks_network_interfaces_and_images(gcloud: Gcloud)
     assert described["architecture"] == "ARM64"
 
 
+def test_reservations_and_the_instances_that_use_them(gcloud: Gcloud, tmp_path: Path) -> None:
+    specific = ("--vm-count=2", "--machine-type=n1-standard-4", "--require-specific-reservation")
+    gcloud.query("reservations", "create", "r1", f"--zone={ZONE}", *specific)
+    affinity = ("--machine-type=n1-standard-4", "--reservation-affinity=specific", "--reservation=r1", *IMAGE)
+    gcloud.query("instances", "create", "mine", f"--zone={ZONE}", *affinity)
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url, reservation="r1")
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    with pytest.raises(ProviderError, match="room for 1 instance, 2 requested") as caught:
+        provider.quote(FleetSpec("demo", "gce", 2, options=cloud), ["worker-0", "worker-1"])
+    done = gcloud.server.run(gcloud.emulator.url, *shlex.split(command_lines(caught.value))[1:])
+    assert (done.returncode, "r1" in done.stdout) == (0, True), done.stderr
+    provider.create(FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud), ["worker-0"], lambda *_: None)
+    [made] = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
+    assert made["reservationAffinity"]["values"] == ["r1"]
+    described = gcloud.query("reservations", "describe", "r1", f"--zone={ZONE}")
+    assert described["specificReservation"]["inUseCount"] == "2"
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    gcloud.query("instances", "delete", "mine", f"--zone={ZONE}")
+    gcloud.query("reservations", "delete", "r1", f"--zone={ZONE}")
+
+
+def test_flex_start_vms_of_a_fleet_are_shown(gcloud: Gcloud, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+    cloud = GceOptions(
+        project="proj-1", endpoint=gcloud.emulator.url, zones=(ZONE,), gpu="t4", gpus=1, flex_start=True
+    )
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    provider.create(FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud), ["worker-0"], lambda *_: None)
+    [made] = gcloud.query("instances", "list", "--filter=labels.fleet=demo")
+    described = gcloud.query("instances", "describe", made["name"], f"--zone={ZONE}")
+    assert described["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert gcloud.run("instances", "delete", made["name"], f"--zone={ZONE}").returncode == 0
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
 def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> None:
     names = "--predefined-names=worker-0,worker-1"
     gcloud.query("instances", "bulk", "create", names, f"--zone={ZONE}", "--machine-type=n1-standard-4", *IMAGE)

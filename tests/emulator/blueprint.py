@@ -13,7 +13,7 @@ from typing import Any
 from tests.emulator.catalog import images, locations, machines
 from tests.emulator.catalog.images import Image
 from tests.emulator.catalog.machines import MachineType
-from tests.emulator.catalog.series import FLEX_START
+from tests.emulator.catalog.series import FLEX_START, RESERVATION_BOUND, STANDARD
 from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
 
 Json = dict[str, Any]
@@ -64,6 +64,7 @@ class Blueprint:
         gpu_metric: Quota that its GPUs count against; chosen when it gets them.
         queue_s: Time for which the request may wait for capacity.
         image: The image of its boot disk; None: the disk was made before the instance.
+        reservation: Name of the reservation that it selects; empty: none.
     """
 
     project: str
@@ -79,6 +80,7 @@ class Blueprint:
     gpu_metric: str = ""
     queue_s: float = 0.0
     image: Image | None = None
+    reservation: str = ""
 
     @property
     def region(self) -> str:
@@ -220,6 +222,7 @@ def draw(
         scheduling=scheduling,
         body=body,
         queue_s=_queue_s(given, scheduling),
+        reservation=_reservation(given, model),
     )
     _disks(blueprint, given.get("disks", []), find_image)
     return blueprint
@@ -292,6 +295,8 @@ def complete_scheduling(given: Json) -> Json:
         raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
     if scheduling["provisioningModel"] == FLEX_START:
         _check_flex_start(scheduling)
+    if scheduling["provisioningModel"] == RESERVATION_BOUND and action is None:
+        raise bad_request(f"Scheduling must have instanceTerminationAction set for {RESERVATION_BOUND}.")
     return scheduling
 
 
@@ -306,6 +311,20 @@ def _check_flex_start(scheduling: Json) -> None:
     shortest, longest = _FLEX_RUN_S
     if not shortest <= seconds <= longest:
         raise invalid("resource.scheduling.maxRunDuration", seconds, "Flex-start VMs run for 10 minutes to 7 days.")
+
+
+def _reservation(given: Json, model: str) -> str:
+    """Return the name of the reservation that an instance selects; empty: none."""
+    affinity = given.get("reservationAffinity", {})
+    if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
+        if model == RESERVATION_BOUND:
+            raise bad_request(f"The provisioning model {RESERVATION_BOUND} requires a specific reservation.")
+        return ""
+    if affinity.get("key") != "compute.googleapis.com/reservation-name" or len(affinity.get("values", ())) != 1:
+        raise invalid("resource.reservationAffinity", affinity, "It must have the name of one reservation.")
+    if model not in (STANDARD, RESERVATION_BOUND):
+        raise bad_request(f"Instances of the provisioning model {model} cannot consume a specific reservation.")
+    return last(str(affinity["values"][0]))
 
 
 def _queue_s(given: Json, scheduling: Json) -> float:

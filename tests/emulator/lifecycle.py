@@ -14,6 +14,7 @@ from tests.emulator.guest_specs import guest_spec
 from tests.emulator.metadata import POWER_OFF, RESTART
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
 from tests.emulator.queueing import Queue
+from tests.emulator.reservations import reservation_shortage
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
@@ -34,7 +35,8 @@ def shortage(cloud: Cloud, blueprint: Blueprint) -> Failure | None:
     usage = cloud.usage()
     if blueprint.gpu and cloud.governance.is_trial:
         return free_trial()
-    return cloud.limits.shortage(blueprint, cloud.held(), usage) or cloud.limits.disk_shortage(blueprint, usage)
+    failure = reservation_shortage(cloud, blueprint) or cloud.limits.shortage(blueprint, cloud.held(), usage)
+    return failure or cloud.limits.disk_shortage(blueprint, usage)
 
 
 def appear(cloud: Cloud, blueprint: Blueprint, *, pending: bool = False) -> Instance:

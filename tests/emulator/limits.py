@@ -139,6 +139,9 @@ def disk_quota(kind: str) -> str:
 
 
 def _needs(blueprint: Blueprint) -> dict[str, int]:
+    """Return the capacity that an instance takes; that of a reservation is not available to others anyway."""
+    if blueprint.reservation:
+        return {}
     needs = {"instances": 1}
     if blueprint.gpus:
         needs[blueprint.gpu] = blueprint.gpus

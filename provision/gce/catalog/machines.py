@@ -19,7 +19,15 @@ from provision.deferred import dataclass
 from provision.gce.catalog.buckets import check_bucket, with_storage_scope
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
-from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD, UNKNOWN, Series, series_of
+from provision.gce.catalog.series import (
+    FLEX_START,
+    RESERVATION_BOUND,
+    SPOT,
+    STANDARD,
+    UNKNOWN,
+    Series,
+    series_of,
+)
 from provision.gce.options import GceOptions
 from provision.provider import ErrorKind, ProviderError
 
@@ -42,6 +50,7 @@ FLEX_WAIT_MIN_S, FLEX_WAIT_MAX_S = 90, 7200
 
 _MACHINE_TYPE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+", re.ASCII)
 _CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-9][0-9]*)(?:-ext)?", re.ASCII)
+_RESERVATION = re.compile(r"(?:projects/[a-z][a-z0-9.:-]*/reservations/)?[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
 _TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
 _CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
@@ -228,6 +237,8 @@ def provisioning_model(cloud: GceOptions) -> str:
     """Return the provisioning model of instances, as Compute Engine names it."""
     if cloud.spot:
         return SPOT
+    if cloud.reservation and RESERVATION_BOUND in series_of(cloud.machine_type).models:
+        return RESERVATION_BOUND
     return FLEX_START if cloud.flex_start else STANDARD
 
 
@@ -443,6 +454,12 @@ def _check_words(cloud: GceOptions) -> None:
         if _NOT_A_NAME.search(text):
             raise ValueError(f"invalid {noun} {text!r}")
     _check_network(cloud)
+    if cloud.reservation and not _RESERVATION.fullmatch(cloud.reservation):
+        raise ValueError(
+            f"invalid reservation {cloud.reservation!r}; expected its name, or projects/PROJECT/reservations/NAME"
+        )
+    if cloud.reservation and (cloud.spot or cloud.flex_start):
+        raise ValueError("--reservation excludes --spot and --flex-start")
     if cloud.image and "/" not in cloud.image:
         raise ValueError(
             f"the project of image {cloud.image!r} is missing; "

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from provision.deferred import dataclass
 
 STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
+RESERVATION_BOUND = "RESERVATION_BOUND"
 
 PD_BALANCED, PD_SSD, PD_STANDARD, HYPERDISK = "pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced"
 _PERSISTENT = (PD_BALANCED, PD_SSD, PD_STANDARD)
@@ -22,6 +23,7 @@ _SOLID_STATE = (PD_BALANCED, PD_SSD)
 _BOTH = (*_SOLID_STATE, HYPERDISK)
 _ON_DEMAND = frozenset({STANDARD, SPOT})
 _ON_REQUEST = frozenset({SPOT, FLEX_START})
+_DENSE = _ON_REQUEST | {RESERVATION_BOUND}
 _ALL = _ON_DEMAND | _ON_REQUEST
 
 
@@ -65,8 +67,8 @@ _TABLE: Mapping[str, Series] = MappingProxyType(
         **dict.fromkeys(
             ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"), Series(_BOTH, gvnic=True, models=_ON_REQUEST)
         ),
-        "a3-ultragpu": Series((HYPERDISK,), gvnic=True, models=_ON_REQUEST),
-        "a4": Series((HYPERDISK,), gvnic=True, models=_ON_REQUEST),
+        "a3-ultragpu": Series((HYPERDISK,), gvnic=True, models=_DENSE),
+        "a4": Series((HYPERDISK,), gvnic=True, models=_DENSE),
         "a4x": Series((HYPERDISK,), gvnic=True, arm=True, models=frozenset()),
     }
 )

@@ -6,6 +6,7 @@ import re
 
 from provision.gce.account import Account
 from provision.gce.catalog.networks import network_of
+from provision.gce.catalog.reservations import split_path
 from provision.gce.checks.check import Check
 from provision.gce.diagnosis.roles import grant_role
 from provision.gce.options import GceOptions
@@ -67,6 +68,8 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     if cloud.scopes:
         # iam.serviceAccounts.actAs is also needed, but it is often granted on the account and not in the project.
         names.add("compute.instances.setServiceAccount")
+    if cloud.reservation and split_path(cloud.reservation)[0] in ("", project):
+        names.add("compute.reservations.list")
     return tuple(sorted(names))
 
 

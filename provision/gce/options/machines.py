@@ -20,6 +20,7 @@ class MachineOptions:
         gpus: GPUs of each instance.
         spot: Use Spot VMs.
         flex_start: Use Flex-start VMs.
+        reservation: Reservation that the instances use, or its path ``projects/P/reservations/NAME``; empty: none.
         wait_s: Time for which Compute Engine may queue a request for Flex-start VMs; 0: it does not.
     """
 
@@ -100,4 +101,13 @@ class MachineOptions:
         label="time in the queue",
         group=GENERAL,
         fixed=False,
+    )
+    reservation: str = option(
+        "",
+        TEXT,
+        "reservation",
+        metavar="NAME",
+        help="Reservation to use, or the path of a shared one, projects/P/reservations/NAME.",
+        group=GENERAL,
+        selects=True,
     )

@@ -346,6 +346,10 @@ class Api:
         """Return the machine type of this name, once for each zone that has it."""
         return self._aggregated("machineTypes", f"name={name}")
 
+    def reservations(self, name: str, project: str = "") -> Listing:
+        """Return the reservations of this name, of which each zone may have one, in this project or another one."""
+        return self._aggregated("reservations", f"name={name}", project)
+
     def image(self, path: str) -> Json:
         """Return the image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
         words = path.removeprefix("https://www.googleapis.com/compute/v1/").split("/")

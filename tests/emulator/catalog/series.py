@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
+RESERVATION_BOUND = "RESERVATION_BOUND"
 _ALL = (STANDARD, SPOT)
 _WITH_FLEX = (*_ALL, FLEX_START)
 _ON_REQUEST = (SPOT, FLEX_START)
+_DENSE = (*_ON_REQUEST, RESERVATION_BOUND)
 _PERSISTENT = ("pd-standard", "pd-balanced", "pd-ssd")
 _SSDS = ("pd-balanced", "pd-ssd")
 _HYPERDISKS = ("hyperdisk-balanced",)
@@ -60,8 +62,8 @@ _SERIES = {
     "a2": Series(models=_WITH_FLEX, cpu_quota="A2_CPUS"),
     "a3": Series((*_SSDS, *_HYPERDISKS), _WITH_FLEX, gvnic=True),
     **{f"a3-highgpu-{gpus}g": Series((*_SSDS, *_HYPERDISKS), _ON_REQUEST, gvnic=True) for gpus in (1, 2, 4)},
-    "a3-ultragpu": Series(_HYPERDISKS, _ON_REQUEST, gvnic=True),
-    "a4": Series(_HYPERDISKS, _ON_REQUEST, gvnic=True),
+    "a3-ultragpu": Series(_HYPERDISKS, _DENSE, gvnic=True),
+    "a4": Series(_HYPERDISKS, _DENSE, gvnic=True),
     "a4x": Series(_HYPERDISKS, (), arm=True, gvnic=True),
     "a9": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True),
     "g2": Series(_SSDS, _WITH_FLEX),

@@ -16,6 +16,7 @@ from tests.emulator.operations import Done, Work
 from tests.emulator.project_images import find_image, refuse_copied
 from tests.emulator.queueing import Queue, Ticket
 from tests.emulator.registry import method, starting
+from tests.emulator.reservations import reservation_shortage
 
 Json = dict[str, Any]
 INTERNAL = failures.operation_failure(
@@ -153,6 +154,7 @@ def start(cloud: Cloud, call: Call) -> Json:
         if instance.status != "TERMINATED":
             return None
         failure = call.fault.failure(instance.blueprint.machine, instance.blueprint.region) if call.fault else None
+        failure = failure or reservation_shortage(cloud, instance.blueprint)
         failure = failure or cloud.limits.shortage(instance.blueprint, cloud.held(), cloud.usage())
         if failure is None:
             instance.body["status"] = "STAGING"

@@ -50,6 +50,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         max-price = 0.5
         flex-start = true
         wait = "30m"
+        reservation = "r1"
         image = "projects/p/global/images/family/f"
         disk-size = 200
         disk-type = "pd-ssd"
@@ -89,6 +90,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         max_price_usd_h=0.5,
         flex_start=True,
         wait_s=1800,
+        reservation="r1",
         image="projects/p/global/images/family/f",
         disk_gb=200,
         disk_type="pd-ssd",

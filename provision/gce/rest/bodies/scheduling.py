@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from provision.gce.catalog.machines import has_gpus, provisioning_model
-from provision.gce.catalog.series import STANDARD
+from provision.gce.catalog.series import RESERVATION_BOUND, SPOT, STANDARD
 from provision.gce.options import GceOptions
 
 
@@ -20,11 +20,24 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
     }
     if cloud.max_duration_s:
         values["maxRunDuration"] = {"seconds": str(cloud.max_duration_s)}
-    if cloud.spot or cloud.max_duration_s:
+    if cloud.max_duration_s or model in (SPOT, RESERVATION_BOUND):
         values["instanceTerminationAction"] = "DELETE"
     return values
 
 
 def reservation_affinity(cloud: GceOptions) -> dict[str, Any]:
-    """Return the field with the reservations that instances may use; Flex-start VMs cannot use any."""
-    return {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}} if cloud.flex_start else {}
+    """Return the field with the reservation that instances use; Flex-start VMs cannot use any.
+
+    Source: https://cloud.google.com/compute/docs/instances/reservations-consume.
+    """
+    if cloud.flex_start:
+        return {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+    if not cloud.reservation:
+        return {}
+    return {
+        "reservationAffinity": {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": [cloud.reservation],
+        }
+    }

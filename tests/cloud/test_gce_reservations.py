@@ -1,0 +1,217 @@
+"""Fleets in reservations: what is refused before anything is created, and what instances request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import down, up
+from fleet.errors import CapacityError, FleetError, UsageError
+from fleet.events import Quoted
+from fleet.fleets.resolution import UpRequest
+from fleet.state import Store
+from tests.cloud.histories import QuickServices, Quiet, reached, store_nothing
+from tests.emulator import Emulator
+from tests.emulator import library as compute
+from tests.emulator.client import PROJECT, Client, codes, spot
+from tests.next_steps import next_lines, repetition
+from tests.settings import settings
+
+ZONE = "us-central1-b"
+T4: dict[str, Any] = {
+    "machine_type": "n1-standard-8",
+    "guest_accelerators": [{"accelerator_type": "nvidia-tesla-t4", "accelerator_count": 2}],
+}
+
+
+@pytest.fixture
+def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
+    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    return emulator
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Client:
+    return Client(emulator.url)
+
+
+class Customer:
+    """A user with a fleet of two workers in the reservation r1."""
+
+    def __init__(self, emulator: Emulator, root: Path) -> None:
+        self._emulator = emulator
+        self._services = QuickServices(Store(root), lambda _: True, consent=lambda _: True)
+
+    def up(self, **values: Any) -> Quiet:
+        sink, given = Quiet(), {"reservation": "r1", "workers": 2, **values}
+        request = UpRequest("demo", settings(provider="gce", project=PROJECT, endpoint=self._emulator.url, **given))
+        up.run(request, self._services, sink)
+        return sink
+
+    def down(self) -> None:
+        down.run(down.DownRequest("demo"), self._services, Quiet())
+
+
+@pytest.fixture
+def customer(emulator: Emulator, tmp_path: Path) -> Customer:
+    return Customer(emulator, tmp_path)
+
+
+def test_instances_are_created_in_the_zone_of_the_reservation(
+    emulator: Emulator, client: Client, customer: Customer
+) -> None:
+    client.reserve("r1", 3, ZONE, **T4)
+    emulator.set_capacity(ZONE, 0)  # for others
+    [quoted] = customer.up(gpu="t4:2").of(Quoted)
+    assert [offer.zone for offer in quoted.offers] == [ZONE]
+    assert "reservation 'r1' is billed in place of these prices until you delete it" in quoted.notes
+    for instance in emulator.cloud.instances.values():
+        assert instance.blueprint.zone == ZONE
+        assert instance.body["scheduling"]["provisioningModel"] == "STANDARD"
+        assert instance.body["reservationAffinity"]["values"] == ["r1"]
+    with pytest.raises(CapacityError, match="reservation 'r1' in us-central1-b has room for 1 instance, 2 requested"):
+        customer.up(gpu="t4:2", workers=4)
+    assert len(emulator.cloud.instances) == 2
+    customer.up(gpu="t4:2", workers=3)
+    assert len(emulator.cloud.instances) == 3
+    customer.down()
+    assert emulator.state()["instances"] == []
+
+
+def test_series_without_machines_on_demand_are_bound_to_the_reservation(
+    emulator: Emulator, client: Client, customer: Customer
+) -> None:
+    client.reserve("r1", 2, ZONE, machine_type="a4-highgpu-8g")
+    customer.up(gpu="b200:8", max_duration_s=0)
+    for instance in emulator.cloud.instances.values():
+        assert instance.body["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
+        assert instance.body["scheduling"]["instanceTerminationAction"] == "DELETE"
+
+
+@pytest.mark.parametrize(
+    ("reservation", "values", "words", "again"),
+    [
+        (None, {}, "reservation 'r1' does not exist in project proj-1", None),
+        ({"specific": False}, {}, "in us-central1-b cannot be selected by name", {"--reservation": None}),
+        (
+            T4,
+            {},
+            r"is for instances with n1-standard-8 and t4:2, not for n1-standard-4",
+            {"--machine-type": "n1-standard-8", "--gpu": "t4:2"},
+        ),
+        (
+            {},
+            {"machine_type": "n1-standard-8"},
+            "not for n1-standard-8",
+            {"--machine-type": "n1-standard-4", "--gpu": None},
+        ),
+        (
+            {},
+            {"zones": ("us-central1-a", "us-west4")},
+            "is in us-central1-b, not in us-central1-a, us-west4",
+            {"--zone": ZONE},
+        ),
+    ],
+)
+def test_a_reservation_that_does_not_fit_is_refused_before_anything_is_created(
+    emulator: Emulator,
+    client: Client,
+    customer: Customer,
+    reservation: dict[str, Any] | None,
+    values: dict[str, Any],
+    words: str,
+    again: dict[str, Any] | None,
+) -> None:
+    if reservation is not None:
+        client.reserve("r1", 2, ZONE, **reservation)
+    with pytest.raises(UsageError, match=words) as refusal:
+        customer.up(**values)
+    step = repetition(refusal.value)
+    assert (step.change if step else None) == again
+    if "--zone" not in (again or {}):
+        assert "gcloud compute reservations list --project proj-1" in next_lines(refusal.value)
+    assert not emulator.cloud.charges.all
+    assert not [name for name in emulator.state()["calls"] if "nstances" in name and "nsert" in name]
+
+
+def test_a_reservation_in_a_zone_that_does_not_answer_is_not_taken_as_missing(
+    emulator: Emulator, client: Client, customer: Customer
+) -> None:
+    client.reserve("r1", 2, ZONE)
+    emulator.set_outage(ZONE)
+    with pytest.raises(FleetError, match=f"{ZONE} did not answer|{ZONE} does not answer"):
+        customer.up()
+    emulator.set_outage()
+    customer.up()
+
+
+def test_more_workers_need_room_in_the_zone_of_the_fleet(
+    emulator: Emulator, client: Client, customer: Customer
+) -> None:
+    client.reserve("r1", 2, ZONE)
+    client.reserve("r1", 8, "us-west4-a")
+    customer.up(zones=(ZONE,))
+    with pytest.raises(UsageError, match="reservation 'r1' is in us-west4-a, not in us-central1-b"):
+        customer.up(workers=3, zones=(ZONE,))
+    assert len(emulator.cloud.instances) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"spot": True}, "--reservation excludes --spot and --flex-start"),
+        ({"flex_start": True, "gpu": "t4"}, "--reservation excludes --spot and --flex-start"),
+        ({"reservation": "projects/p/zones/z/reservations/r"}, "invalid reservation"),
+        ({"reservation": "R 1"}, "invalid reservation"),
+    ],
+)
+def test_impossible_requests_are_refused_before_any_call(
+    emulator: Emulator, customer: Customer, values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FleetError, match=words):
+        customer.up(**values)
+    assert emulator.state()["calls"] == {}
+
+
+def affinity(name: str = "r1") -> dict[str, Any]:
+    """Return the field of an instance that selects a reservation."""
+    key = "compute.googleapis.com/reservation-name"
+    kind = "SPECIFIC_RESERVATION"
+    return {"reservation_affinity": {"consume_reservation_type": kind, "key": key, "values": [name]}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (affinity("r2"), "do not exist"),
+        (affinity("any"), "can not be targeted as specificReservationRequired is not set"),
+        ({**affinity(), "machine": "n1-standard-8"}, "does not match the properties"),
+        ({**affinity(), "zone": "us-central1-c"}, "do not exist"),
+        ({**affinity(), "scheduling": spot()}, "cannot consume a specific reservation"),
+    ],
+)
+def test_the_emulator_refuses_instances_that_cannot_use_a_reservation(
+    client: Client, fields: dict[str, Any], message: str
+) -> None:
+    client.reserve("r1", 1, ZONE)
+    client.reserve("any", 1, ZONE, specific=False)
+    with pytest.raises(compute.exceptions.BadRequest, match=message):
+        client.insert("demo", **{"zone": ZONE, **fields})
+
+
+def test_the_emulator_counts_the_instances_of_a_reservation(client: Client) -> None:
+    client.reserve("r1", 1, ZONE)
+    client.create("first", ZONE, **affinity())
+    assert codes(client.wait(client.insert("second", ZONE, **affinity()))) == ["ZONE_RESOURCE_POOL_EXHAUSTED"]
+    reservations = client.of("Reservations")
+    shown = reservations.get(project=PROJECT, zone=ZONE, reservation="r1")
+    assert shown.specific_reservation.in_use_count == 1
+    with pytest.raises(compute.exceptions.BadRequest, match="is in use"):
+        reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="r1")
+    client.wait(client.instances.delete_unary(project=PROJECT, zone=ZONE, instance="first"))
+    client.wait(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="r1"))
+    assert not list(reservations.list(project=PROJECT, zone=ZONE))
