@@ -5,7 +5,8 @@ Source: https://cloud.google.com/compute/docs/images/create-custom.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from provision.gce.access import os_login
 from provision.gce.account import Account
@@ -14,6 +15,7 @@ from provision.gce.deletion import delete_things, of_image
 from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import confirmed, set_items
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import MachineOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import image_labels, mark
 from provision.gce.rest.bodies.metadata import IMAGE, SEAL
@@ -35,6 +37,8 @@ PERMISSIONS = (
 """Permissions that the calls for an image need, in addition to those for a fleet."""
 LONGEST_S = 3 * 3600
 """Time after which Compute Engine deletes the host of which an image is made."""
+_OF_HOST = ("zones", "anywhere", "machine_type")
+"""Options of machines that the host of which an image is made has, too."""
 _ROLE = "roles/compute.storageAdmin"
 _CONFLICT = 409
 
@@ -68,14 +72,13 @@ def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
 
 
 def _host(cloud: GceOptions) -> GceOptions:
-    """Return the options of the host of which an image for `cloud` is made."""
+    """Return the options of the host of which an image for `cloud` is made: a plain machine without GPUs."""
+    plain: dict[str, Any] = {each.name: each.default for each in fields(MachineOptions) if each.name not in _OF_HOST}
     lifetime_s = min(cloud.max_duration_s or LONGEST_S, LONGEST_S)
-    plain = replace(
-        cloud, gpu="", gpus=0, spot=False, flex_start=False, wait_s=0, max_price_usd_h=0.0, max_duration_s=lifetime_s
-    )
-    if has_gpus(plain):
-        plain = replace(plain, machine_type=DEFAULT_MACHINE_TYPE, disk_type="")
-    return resolved(plain)
+    host = replace(cloud, **plain, gpus=0, max_duration_s=lifetime_s)
+    if has_gpus(host):
+        host = replace(host, machine_type=DEFAULT_MACHINE_TYPE, disk_type="")
+    return resolved(host)
 
 
 def _check_permissions(account: Account) -> None:
