@@ -389,6 +389,17 @@ class FleetDown:
 
 
 @dataclass(frozen=True)
+class FleetStopped:
+    """The instances of a fleet were stopped; their disks are kept."""
+
+    fleet: str
+    stopped: tuple[str, ...]
+    price_usd_h: float  # of the disks
+    cost_usd: float  # until now
+    max_cost_usd: float = 0.0  # limit of the cost; 0: none
+
+
+@dataclass(frozen=True)
 class Orphan:
     """A resource at a provider that belongs to no fleet of this computer."""
 
@@ -739,6 +750,7 @@ Event = (
     | FleetResized
     | FleetDown
     | ImageBaked
+    | FleetStopped
     | OrphansFound
     | OrphansDeleted
     | Checked

@@ -73,6 +73,8 @@ class FleetRecord:
         tasks_per_host: Number of tasks that each host has in the newest job.
         kept: Names of instances that were kept although `fleet up` failed to prepare them.
         kept_until: When these stop automatically, in seconds since the epoch; 0: none is kept.
+        stopped_at: When `fleet down --keep-disks` stopped the instances, in seconds since the epoch; 0: it did not.
+        unsaved: Hosts that stored results then that were not on this computer.
     """
 
     spec: FleetSpec
@@ -86,6 +88,8 @@ class FleetRecord:
     tasks_per_host: int = 1
     kept: tuple[str, ...] = ()
     kept_until: float = 0.0
+    stopped_at: float = 0.0
+    unsaved: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[Host, ...]:
@@ -524,12 +528,16 @@ class Store:
             return sorted(entry.name for entry in (self.root / "fleets").iterdir() if entry.is_dir())
         return []
 
-    def need(self, name: str) -> tuple[FleetDirectory, FleetRecord]:
+    def need(self, name: str, *, stopped: bool = False) -> tuple[FleetDirectory, FleetRecord]:
         """Return the fleet `name`, which must be up.
+
+        Args:
+            name: Name of the fleet.
+            stopped: It may also be stopped, by `fleet down --keep-disks`.
 
         Raises:
             NotFoundError: the fleet does not exist.
-            NotReadyError: `fleet up` has not finished.
+            NotReadyError: `fleet up` has not finished, or the fleet is stopped.
         """
         directory = self.fleet(name)
         record = directory.read() if directory.exists() else None
@@ -545,6 +553,12 @@ class Store:
                 f"fleet {name!r} is not ready: `fleet up` has not finished",
                 hint="fleet up repairs it, fleet down deletes it",
                 next_steps=[Step("up"), Step("down")],
+            )
+        if record.stopped_at and not stopped:
+            raise NotReadyError(
+                f"fleet {name!r} is stopped; its disks are kept",
+                hint="fleet up starts it again, with all its files and packages",
+                next_steps=[Step("up")],
             )
         return directory, record
 
@@ -660,6 +674,8 @@ def replace_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequenc
         instances=tuple(instances),
         kept=(),
         kept_until=0.0,
+        stopped_at=0.0,
+        unsaved=(),
         price_usd_h=sum(instance.current_usd_h for instance in instances),
         delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
     )

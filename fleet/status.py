@@ -28,6 +28,7 @@ class HostStatus:
         disk_total: Size of that disk in bytes.
         jobs_size: Bytes that jobs use on that disk.
         warm_bytes: Memory of the process from which tasks are forked, without what tasks share; 0: there is none.
+        stopped: Whether its instance is stopped, and its disk is kept.
     """
 
     name: str
@@ -42,6 +43,7 @@ class HostStatus:
     disk_total: int = -1
     jobs_size: int = -1
     warm_bytes: int = 0
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ class FleetStatus:
         created_at: Seconds since the epoch.
         delete_at: Time at which it deletes itself, in seconds since the epoch; 0: never.
         stored: The jobs that its hosts store, largest first.
+        stopped_at: When `fleet down --keep-disks` stopped it, in seconds since the epoch; 0: it did not.
     """
 
     name: str
@@ -149,3 +152,4 @@ class FleetStatus:
     cost_usd: float = 0.0
     max_cost_usd: float = 0.0
     stored: tuple[StoredStatus, ...] = ()
+    stopped_at: float = 0.0

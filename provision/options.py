@@ -237,6 +237,7 @@ class ProviderOptions:
             through SSH.
         resizable: ``fleet up --workers N`` can add hosts to a fleet and release them.
         remote: The hosts are other computers, on which packages can be installed.
+        keeps_disks: Instances can be stopped, keep their files, and cost only their disks until they start again.
         extend_warning: Warning about the effect of ``fleet extend`` on running instances; empty: none.
         preemption_notice: How the provider announces that it takes a host, which may belong to a fleet of another
             provider; None: it does not.
@@ -251,6 +252,7 @@ class ProviderOptions:
     existing: ClassVar[bool] = False
     resizable: ClassVar[bool] = True
     remote: ClassVar[bool] = True
+    keeps_disks: ClassVar[bool] = False
     extend_warning: ClassVar[str] = ""
     preemption_notice: ClassVar[PreemptionNotice | None] = None
 

@@ -274,6 +274,14 @@ class Provider(ABC):
             ErrorKind.USAGE, f"a fleet of provider {self.name!r} has no deletion time: it stays until `fleet down`"
         )
 
+    def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
+        """Stop `instances`, and wait until they are stopped; `create` starts them again, with all their files.
+
+        Raises:
+            ProviderError: an instance does not stop.
+        """
+        raise NotImplementedError  # a provider whose options declare `keeps_disks` overrides it
+
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances of one fleet stop by themselves at a time, even if this computer is off.
 

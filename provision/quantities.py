@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+HOURS_PER_MONTH = 730.0
+"""Hours of a month in prices of clouds."""
+
 
 def counted(count: int, noun: str) -> str:
     """Return ``1 file`` or ``12,000 files``.

@@ -12,7 +12,7 @@ from fleet.console.formatting import format_short_span, format_size
 from fleet.console.log_lines import clean, mark_label
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
-from provision.quantities import counted, format_money, format_span
+from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.injected.observer import WAITING
 from train.agent.protocol.wording import signal_name
 
@@ -235,6 +235,20 @@ def _image_baked(event: events.ImageBaked) -> str:
     return f"image {event.image} {'is ready' if event.created else 'exists already'}: {price}"
 
 
+def _fleet_stopped(event: events.FleetStopped) -> str:
+    disks = (
+        f"{format_money(event.price_usd_h * HOURS_PER_MONTH)} a month" if event.price_usd_h else "an unknown price"
+    )
+    text = f"fleet {event.fleet}: {counted(len(event.stopped), 'instance')} stopped; their disks are kept for {disks}"
+    if event.cost_usd > 0:
+        text += f", {format_money(event.cost_usd)} so far"
+    if event.max_cost_usd and event.price_usd_h:
+        left_s = 3600 * max(0.0, event.max_cost_usd - event.cost_usd) / event.price_usd_h
+        limit = f"--max-cost {format_money(event.max_cost_usd)}"
+        text += f"; {limit} pays for {format_span(left_s)} of them, but does not delete them"
+    return text
+
+
 def _fleet_resized(event: events.FleetResized) -> str:
     changes = []
     if event.added:
@@ -379,6 +393,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
     events.ImageBaked: _image_baked,
+    events.FleetStopped: _fleet_stopped,
     events.OrphansDeleted: lambda event: f"{counted(event.deleted, 'resource')} deleted, {len(event.left)} left",
     events.JobsDeleted: _jobs_deleted,
     events.ResultsPulled: _results_pulled,

@@ -15,7 +15,7 @@ from fleet.console.formatting import format_clock, format_metric, format_rate, f
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
 from fleet.folding import fold
-from provision.quantities import counted, format_money, format_span
+from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.lint.finding import Finding
 
 _INDENT = "  "
@@ -25,7 +25,6 @@ _WIDE = 120  # from this width on, a job takes one line
 _OFFERS = 5  # shown
 _ORPHANS = 40  # shown
 _IMAGE = "image"
-_HOURS_PER_MONTH = 730.0
 _JOBS = 4  # shown, of those that a deletion would lose
 _PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
@@ -124,7 +123,7 @@ def _orphans_found(event: events.OrphansFound) -> str:
 
 
 def _usd_month(orphan: events.Orphan) -> str:
-    return format_money(orphan.price_usd_h * _HOURS_PER_MONTH) if orphan.size_gb else ""
+    return format_money(orphan.price_usd_h * HOURS_PER_MONTH) if orphan.size_gb else ""
 
 
 def _age(began_at: float) -> str:

@@ -20,7 +20,7 @@ from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
 from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
-from provision.quantities import counted, format_money, format_span
+from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.wording import endpoint
 
@@ -134,6 +134,9 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     ]
     lines += _storage(fleet, now)
     lines += _warm(fleet)
+    if fleet.stopped_at:
+        start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
+        return [*lines, (Span(f"{_INDENT}`{start}` starts it again; `{delete}` deletes it", "dim"),)]
     if fleet.job is None:
         return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
     lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job)]
@@ -200,11 +203,16 @@ def _describe_failure(host: HostStatus) -> str:
 def _header(fleet: FleetStatus, now: float, width: int) -> Line:
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
-    if fleet.created_at > 0:
+    if fleet.stopped_at:
+        right.append(f"stopped for {format_span(now - fleet.stopped_at)}")
+    elif fleet.created_at > 0:
         right.append(f"up {format_span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
         limit = f" of {format_money(fleet.max_cost_usd)}" if fleet.max_cost_usd else ""
-        right.append(f"{format_money(fleet.price_usd_h)}/h, {format_money(fleet.cost_usd)}{limit} so far")
+        disks = all(host.stopped for host in fleet.hosts)
+        price = f"disks {format_money(fleet.price_usd_h * HOURS_PER_MONTH)}/month" if disks else ""
+        price = price or f"{format_money(fleet.price_usd_h)}/h"
+        right.append(f"{price}, {format_money(fleet.cost_usd)}{limit} so far")
     if fleet.delete_at > 0:
         right.append(f"deleted in {format_span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
     return justify(left, (Span("  ".join(right)),), width)
@@ -264,10 +272,10 @@ def _host_row(host: HostStatus) -> Row:
     return Row(
         host.name,
         slot=host.name,
-        address=endpoint(host.address, host.port),
-        step_text="ready" if host.reachable else "no answer",
+        address="" if host.stopped else endpoint(host.address, host.port),
+        step_text="ready" if host.reachable else STOPPED if host.stopped else "no answer",
         ready=host.reachable,
-        lost="" if host.reachable else host.reason or "no answer",
+        lost="" if host.reachable or host.stopped else host.reason or "no answer",
         gpu_percent=host.gpu_percent,
         cpu_percent=host.cpu_percent,
         memory_bytes=host.memory_bytes,

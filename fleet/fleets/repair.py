@@ -65,6 +65,7 @@ def repair_fleet(fleet: ExistingFleet, sink: Sink) -> FleetRecord:
     Raises:
         NotFoundError: the fleet was deleted.
         NotReadyError: another command holds the fleet, or no instance is left.
+        UsageError: the fleet was stopped, so its hosts are not lost.
         FleetError: an instance could not be created or reached; existing ones are kept, and a retry continues.
     """
     record = fleet.record
@@ -74,6 +75,8 @@ def repair_fleet(fleet: ExistingFleet, sink: Sink) -> FleetRecord:
         now = fleet.directory.read() if fleet.directory.exists() else None
         if now is None:
             raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_steps=[Step("up")])
+        if now.stopped_at:
+            raise UsageError(f"fleet {record.spec.name!r} was stopped", next_steps=[Step("up")])
         Access(now.spec, fleet.services, sink).let_in()
         record = repair_instances(now, fleet.directory, fleet.services, sink)
     if record.last_job:

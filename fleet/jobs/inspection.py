@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from fleet.events import DiskUse, Phase
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
+from fleet.fleets.instances import list_instances
 from fleet.jobs.growth.members import joining_hosts
 from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
 from fleet.jobs.tasks import independence_warning
@@ -24,7 +26,7 @@ from fleet.state import FleetDirectory, FleetRecord
 from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from fleet.waiting import find_awaited
-from provision.model import Host
+from provision.model import Host, Instance, InstanceState
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
 from train.diagnosis.verdict import Verdict
@@ -73,6 +75,8 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             cost_usd=cost_usd,
             max_cost_usd=spec.options.max_cost_usd if spec else 0.0,
         )
+    if record.stopped_at:
+        return _stopped_status(record, directory, services)
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
         name=name,
@@ -86,6 +90,35 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
         delete_at=record.delete_at,
         stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),
     )
+
+
+def _stopped_status(record: FleetRecord, directory: FleetDirectory, services: Services) -> FleetStatus:
+    """Return the state of a stopped fleet, whose instances the provider reports; if it does not, as recorded."""
+    spec, instances = record.spec, list(record.instances)
+    with contextlib.suppress(FleetError):
+        instances = list_instances(spec.name, services.provider(spec.options), services)
+    by_name = {instance.name: instance for instance in instances}
+    return FleetStatus(
+        name=spec.name,
+        provider=spec.provider,
+        hosts=tuple(_stopped_host(host, by_name.get(host.name), spec.name) for host in record.hosts),
+        price_usd_h=sum(instance.current_usd_h for instance in instances),
+        cost_usd=directory.cost_usd(services.clock()),
+        max_cost_usd=spec.options.max_cost_usd,
+        created_at=record.created_at,
+        delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
+        stopped_at=record.stopped_at,
+    )
+
+
+def _stopped_host(host: Host, instance: Instance | None, fleet: str) -> HostStatus:
+    if instance is None:
+        return HostStatus(host.name, host.address, host.port, reachable=False, reason=f"{host.name} is gone")
+    if instance.state is InstanceState.STOPPED:
+        return HostStatus(host.name, host.address, host.port, reachable=False, stopped=True)
+    stop, start = Step("down", "--keep-disks").text(fleet), Step("up").text(fleet)
+    reason = f"{host.name} is {instance.state.value}; stop it with `{stop}`, or start the fleet with `{start}`"
+    return HostStatus(host.name, host.address, host.port, reachable=False, reason=reason)
 
 
 def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:

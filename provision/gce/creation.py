@@ -21,9 +21,9 @@ from provision.gce.diagnosis.failures import Failure
 from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
-from provision.gce.power import start, start_for
+from provision.gce.power import start_for, stop_started
 from provision.gce.rest import images
-from provision.gce.rest.api import Json
+from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import instance_name
 from provision.gce.rest.resources import last, our_name, zone_of
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
@@ -71,21 +71,29 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
 def _start(
     account: Account, fleet: str, cloud: GceOptions, stopped: Sequence[Json], count: int, progress: Progress
 ) -> None:
-    """Start stopped instances again; they and `count` others must live on what the limit of the cost leaves.
+    """Start stopped instances again, all or none; they and `count` others live on what the limit of the cost leaves.
 
     Raises:
-        ApiError: an instance does not start.
-        ProviderError: the limit of the cost does not pay for them; nothing was started.
+        ProviderError: an instance does not start, or the limit of the cost does not pay for them.
     """
-    if not cloud.max_cost_usd or not stopped:
-        start(account, stopped, progress)
+    if not stopped:
         return
-    price = account.prices.price(cloud, zone_of(stopped[0]))
-    budget = current_budget(account, fleet, cloud)
-    allowed = limited(budget, cloud, price, len(stopped) + count, account.clock())
-    if isinstance(allowed, ProviderError):
-        raise allowed
-    start_for(account, stopped, allowed.max_duration_s, price, progress)
+    zone, price, allowed = zone_of(stopped[0]), None, cloud
+    if cloud.max_cost_usd:
+        price = account.prices.price(cloud, zone)
+        paid = limited(current_budget(account, fleet, cloud), cloud, price, len(stopped) + count, account.clock())
+        if isinstance(paid, ProviderError):
+            raise paid
+        allowed = paid
+    try:
+        start_for(account, stopped, allowed.max_duration_s, price, progress)
+    except ApiError as error:
+        stop_started(account, stopped, progress)
+        doing = f"start {counted(len(stopped), 'instance')} again ({describe(cloud)})"
+        diagnosis = account.diagnosis(error.failures, doing, zone)
+        if diagnosis.kind is ErrorKind.CAPACITY:
+            diagnosis.hint = f"their disks are in {zone}, so they can start only there; --retry-until-up waits"
+        raise diagnosis from error
 
 
 def offered(

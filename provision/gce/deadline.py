@@ -9,9 +9,9 @@ from provision.gce.account import Account
 from provision.gce.catalog.machines import MAX_DURATION_MIN_S
 from provision.gce.limit import current_budget, longer_than_paid, unknown_price
 from provision.gce.options import GceOptions
-from provision.gce.power import set_lifetime, start_for
+from provision.gce.power import await_status, set_lifetime, start_for, stop
 from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.resources import our_name, zone_of
+from provision.gce.rest.resources import zone_of
 from provision.model import Price
 from provision.provider import ErrorKind, Progress, ProviderError
 
@@ -45,7 +45,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
         _paid_s(account, cloud, targets, seconds, price, ending=True)
-        _stop(account, targets, progress)
+        stop(account, targets, progress)
         seconds = _paid_s(account, cloud, targets, seconds, price)
         _start(account, targets, seconds, price, progress)
         return
@@ -55,7 +55,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
-        _stop(account, targets, progress)
+        stop(account, targets, progress)
         _start(account, targets, seconds, None, progress)
 
 
@@ -84,28 +84,6 @@ def _paid_s(
     return min(seconds, paid_s)
 
 
-def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> None:
-    for resource in targets:
-        progress(our_name(resource), "stopping")
-    account.change([account.call(resource, "stop") for resource in targets], "stopping the instances")
-    _await(account, targets, "TERMINATED", "stopping the instances")
-
-
 def _start(account: Account, targets: Sequence[Json], seconds: int, price: Price | None, progress: Progress) -> None:
     start_for(account, targets, seconds, price, progress)
-    await_keys(account, _await(account, targets, "RUNNING", "starting the instances"), progress)
-
-
-def _await(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
-    """Wait until all of `targets` have a status, and return them as they are then."""
-    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
-    ids = {str(resource["id"]) for resource in targets}
-    current: list[Json] = []
-
-    def have_status() -> bool:
-        resources = [resource for fleet in sorted(fleets) for resource in account.resources(fleet)]
-        current[:] = [resource for resource in resources if str(resource["id"]) in ids]
-        return all(each.get("status") == status for each in current)
-
-    account.api.until(have_status, activity)
-    return current
+    await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)

@@ -1,7 +1,8 @@
-"""Start stopped instances again, and change the lifetime of stopped instances."""
+"""Stop instances, start them again, and change the lifetime of stopped instances."""
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +10,24 @@ from typing import Any
 from provision.budget import START
 from provision.gce.account import Account
 from provision.gce.expiry import stop_at
-from provision.gce.rest.api import Json
+from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.resources import our_name
 from provision.model import Price
 from provision.provider import Progress
+
+
+def stop(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+    """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
+
+    Raises:
+        ApiError: an instance does not stop.
+    """
+    for resource in resources:
+        progress(our_name(resource), "stopping")
+    account.change([account.call(resource, "stop") for resource in resources], "stopping the instances")
+    for resource in await_status(account, resources, "TERMINATED", "stopping the instances"):
+        progress(our_name(resource), "stopped")
 
 
 def start(account: Account, resources: Sequence[Json], progress: Progress) -> None:
@@ -40,14 +54,15 @@ def start_for(
     Args:
         account: The owner of the instances.
         resources: The instances; they are stopped.
-        lifetime_s: Seconds until Compute Engine deletes them.
+        lifetime_s: Seconds until Compute Engine deletes them; 0: as set before.
         price: Price of each instance, which counts against ``--max-cost``; None if no limit is set.
         progress: Called for each instance.
 
     Raises:
         ApiError: the lifetime cannot be set, or an instance does not start.
     """
-    account.change([set_lifetime(account, resource, lifetime_s) for resource in resources], "changing the deadline")
+    others = [resource for resource in resources if lifetime_s and _lifetime_s(resource) != lifetime_s]
+    account.change([set_lifetime(account, resource, lifetime_s) for resource in others], "changing the deadline")
     if price is not None and resources:
         account.journal.intend(
             str(resources[0]["labels"]["fleet"]),
@@ -62,6 +77,17 @@ def start_for(
     start(account, resources, progress)
 
 
+def stop_started(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+    """Stop those of some instances that run, after not all of them could be started; ignore errors of the API."""
+    ids = {str(resource["id"]) for resource in resources}
+    fleets = sorted({str(resource["labels"]["fleet"]) for resource in resources})
+    with contextlib.suppress(ApiError):
+        listed = [resource for fleet in fleets for resource in account.resources(fleet)]
+        running = [each for each in listed if str(each["id"]) in ids and each.get("status") != "TERMINATED"]
+        if running:
+            stop(account, running, progress)
+
+
 def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
     """Return the call that lets Compute Engine delete an instance this many seconds after its next start."""
     scheduling: dict[str, Any] = {
@@ -70,3 +96,27 @@ def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
         "instanceTerminationAction": "DELETE",
     }
     return account.call(resource, "setScheduling", scheduling)
+
+
+def await_status(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
+    """Wait until all of `targets` have a status, and return them as they are then.
+
+    Raises:
+        ApiError: it takes too long, or the API does not answer; `activity` is in the message.
+    """
+    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
+    ids = {str(resource["id"]) for resource in targets}
+    current: list[Json] = []
+
+    def have_status() -> bool:
+        resources = [resource for fleet in sorted(fleets) for resource in account.resources(fleet)]
+        current[:] = [resource for resource in resources if str(resource["id"]) in ids]
+        return all(each.get("status") == status for each in current)
+
+    account.api.until(have_status, activity)
+    return current
+
+
+def _lifetime_s(resource: Json) -> int:
+    """Return the lifetime of an instance after each start, in seconds; 0: it has none."""
+    return int(resource.get("scheduling", {}).get("maxRunDuration", {}).get("seconds", 0))

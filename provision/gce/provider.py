@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import baking, creation, deadline, deletion, expiry, quoting
+from provision.gce import baking, creation, deadline, deletion, expiry, power, quoting
 from provision.gce.access import firewall, iap, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
@@ -318,6 +318,15 @@ class GceProvider(Provider):
             deadline.extend(self._account, resolved(self._cloud), targets, round(seconds), progress)
             for fleet in sorted({worker.fleet for worker in instances}):
                 os_login.extend(self._account, fleet, round(seconds))
+
+    def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
+        """Stop `instances`, and wait until they are stopped; they keep their disks.
+
+        Raises:
+            ProviderError: an instance does not stop.
+        """
+        with self._account.errors_while("stop the instances"):
+            power.stop(self._account, self._resources(instances), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.

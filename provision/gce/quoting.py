@@ -18,7 +18,7 @@ from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.rest import images
 from provision.gce.rest.api import Json
-from provision.gce.rest.resources import zone_of
+from provision.gce.rest.resources import our_name, zone_of
 from provision.gce.zones import Region
 from provision.model import FleetSpec, Offer, Quote
 from provision.provider import ProviderError
@@ -74,6 +74,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_reservation(cloud),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
+            *_restarts(existing, names),
             *image,
             *login,
             *storage,
@@ -173,6 +174,14 @@ def _image(
         return []
     of = images.content(spec, cloud, os_login.login_of(account, cloud, project))
     return list(filter(None, [images.choose(baked, base, of, cloud).note]))
+
+
+def _restarts(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
+    """Return a sentence about the stopped instances that are started again."""
+    stopped = {our_name(resource) for resource in existing if resource.get("status") == "TERMINATED"}
+    again = [name for name in names if name in stopped]
+    verb = "is" if len(again) == 1 else "are"
+    return [f"{', '.join(again)} {verb} stopped and started again, with the same disk"] if again else []
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:

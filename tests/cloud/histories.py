@@ -237,6 +237,7 @@ class History:
         self.told: list[str] = []
         self.images: set[str] = set()
         self.unprepared = False
+        self.kept: dict[str, tuple[str, str]] = {}  # ids and addresses of the instances that must not be lost
         self.workers = self.random.choice((1, 2, 3, 8))
         allow(emulator)
         access = self.random.choice(("external", "external", "external", *MODES))

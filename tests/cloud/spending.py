@@ -150,6 +150,12 @@ class Customer:
         down.run(down.DownRequest(FLEET), self.services(), sink)
         return sink
 
+    def stop(self) -> Quiet:
+        """Run `fleet down --keep-disks`, and return its events."""
+        sink = Quiet()
+        down.run(down.DownRequest(FLEET, keep_disks=True), self.services(), sink)
+        return sink
+
     def running(self) -> list[Instance]:
         """Return the instances that run."""
         return [each for each in self.emulator.cloud.instances.values() if each.status == "RUNNING"]
@@ -213,6 +219,7 @@ class SpendingHistory:
             (lambda: self.command("repair", self.customer.repair), 2),
             (lambda: self.command("extend", self.extend), 2),
             (lambda: self.command("down", self.customer.down), 1),
+            (lambda: self.command("down --keep-disks", self.customer.stop), 2),
             (self.preempt, 2),
             (self.stop, 1),
             (self.wait, 5),

@@ -33,12 +33,14 @@ class Guest:
         self.spec = spec
         self.publish = publish
         self.done: list[str] = []
+        self.addresses: list[str] = []
         self.items: Mapping[str, str] = {}
         self.admitted = True
         self._may_end = may_end
 
-    def boot(self) -> None:
+    def boot(self, external: str = "") -> None:
         self.done.append("boot")
+        self.addresses.append(external)
         self.publish("hostkeys", "ssh-ed25519", "AAAA")
 
     def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
@@ -134,7 +136,9 @@ def test_a_guest_is_kept_over_stop_and_start(stage: Stage) -> None:
     stage.client.wait(stage.client.instances.stop_unary(instance="demo", **AT_ZONE))
     assert stage.status() == ["TERMINATED"]
     stage.client.wait(stage.client.instances.start_unary(instance="demo", **AT_ZONE))
-    assert [guest.done for guest in stage.guests] == [["boot", "power off", "boot"]]
+    [guest] = stage.guests
+    assert guest.done == ["boot", "power off", "boot"]
+    assert len({guest.spec.address, *guest.addresses}) == 3  # another external address after each start
 
 
 def test_a_guest_is_warned_before_a_preemption(stage: Stage) -> None:

@@ -25,6 +25,7 @@ from tests.emulator.operations import Launch, Operation, Operations, Work
 
 Json = dict[str, Any]
 T = TypeVar("T")
+_ADDRESSES = 253
 
 
 @dataclass
@@ -67,7 +68,8 @@ class Instance:
     Attributes:
         blueprint: The request.
         body: As the API shows it.
-        address: Its address, inside and outside.
+        address: Its internal address, which it has until it is deleted.
+        external: Its latest external address, another one after each start; empty: it has none.
         guest: The guest on it.
         attributes: Guest attributes by namespace and key.
         latest: The last operation on it; the next operation begins after it.
@@ -77,6 +79,7 @@ class Instance:
     blueprint: Blueprint
     body: Json
     address: str
+    external: str = ""
     guest: Guest | None = None
     attributes: dict[tuple[str, str], str] = field(default_factory=dict)
     latest: Operation | None = None
@@ -152,6 +155,7 @@ class Cloud:
         self.metadata: Json = {}
         self.scopes = ""  # of the access token that was granted last
         self._serial = 0
+        self._addresses_given = -1
         self.empty()
 
     def settle_at(self, url: str, port: int) -> None:
@@ -321,9 +325,10 @@ class Cloud:
         Raises:
             Refusal: all are in use.
         """
-        taken = {instance.address for instance in self.instances.values()}
-        for number in range(2, 255):
-            address = f"{self._address_stem}.{number}"
+        taken = {address for each in self.instances.values() for address in (each.address, each.external)}
+        for _ in range(_ADDRESSES):
+            self._addresses_given += 1  # a released address is not given to the next instance
+            address = f"{self._address_stem}.{2 + self._addresses_given % _ADDRESSES}"
             if address not in taken:
                 return address
         raise Refusal(403, "quotaExceeded", "The emulator has no address left.", domain="usageLimits")

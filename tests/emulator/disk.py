@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -290,7 +290,9 @@ class Disk:
             )
             (directory / "nvidia-smi.json").write_text(json.dumps(properties))
 
-    def write_boot_script(self, index: Path, metadata: str, startup: str = "", upgrade_s: float = 0.0) -> Path:
+    def write_boot_script(
+        self, index: Path, metadata: str, startup: str = "", upgrade_s: float = 0.0, external: str = ""
+    ) -> Path:
         """Write what makes the mounts and becomes sshd; the startup script runs at the same time.
 
         Root of the guest is root of this machine, so that the files of this machine are mounted read-only. Changes of
@@ -301,10 +303,14 @@ class Disk:
             metadata: Address and port of the metadata server.
             startup: The startup script of the instance's metadata; empty: it has none.
             upgrade_s: Time for which unattended-upgrades holds dpkg's lock.
+            external: External address, at which sshd also answers; empty: there is none.
         """
         program = sshd.find()
         assert program
-        (self._etc / "ssh" / "sshd_config").write_text(self._sshd_config(self._environment(index, metadata)))
+        addresses = filter(None, (self._spec.address, external))
+        (self._etc / "ssh" / "sshd_config").write_text(
+            self._sshd_config(addresses, self._environment(index, metadata))
+        )
         lines = [
             "set -eu",
             f"cd {shlex.quote(str(self._directory))}",
@@ -381,10 +387,11 @@ class Disk:
             variables["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
         return variables
 
-    def _sshd_config(self, environment: Mapping[str, str]) -> str:
+    def _sshd_config(self, addresses: Iterable[str], environment: Mapping[str, str]) -> str:
         variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
+        listens = "\n".join(f"ListenAddress {address}:{self._spec.ssh_port}" for address in addresses)
         return f"""\
-ListenAddress {self._spec.address}:{self._spec.ssh_port}
+{listens}
 HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin prohibit-password
 PasswordAuthentication no

@@ -43,8 +43,8 @@ _AGENT, _SCRIPT_RUNNER, _SSHD_PID = ("google_guest_agent", 812), ("google_metada
 class Guest(Protocol):
     """The emulator's interface to a guest."""
 
-    def boot(self) -> None:
-        """Start it; returns at once."""
+    def boot(self, external: str = "") -> None:
+        """Start it with this external address; returns at once."""
 
     def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
         """Set its metadata items, and grant access to the users that they name, or that OS Login names."""
@@ -93,7 +93,7 @@ class NoGuest:
         self._prints_key = spec.cloud_init
         self._key = generate_ed25519(f"root@{spec.name}").public
 
-    def boot(self) -> None:
+    def boot(self, external: str = "") -> None:
         self._console.boot()
         if self._prints_key:
             self._console.host_key(self._key)
@@ -213,14 +213,16 @@ class SshGuest:
         self._space: space.Space | None = None
         self._server: MetadataServer | None = None
 
-    def boot(self) -> None:
+    def boot(self, external: str = "") -> None:
         with self._lock:
             if not self._off.is_set():
                 return
             self._off = threading.Event()
-        threading.Thread(target=self._boot, args=(self._off,), name=f"{self._spec.name} boots", daemon=True).start()
+        threading.Thread(
+            target=self._boot, args=(self._off, external), name=f"{self._spec.name} boots", daemon=True
+        ).start()
 
-    def _boot(self, off: threading.Event) -> None:
+    def _boot(self, off: threading.Event, external: str) -> None:
         self._console.boot()
         if off.wait(self._delays.start_s):
             return
@@ -234,7 +236,9 @@ class SshGuest:
             self._metadata.set("preempted", "FALSE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
-            script = self._disk.write_boot_script(self._index, self._server.place, startup, self._delays.upgrade_s)
+            script = self._disk.write_boot_script(
+                self._index, self._server.place, startup, self._delays.upgrade_s, external
+            )
         first_key = generate_ed25519("root@image").public if self._delays.host_key_s else key
         self._console.program(*_AGENT, "GCE Agent Started (version 20261015.00)")
         self._metadata.set_guest_attribute(*HOST_KEY, first_key.split()[1])

@@ -96,7 +96,8 @@ def start(cloud: Cloud, instance: Instance) -> None:
     instance.body["status"] = "RUNNING"
     cloud.charges.begin(Charge(instance.body["id"], cloud.clock.now(), instance.blueprint))
     instance.body["lastStartTimestamp"] = cloud.clock.stamp()
-    _show_external_address(instance, instance.address)
+    instance.external = cloud.free_address() if instance.blueprint.external else ""
+    _show_external_address(instance, instance.external)
     if instance.blueprint.run_s:
         _limit(cloud, instance)
     if instance.guest is None:
@@ -104,7 +105,7 @@ def start(cloud: Cloud, instance: Instance) -> None:
             guest_spec(cloud, instance), lambda *attribute: _publish(cloud, instance, *attribute)
         )
     cloud.apply_firewall(instance)
-    instance.guest.boot()
+    instance.guest.boot(instance.external)
 
 
 def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:

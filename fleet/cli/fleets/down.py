@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from fleet.cli.options import Fleet, Output, OutputOption, Yes
+from typing import Annotated
+
+from fleet.cli.options import Fleet, Output, OutputOption, Yes, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
 def down(
+    keep_disks: Annotated[
+        bool, option("--keep-disks", "Stop the instances and keep their disks; fleet up starts them again.")
+    ] = False,
     fleet: Fleet = "",
     yes: Yes = False,
     output: OutputOption = Output.AUTO,
@@ -18,9 +23,10 @@ def down(
 
     Examples:
       fleet down
+      fleet down --keep-disks
       fleet down --fleet vision --yes
     """
     from fleet.commands.fleets import down as verb
 
-    request = verb.DownRequest(fleet=resolve_fleet(fleet))
+    request = verb.DownRequest(fleet=resolve_fleet(fleet), keep_disks=keep_disks)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

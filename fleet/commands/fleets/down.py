@@ -1,4 +1,4 @@
-"""`fleet down`: delete a fleet, and verify the deletion."""
+"""`fleet down`: delete a fleet and verify the deletion, or stop it and keep its disks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet.errors import CancelledError, FleetError
-from fleet.events import FleetDown, Note, ResultsAtRisk, Sink
+from fleet.events import FleetDown, FleetStopped, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import list_instances
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
 from fleet.fleets.resolution import DEFAULT_PROVIDER
 from fleet.jobs.deletion.risk import confirm_loss, results_at_risk, survey_present
+from fleet.jobs.deletion.stopping import stop_fleet
 from fleet.jobs.pulls.requested import pull_ended
 from fleet.providers import find_options
 from fleet.services import Services
@@ -28,20 +29,23 @@ from provision.registry import make_options
 
 @dataclass(frozen=True)
 class DownRequest:
-    """Request of the command."""
+    """Request of the command; with `keep_disks`, the instances are stopped, not deleted."""
 
     fleet: str
+    keep_disks: bool = False
 
 
-def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
-    """Delete all resources of the fleet, list again, and forget the fleet once none is left.
+def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown | FleetStopped:
+    """Delete all resources of the fleet, list again, and forget the fleet once none is left; or only stop it.
 
     Raises:
-        UsageError: results would be lost, and confirmation requires a terminal.
+        UsageError: results would be lost or a job would end, and confirmation requires a terminal.
         CancelledError: the user declined, or interrupted; a repeat continues.
-        FleetError: something could not be deleted.
+        FleetError: something could not be deleted or stopped.
     """
     with services.store.lock(request.fleet, "down"):
+        if request.keep_disks:
+            return stop_fleet(request.fleet, services, sink)
         return _delete_fleet(request, services, sink)
 
 
@@ -160,7 +164,11 @@ def _confirm(
     if record is None:
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
-        pull_ended(fleet, services, sink)
+        if not record.stopped_at:
+            pull_ended(fleet, services, sink)
+        elif record.unsaved:
+            start, pull = Step("up").text(fleet), Step("pull").text(fleet)
+            sink.emit(Note(f"the hosts are stopped; `{start}` starts them again, then `{pull}` copies their results"))
         stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
         at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
     else:

@@ -114,7 +114,7 @@ class _Up:
             FleetError: it failed; the instances that it created are deleted.
             CancelledError: interrupted; the instances are deleted too, unless the fleet was complete.
         """
-        kept = record.kept if record else ()
+        old = _to_restore(before, record)
         workers = record.spec.workers if record and record.ready else self.spec.workers
         change = resize(workers, self.spec, steps)
         try:
@@ -125,14 +125,13 @@ class _Up:
             record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
             self.directory.write(record)
         except (KeyboardInterrupt, FleetError) as error:
-            old = [instance for instance in before if instance.name not in kept]
             keeper = Keeper(self.spec, self.directory, self.provider, self.services, self.sink)
             unprepared = error if self._created and isinstance(error, FleetError) else None
             if record and unprepared and (explained := keeper.keep(record, old, unprepared)):
                 raise explained from error
             keeper.undo(old, error)
             if isinstance(error, KeyboardInterrupt):
-                left = "everything it created was deleted" if before else "nothing is left"
+                left = _describe_undone(before)
                 left = "hosts to release may be left, and the next call releases them" if steps.delete else left
                 raise CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")]) from None
             if not before:
@@ -161,7 +160,8 @@ class _Up:
         workers = min(self.spec.workers, record.spec.workers)
         if workers < record.spec.workers:
             instances = [instance for instance in record.instances if index_of(instance.name) < workers]
-            record = replace(replace_hosts(record, record.hosts[:workers], instances), kept=record.kept)
+            left = replace_hosts(record, record.hosts[:workers], instances)
+            record = replace(left, kept=record.kept, stopped_at=record.stopped_at, unsaved=record.unsaved)
         record = replace(record, spec=replace(self.spec, workers=workers), kept_until=0.0)
         self.directory.write(record)
         return record
@@ -275,6 +275,25 @@ def next_train(scripts: Collection[str]) -> Step:
     likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
     script = likely[0] if likely else next(iter(scripts)) if len(scripts) == 1 else "--help"
     return Step("train", script)
+
+
+def _to_restore(before: Sequence[Instance], record: FleetRecord | None) -> list[Instance]:
+    """Return the instances that must be left as they were before the command.
+
+    Those that an earlier call kept are not among them. In a stopped fleet, an instance runs only because an earlier
+    call started it, so all must be stopped.
+    """
+    old = [instance for instance in before if record is None or instance.name not in record.kept]
+    if record is None or not record.stopped_at:
+        return old
+    return [replace(instance, state=InstanceState.STOPPED) for instance in old]
+
+
+def _describe_undone(before: Sequence[Instance]) -> str:
+    """Describe what an interrupted command leaves, given the instances that existed before it."""
+    if any(instance.state is InstanceState.STOPPED for instance in before):
+        return "everything it created was deleted, and everything it started was stopped"
+    return "everything it created was deleted" if before else "nothing is left"
 
 
 def _repeat_as_typed(error: FleetError) -> None:

@@ -43,6 +43,7 @@ _PRINTED = (
     events.ConnectionRestored,
     events.FleetResized,
     events.FleetDown,
+    events.FleetStopped,
     events.OrphansDeleted,
     events.ImageBaked,
     events.JobsDeleted,

@@ -54,7 +54,7 @@ class View:
         rows: Hosts or tasks, in the order of their names.
         loss: Curve of the loss in the present attempt.
         result: How the job ended.
-        down: The deleted fleet.
+        down: The deleted or stopped fleet.
     """
 
     fleet: str = ""
@@ -76,7 +76,7 @@ class View:
     rows: tuple[Row, ...] = field(default=())
     loss: Curve = field(default_factory=Curve)
     result: JobResult | None = None
-    down: events.FleetDown | None = None
+    down: events.FleetDown | events.FleetStopped | None = None
 
     def cost_usd(self, now: float) -> float:
         """Return the cost of the fleet until `now`, in USD."""
@@ -87,7 +87,7 @@ def apply(view: View, event: events.Event, now: float) -> View:
     """Return `view` after `event`, which this computer received at `now`."""
     if not view.began_at:
         view = replace(view, began_at=now)
-    if isinstance(event, (JobResult, events.FleetDown)):
+    if isinstance(event, (JobResult, events.FleetDown, events.FleetStopped)):
         view = replace(view, ended_at=now)
     elif isinstance(event, events.FleetOpened):
         view = replace(view, opened_at=now)
@@ -251,7 +251,7 @@ def _fleet_resized(view: View, event: events.FleetResized) -> View:
     return replace(view, fleet=event.fleet, stage=Stage.UP, rows=rows)
 
 
-def _fleet_down(view: View, event: events.FleetDown) -> View:
+def _fleet_down(view: View, event: events.FleetDown | events.FleetStopped) -> View:
     return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
 
 
@@ -329,6 +329,7 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.ConnectionRestored: _connection_restored,
     events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
+    events.FleetStopped: _fleet_down,
     TaskState: _task_state,
     Progress: _progress,
     Usage: _usage,

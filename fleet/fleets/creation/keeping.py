@@ -1,4 +1,4 @@
-"""After a failure, keep instances that could not be prepared, or delete those that were created."""
+"""After a failure, keep instances that could not be prepared, or delete the created and stop the started ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEEP_S = 1800.0
 
 @dataclass(frozen=True)
 class Keeper:
-    """Keeps or deletes the instances that an unsuccessful call of `fleet up` created.
+    """Keeps the instances that an unsuccessful call of `fleet up` created or started, or deletes or stops them.
 
     Args:
         spec: The requested fleet.
@@ -51,18 +51,25 @@ class Keeper:
         ids = {instance.id for instance in old}
         try:
             instances = self._list()
-            new = [instance for instance in instances if instance.id not in ids]
+            created = [instance for instance in instances if instance.id not in ids]
+            new = [*created, *_restarted(old, instances)]
             if not new or any(instance.state is not InstanceState.RUNNING for instance in new):
                 return None
-            names, until = tuple(instance.name for instance in new), self._end(new)
+            names, until = tuple(instance.name for instance in created), self._end(new)
             self.directory.intend("keep", instances=[[instance.name, instance.id] for instance in new], until=until)
-            kept = replace(replace_hosts(record, record.hosts, instances), kept=names, kept_until=until)
+            kept = replace(
+                replace_hosts(record, record.hosts, instances),
+                kept=names,
+                kept_until=until,
+                stopped_at=record.stopped_at,
+                unsaved=record.unsaved,
+            )
             self.directory.write(kept)
             if not self.spec.options.max_cost_usd and not self.provider.stop_at(new, until):
                 return None
         except FleetError:
             return None
-        return _explain_kept(error, kept)
+        return _explain_kept(error, kept, [instance.name for instance in new])
 
     def _end(self, instances: Sequence[Instance]) -> float:
         """Return when instances end that are kept.
@@ -75,14 +82,15 @@ class Keeper:
         return self.services.clock() + KEEP_S
 
     def undo(self, before: Sequence[Instance], error: BaseException) -> None:
-        """Delete the resources that this call created, and no others.
+        """Delete the resources that this call created, and no others; stop the instances that it started again.
 
         Raises:
-            FleetError: some are left; of the kind of `error`, and names them.
+            FleetError: some are left or run; of the kind of `error`, and names them.
             CancelledError: a second Ctrl-C; names them too.
         """
         try:
             left = self._delete_created(before)
+            self._stop_restarted(before)
         except KeyboardInterrupt:
             raise CancelledError(
                 "interrupted during cleanup: resources may remain and incur cost",
@@ -113,16 +121,31 @@ class Keeper:
             self.directory.delete()
         return left
 
+    def _stop_restarted(self, before: Sequence[Instance]) -> None:
+        """Stop the instances that were stopped before; their files may exist nowhere else."""
+        if not self.spec.options.keeps_disks or all(each.state is not InstanceState.STOPPED for each in before):
+            return
+        if restarted := _restarted(before, self._list()):
+            self.directory.intend("stop", instances=[[instance.name, instance.id] for instance in restarted])
+            self.provider.stop(restarted, progress_to(self.sink, "stopped"))
+            self._list()
+
     def _list(self) -> list[Instance]:
         return list_instances(self.spec.name, self.provider, self.services)
 
 
-def _explain_kept(error: FleetError, record: FleetRecord) -> FleetError:
+def _restarted(before: Sequence[Instance], now: Sequence[Instance]) -> list[Instance]:
+    """Return the instances that were stopped before and are not any more."""
+    stopped = {instance.id for instance in before if instance.state is InstanceState.STOPPED}
+    return [each for each in now if each.id in stopped and each.state is not InstanceState.STOPPED]
+
+
+def _explain_kept(error: FleetError, record: FleetRecord, names: Sequence[str]) -> FleetError:
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     end = "are deleted" if record.spec.options.max_cost_usd else "stop"
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(record.kept)} kept until {at}{price}; the next `fleet up` uses them, else they {end} then"
+    words = f"{', '.join(names)} kept until {at}{price}; the next `fleet up` uses them, else they {end} then"
     return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
         next_steps=[*error.next_steps, Step("up"), Step("down")],

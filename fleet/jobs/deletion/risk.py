@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.errors import CancelledError, UsageError
+from fleet.errors import CancelledError, NotReadyError, UsageError
 from fleet.events import ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.jobs.results import StoredJobs, Survey, result_locations, survey
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import NextStep, Step
-from provision.model import Instance
+from provision.model import Instance, InstanceState
 
 _PULLS = 3  # suggested
 
@@ -24,12 +24,22 @@ def survey_present(
     """Ask the hosts of a fleet whose instances exist for their results: a deleted instance has none.
 
     The deletion of an instance was confirmed before it began, so one whose deletion was interrupted is not asked.
+    A stopped instance cannot answer; it counts as silent, unless all of its results were on this computer when
+    `fleet down --keep-disks` stopped it.
     """
-    present = {instance.name for instance in instances if instance.has_data}
-    hosts = tuple(host for host in record.hosts if host.name in present)
+    states = {instance.name: instance.state for instance in instances if instance.has_data}
+    hosts = tuple(host for host in record.hosts if host.name in states)
     if not record.spec.options.remote:
-        hosts = tuple(host for host in hosts if _has_files(Path(host.root)))
-    return survey(replace(record, hosts=hosts), directory, access)
+        return survey(
+            replace(record, hosts=tuple(host for host in hosts if _has_files(Path(host.root)))), directory, access
+        )
+    off = {host.name for host in hosts if states[host.name] is InstanceState.STOPPED}
+    stored = survey(replace(record, hosts=tuple(host for host in hosts if host.name not in off)), directory, access)
+    holding = off.intersection(record.unsaved) if record.stopped_at else off
+    return replace(
+        stored,
+        silent={**stored.silent, **{name: NotReadyError(f"{name} is stopped") for name in sorted(holding)}},
+    )
 
 
 def _has_files(root: Path) -> bool:

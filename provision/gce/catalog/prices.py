@@ -18,14 +18,13 @@ from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.options import GceOptions
 from provision.model import Price
+from provision.quantities import HOURS_PER_MONTH
 
 PRICED_AT = "2026-11-21"
 """Date of the table; its sources may be some weeks older."""
 
 ADDRESS = "external address"
 IMAGE = "image"
-HOURS_PER_MONTH = 730.0
-"""Hours for which Google's monthly prices are stated."""
 
 _TABLE = Path(__file__).with_name("prices.csv")
 _DISK_USD_GB_MONTH = MappingProxyType(

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from provision.gce.catalog.prices import ADDRESS, HOURS_PER_MONTH, Rate
+from provision.gce.catalog.prices import ADDRESS, Rate
+from provision.quantities import HOURS_PER_MONTH
 
 _PLACE = re.compile(r"(.+?)( attached to Spot Preemptible VMs)?(?: (?:running )?in [A-Z].*)?", re.ASCII)
 _SPOT = "Spot Preemptible "

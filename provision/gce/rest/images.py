@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from provision.gce.catalog.prices import HOURS_PER_MONTH, Prices
+from provision.gce.catalog.prices import Prices
 from provision.gce.diagnosis.failures import Failure
 from provision.gce.options import GceOptions
 from provision.gce.options.preparation import root_scripts
@@ -19,6 +19,7 @@ from provision.gce.rest.api import Api, ApiError, Json
 from provision.gce.rest.bodies.labels import IMAGE_CONTENT, IMAGE_FORMAT
 from provision.gce.rest.resources import last
 from provision.model import FleetSpec, Image
+from provision.quantities import HOURS_PER_MONTH
 
 FORMAT = "1"
 """Format of what is on an image; it changes with the format of virtual environments, which are on it."""

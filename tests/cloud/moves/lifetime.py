@@ -20,6 +20,7 @@ def run_up(history: History) -> None:
 
 @command("down", weight=1)
 def run_down(history: History) -> None:
+    history.kept = {}
     down.run(down.DownRequest(history.fleet), history.services(), history.sink())
 
 

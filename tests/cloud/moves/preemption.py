@@ -16,4 +16,5 @@ def preempt(history: History) -> None:
     for name in history.emulator.state()["instances"][:1]:
         with contextlib.suppress(LookupError, ValueError):
             history.emulator.preempt(name, 0.0)
+            history.kept = {}
             history.told.append(f"preempted {name}")

@@ -15,7 +15,7 @@ from provision.options import ProviderOptions
 from provision.provider import ErrorKind, Progress, Provider, ProviderError
 
 NOW = 1_000_000.0
-PRICE_USD_H = 0.5
+PRICE_USD_H, DISK_USD_H = 0.5, 0.02
 OFFERS = (Offer("z-a", "n1-standard-4", PRICE_USD_H), Offer("z-b", "n1-standard-4", None))
 
 
@@ -45,9 +45,23 @@ class Cloud:
     calls: list[str] = field(default_factory=list)
 
     def make(self, fleet: str, name: str) -> None:
+        for at, instance in enumerate(self.instances):
+            if (instance.fleet, instance.name, instance.state) == (fleet, name, InstanceState.STOPPED):
+                self.instances[at] = replace(instance, state=InstanceState.RUNNING, delete_at=NOW + 8 * 3600)
+                return
         number = str(len(self.calls) * 100 + len(self.instances))
         self.instances.append(
-            Instance(name, fleet, number, InstanceState.RUNNING, "z-a", PRICE_USD_H, NOW, NOW + 8 * 3600)
+            Instance(
+                name,
+                fleet,
+                number,
+                InstanceState.RUNNING,
+                "z-a",
+                PRICE_USD_H,
+                NOW,
+                NOW + 8 * 3600,
+                stopped_usd_h=DISK_USD_H,
+            )
         )
 
 
@@ -104,6 +118,16 @@ class CloudProvider(Provider):
         self.cloud.instances = [
             replace(instance, delete_at=NOW + seconds) if instance.id in ids else instance
             for instance in self.cloud.instances
+        ]
+
+    def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
+        self.cloud.calls.append("stop")
+        ids = {instance.id for instance in instances} - self.cloud.stuck
+        self.cloud.instances = [
+            replace(item, state=InstanceState.STOPPED, stopped_at=NOW + 3600, delete_at=0.0)
+            if item.id in ids
+            else item
+            for item in self.cloud.instances
         ]
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:

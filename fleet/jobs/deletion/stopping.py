@@ -1,0 +1,134 @@
+"""Stop the instances of a fleet and keep their disks, after the jobs on them have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fleet.errors import CancelledError, NotReadyError, UsageError
+from fleet.events import FleetStopped, Level, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.fleets.connect import progress_to
+from fleet.fleets.instances import list_instances
+from fleet.folding import fold
+from fleet.jobs.deletion.risk import results_at_risk, survey_present
+from fleet.jobs.pulls.requested import pull_ended
+from fleet.jobs.results import StoredJobs
+from fleet.jobs.selection import select_reported
+from fleet.remote.fanout import raise_failures
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.steps import Again, Step
+from provision.model import Instance, InstanceState
+from provision.provider import Provider
+from train.agent.protocol.records import GRACE_S
+
+
+def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
+    """Stop the jobs and the instances of a fleet; its disks, and all files on them, stay. The caller holds its lock.
+
+    Raises:
+        UsageError: its provider cannot do this; or a job runs, and confirmation requires a terminal.
+        CancelledError: the user declined, and nothing was changed.
+        NotReadyError: no instance is left.
+        FleetError: a job or an instance could not be stopped.
+    """
+    directory, record = services.store.need(fleet, stopped=True)
+    if not record.spec.options.keeps_disks:
+        raise UsageError(
+            f"--keep-disks: a fleet of provider {record.spec.provider!r} cannot be stopped and started again",
+            hint="fleet down without --keep-disks ends it; pull what you need before",
+            next_steps=[Step("pull"), Step("down")],
+        )
+    provider = services.provider(record.spec.options)
+    instances = list_instances(fleet, provider, services)
+    if not instances:
+        raise NotReadyError(f"no instance of fleet {fleet!r} is left", next_steps=[Step("up"), Step("down")])
+    running = [instance for instance in instances if instance.state is not InstanceState.STOPPED]
+    if running:
+        unsaved = _end_jobs(record, directory, running, services, sink)
+        record = replace(record, stopped_at=services.clock(), unsaved=unsaved)
+        directory.write(record)
+        _stop_instances(running, directory, provider, sink)
+        instances = list_instances(fleet, provider, services)
+    stopped_at = record.stopped_at or services.clock()
+    record = replace(replace_hosts(record, record.hosts, instances), stopped_at=stopped_at, unsaved=record.unsaved)
+    directory.write(record)
+    summary = FleetStopped(
+        fleet,
+        tuple(instance.name for instance in instances),
+        price_usd_h=record.price_usd_h,
+        cost_usd=directory.cost_usd(services.clock()),
+        max_cost_usd=record.spec.options.max_cost_usd,
+    )
+    sink.emit(summary)
+    start, delete = Step("up").text(fleet), Step("down").text(fleet)
+    sink.emit(Note(f"`{start}` starts it again; `{delete}` deletes it with its disks"))
+    return summary
+
+
+def _stop_instances(instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink) -> None:
+    directory.intend("stop", instances=[[instance.name, instance.id] for instance in instances])
+    try:
+        provider.stop(instances, progress_to(sink, "stopped"))
+    except KeyboardInterrupt:
+        raise CancelledError(
+            "fleet down was interrupted; instances may still run", next_steps=[Again({}), Step("status")]
+        ) from None
+
+
+def _end_jobs(
+    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], services: Services, sink: Sink
+) -> tuple[str, ...]:
+    """Stop all jobs after asking; return the hosts with results that are not on this computer."""
+    fleet, access = record.spec.name, Access(record.spec, services, sink)
+    pull_ended(fleet, services, sink)
+    stored = survey_present(record, directory, instances, access)
+    jobs = [job for job in stored.jobs if job.is_running]
+    silent = [name for name in stored.silent if record.last_job]
+    _confirm(jobs, silent, services)
+    if jobs:
+        for job in sorted(jobs, key=lambda job: job.queued_after is None):  # a queued one starts if another one ends
+            _stop_job(job, record, directory, access, sink)
+        pull_ended(fleet, services, sink)
+        stored = survey_present(record, directory, instances, access)
+    at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
+    unsafe = {job.job for job in at_risk.jobs}
+    holding = {task.host.name for job in stored.jobs if job.job in unsafe for task in job.tasks if not task.safe}
+    return tuple(host.name for host in record.hosts if host.name in holding or host.name in at_risk.silent)
+
+
+def _confirm(jobs: Sequence[StoredJobs], silent: Sequence[str], services: Services) -> None:
+    """Ask before a job is stopped, or may be.
+
+    Raises:
+        UsageError: confirmation requires a terminal.
+        CancelledError: the user declined.
+    """
+    if not jobs and not silent:
+        return
+    names = ", ".join(job.job for job in jobs)
+    verb = "are" if len(jobs) > 1 else "is"
+    words = [f"job {names} {verb} running and would be stopped"] if jobs else []
+    if silent:
+        words.append(f"{fold(silent)} {'does' if len(silent) == 1 else 'do'} not answer, and may run a job")
+    if not services.attended:
+        raise UsageError(
+            f"{'; '.join(words)}; confirmation requires a terminal",
+            hint="--yes stops it; its files stay on the disks",
+            next_steps=[Again({"--yes": True}), Step("logs", "-f")],
+        )
+    if not services.consent(f"{'; '.join(words)}. Files stay on the disks. Proceed?"):
+        raise CancelledError("nothing was changed", next_steps=[Step("status")])
+
+
+def _stop_job(job: StoredJobs, record: FleetRecord, directory: FleetDirectory, access: Access, sink: Sink) -> None:
+    """Stop a job as `fleet stop` does; a host that does not answer has been confirmed."""
+    sink.emit(Note(f"stopping job {job.job}: waiting up to {GRACE_S:g} s for its tasks to exit"))
+    with open_some(record.slots, directory.key, access) as (clients, unreached):
+        reports = newest_reports(clients, select_reported(job.job, record.spec.name), record.last_job).by_host
+        with_job = [client for client in clients if client.host.name in reports]
+        raise_failures(stop_everywhere(with_job, job.job, GRACE_S), "stop the job")
+    for outcome in unreached:
+        sink.emit(Note(f"{outcome.host.name} does not answer; its tasks end with the host", Level.WARNING))

@@ -1,0 +1,47 @@
+"""A fleet that is stopped with its disks, and started again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import requests
+
+from fleet.commands.fleets import down
+from provision.gce.rest.resources import our_name
+from tests.cloud.moves import check, command, event
+
+if TYPE_CHECKING:
+    from tests.cloud.histories import History
+
+
+@command("down --keep-disks", weight=2)
+def run_stop(history: History) -> None:
+    history.kept = {}
+    down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
+    instances = history.emulator.cloud.instances.values()
+    history.kept = {our_name(each.body): (each.body["id"], each.address) for each in instances}
+
+
+@event(0.2)
+def forget_stop(history: History) -> None:
+    """Let another program start the stopped instances, as a user does in the console."""
+    for instance in history.emulator.cloud.instances.values():
+        if instance.status == "TERMINATED":
+            url = f"{history.emulator.url}/compute/v1/{instance.blueprint.path}/start"
+            requests.post(url, timeout=10)
+    history.emulator.settle()
+    history.told.append("all instances were started elsewhere")
+
+
+@check("down --keep-disks")
+def check_nothing_runs(history: History) -> None:
+    assert history.kept
+    assert not history.running()
+
+
+@check("up")
+def check_disks_are_kept(history: History) -> None:
+    """Check that the instances which `fleet down --keep-disks` stopped are those that run now."""
+    now = {our_name(each.body): (each.body["id"], each.address) for each in history.running()}
+    assert {name: now.get(name) for name in history.kept} == history.kept
+    history.kept = {}
