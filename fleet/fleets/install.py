@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from fleet.events import BootstrapProgress, Sink
+from fleet.errors import FleetError
+from fleet.events import BootstrapProgress, Note, Sink
 from fleet.fleets.agents import call_all, open_agents
 from fleet.remote.client import AgentClient
+from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan
 from fleet.settings import read_pip_source
 from provision.model import FleetSpec, Host
-from train.agent.protocol.records import Bootstrap, Bootstrapped, BootstrapStep
+from train.agent.protocol.records import (
+    Bootstrap,
+    Bootstrapped,
+    BootstrapStep,
+    EnvironmentSource,
+    NeedEnvironment,
+    ShareEnvironment,
+)
+
+_VERB = "make the hosts ready"
+
+_Machine = tuple[str, str]
 
 
 def needs_preparation(spec: FleetSpec) -> bool:
@@ -85,19 +99,163 @@ def install(
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
+    return _Installation(request, sink, created).run(clients)
 
-    def install_on(client: AgentClient) -> Bootstrapped:
+
+class _Installation:
+    """Install packages on hosts: if possible, one host downloads them, and the others copy its environment.
+
+    Args:
+        request: The requirements; the interpreter is that of each host.
+        sink: Takes BootstrapProgress.
+        created: Hosts on which scripts of root that failed do not run again.
+    """
+
+    def __init__(self, request: Bootstrap, sink: Sink, created: Collection[str]) -> None:
+        self._request = request
+        self._sink = sink
+        self._created = created
+        self._secret = secrets.token_hex(32)
+        self._plans: dict[str, CopyPlan] = {}  # by the keys of environments
+
+    def run(self, clients: Sequence[AgentClient]) -> list[Bootstrapped]:
+        """Return the answer of each host, in their order.
+
+        Raises:
+            FleetError: a host cannot be prepared.
+        """
+        waits = bool(self._request.requirements) and len(clients) > 1
+        answers = call_all(clients, lambda client: self._ask(client, waits=waits), _VERB)
+        complete: dict[str, Bootstrapped] = {}
+        lacking: list[tuple[AgentClient, str]] = []
+        for client, answer in zip(clients, answers, strict=True):
+            if isinstance(answer, Bootstrapped):
+                complete[client.host.name] = answer
+            else:
+                lacking.append((client, answer.key))
+        if lacking:
+            complete |= self._complete(clients, complete, lacking)
+        return [complete[client.host.name] for client in clients]
+
+    def _complete(
+        self,
+        clients: Sequence[AgentClient],
+        complete: Mapping[str, Bootstrapped],
+        lacking: Sequence[tuple[AgentClient, str]],
+    ) -> dict[str, Bootstrapped]:
+        """Create the missing environments; return the answers of these hosts by their names.
+
+        Args:
+            clients: All agents.
+            complete: The answers of the hosts that have their environments.
+            lacking: The other agents, with the keys of their environments.
+        """
+        makers: dict[_Machine, tuple[AgentClient, str]] = {}  # slots of one machine share its environments
+        for client, key in lacking:
+            makers.setdefault(_machine(client.host), (client, key))
+        keys = {client.host.name: key for client, key in makers.values()}
+        holders = [
+            client for key in dict.fromkeys(keys.values()) for client in self._plan(key, keys, clients, complete)
+        ]
+
+        def work(client: AgentClient) -> Bootstrapped:
+            name = client.host.name
+            if name in keys:
+                return self._obtain(client, self._plans[keys[name]])
+            self._share(client, complete[name], self._plans[complete[name].environment])
+            return complete[name]
+
+        installers = {plan.installer for plan in self._plans.values()}
+        ordered = sorted((client for client, _ in makers.values()), key=lambda item: item.host.name not in installers)
+        done = _by_name([*holders, *ordered], work)  # no host waits for a host that comes after it
+        return done | _by_name([client for client, _ in lacking if client.host.name not in done], self._install)
+
+    def _plan(
+        self, key: str, keys: Mapping[str, str], clients: Sequence[AgentClient], complete: Mapping[str, Bootstrapped]
+    ) -> list[AgentClient]:
+        """Plan the copies of an environment; return the hosts that have it and send it to others first."""
+        missing = [name for name in keys if keys[name] == key]
+        holders = {_machine(client.host): client for client in clients if _has(complete.get(client.host.name), key)}
+        self._plans[key] = CopyPlan(missing, "" if holders else missing[0])
+        return list(holders.values())[: -(-len(missing) // COPIES_AT_ONCE)]
+
+    def _obtain(self, client: AgentClient, plan: CopyPlan) -> Bootstrapped:
+        """Copy an environment to a host, or install it there; then offer it to other hosts that wait."""
+        name = client.host.name
+        if name != plan.installer:
+            self._sink.emit(BootstrapProgress(name, "waiting for packages", "another host installs or copies them"))
+        source = plan.assign(name)
+        answer = None if source is None else self._copy(client, source, plan)
+        if answer is None:
+            try:
+                answer = self._install(client)
+            except BaseException:
+                plan.fail()
+                raise
+        if plan.needs_source:
+            self._share(client, answer, plan)
+        return answer
+
+    def _copy(self, client: AgentClient, source: EnvironmentSource, plan: CopyPlan) -> Bootstrapped | None:
+        """Copy an environment from another host; return None if that failed."""
+        try:
+            answer = self._ask(client, copy_from=source)
+        except BaseException:
+            plan.release(source)
+            plan.fail()
+            raise
+        if isinstance(answer, Bootstrapped):
+            plan.release(source)
+            return answer
+        plan.drop(source)
+        text = f"{client.host.name} could not copy the packages of {source.host}, and installs them: {answer.reason}"
+        self._sink.emit(Note(text))
+        return None
+
+    def _share(self, client: AgentClient, answer: Bootstrapped, plan: CopyPlan) -> None:
+        """Let a host send its environment to others; if it cannot, they install it by themselves."""
+        request = ShareEnvironment(answer.python, self._secret, client.host.private_address)
+        try:
+            plan.offer(client.share_environment(request, lambda _: None))
+        except FleetError:
+            plan.fail()
+        except BaseException:
+            plan.fail()
+            raise
+
+    def _install(self, client: AgentClient) -> Bootstrapped:
+        answer = self._ask(client)
+        assert isinstance(answer, Bootstrapped)  # noqa: S101 - it did not wait for another host
+        return answer
+
+    def _ask(
+        self, client: AgentClient, *, waits: bool = False, copy_from: EnvironmentSource | None = None
+    ) -> Bootstrapped | NeedEnvironment:
         host = client.host
 
         def report(step: BootstrapStep) -> None:
-            sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
+            self._sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
-        again = bool(request.scripts) and host.name not in created
-        answer = client.bootstrap(request._replace(python=host.python, again=again), report)
-        sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
+        again = bool(self._request.scripts) and host.name not in self._created
+        request = self._request._replace(python=host.python, again=again, waits=waits, copy_from=copy_from)
+        answer = client.bootstrap(request, report)
+        if isinstance(answer, Bootstrapped):
+            self._sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
-    return call_all(clients, install_on, "make the hosts ready")
+
+def _by_name(clients: Sequence[AgentClient], call: Callable[[AgentClient], Bootstrapped]) -> dict[str, Bootstrapped]:
+    """Call all agents in parallel; return their answers by the names of the hosts."""
+    return dict(zip((client.host.name for client in clients), call_all(clients, call, _VERB), strict=True))
+
+
+def _machine(host: Host) -> _Machine:
+    """Return a value that is equal for the slots of a machine."""
+    return host.key_alias, host.shared or host.root
+
+
+def _has(answer: Bootstrapped | None, key: str) -> bool:
+    return answer is not None and answer.environment == key
 
 
 def summary(answer: Bootstrapped) -> str:

@@ -37,6 +37,8 @@ from tests.emulator.boot import BootDelays
 from tests.emulator.catalog.images import IMAGES, Image, find_image
 from tests.emulator.guests import Guest, GuestSpec, NoGuest, SshGuests, obstacle
 from tests.emulator.metadata import RESTART
+from tests.process.train.agent.index_server import serve
+from tests.process.train.agent.wheels import wheel
 from tests.program import wait_for
 from tests.wire.test_bootstrap import StoringSink
 from train.agent.host.facts import parse_gpus
@@ -619,6 +621,35 @@ def test_a_guest_with_gpus_gets_a_tensorflow_that_computes(boot: Boot, key: Key)
         "only what was installed",
         "['CPU']",
     ]
+
+
+def test_packages_are_downloaded_once_for_all_guests(boot: Boot, key: Key, tmp_path: Path) -> None:
+    wheel(tmp_path / "index", "adds", "1.0", "VALUE = 41\n", requires=["more"])
+    wheel(tmp_path / "index", "more", "1.0")
+    hosts = []
+    for number in range(3):
+        guest = boot()
+        host_key = f"ssh-ed25519 {guest.published['hostkeys/ssh-ed25519']}"
+        address = guest.spec.address
+        hosts.append(Host(f"worker-{number}", address, 22, "fleet", host_key, guest.spec.name, address))
+    with serve(tmp_path / "index") as index:
+        index_url = f"http://{index.location}/simple"
+        fleet_spec = FleetSpec("tests", "gce", 2, packages=("adds",), index_url=index_url, options=GceOptions())
+        sink = StoringSink()
+        made = ready(fleet_spec, hosts[:2], key.path, sink)
+        requests = sorted(index.paths)
+        assert [path for path in requests if path.endswith(".whl")] == [
+            f"/files/{name}-1.0-py3-none-any.whl" for name in ("adds", "more")
+        ]
+        assert len({host.python for host in made}) == 1
+        assert "installing packages" in sink.steps("worker-0")
+        assert "copying packages from worker-0" in sink.steps("worker-1")
+        assert "installing packages" not in sink.steps("worker-1")
+        grown = StoringSink()
+        assert [host.python for host in ready(fleet_spec, hosts, key.path, grown)] == [made[0].python] * 3
+        assert "copying packages from worker-0" in grown.steps("worker-2")
+        assert sorted(index.paths) == requests
+    guest.read(f"{made[0].python} -B -c 'import adds, more; assert adds.VALUE == 41'", key.path)  # on the last one
 
 
 # ------------------------------------------------------------------------------------------------------ no guest

@@ -32,7 +32,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import PipSource, Refusal
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+    from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 KEPT = 3
 UNUSED_S = 30 * 86400.0
@@ -156,31 +156,39 @@ class Venvs:
         self._steps = steps
         self._source = source
 
-    def ensure(self, spec: EnvironmentSpec, base: Base) -> Tuple[str, bool]:
-        """Return the interpreter of the requested environment, and whether it was created now.
+    def locate(self, spec: EnvironmentSpec, base: Base) -> VenvPaths:
+        """Return the paths of the requested environment."""
+        return self._host.venv(environment_name(spec, base))
+
+    def ensure(
+        self, spec: EnvironmentSpec, base: Base, key: str, copy: Optional[Callable[[VenvPaths], None]] = None
+    ) -> bool:
+        """Create the requested environment if it is missing; return whether it was created now.
+
+        Args:
+            spec: Its content.
+            base: Its interpreter.
+            key: Is equal on hosts that can copy it.
+            copy: Fills the empty environment; None: pip does. Its exceptions are raised; nothing is left of it.
 
         Raises:
             RefusedError: they cannot be installed; nothing is left of them.
             ClientGoneError: the client disconnected; likewise.
             OSError: probably because the disk is full; likewise.
         """
-        paths = self._host.venv(environment_name(spec, base))
-        if base.owner:
-            _mark_used(VenvPaths(base.owner))
-        if _mark_used(paths):
-            return paths.python, False
+        paths = self.locate(spec, base)
         disk.make_directory(self._host.venvs)
         with self._locked():
-            if _mark_used(paths):
-                return paths.python, False
+            if mark_used(paths):
+                return False
             self._prune(base)
             self._check_disk(spec, base)
             try:
-                self._create(paths, spec, base)
+                self._create(paths, spec, base, key, copy)
             except BaseException:
                 disk.remove_tree(paths.directory)
                 raise
-        return paths.python, True
+        return True
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -231,31 +239,45 @@ class Venvs:
                 "free space on the host, or make its disk larger",
             )
 
-    def _create(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
+    def _create(
+        self,
+        paths: VenvPaths,
+        spec: EnvironmentSpec,
+        base: Base,
+        key: str,
+        copy: Optional[Callable[[VenvPaths], None]],
+    ) -> None:
         began = time.monotonic()
         self._steps.report_step("making the environment", f"Python {base.version}")
         disk.remove_tree(paths.directory)
         disk.make_directory(paths.directory)
         self._create_empty(paths, base)
+        if copy is not None:
+            copy(paths)
+        else:
+            self._fill(paths, spec, base)
+        disk.remove_tree(paths.scratch)
+        seconds = round(time.monotonic() - began, 1)
+        info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds, "key": key}
+        disk.write_atomic(paths.ready, json.dumps(info).encode())
+
+    def _fill(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
+        """Install pip, and with it the packages, into an empty environment."""
+        wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
+        for directory in _site_directories(paths):
+            unpack_wheel(wheel, paths, directory)
         if base.base_directories:
             _write_base_file(paths, base)
         disk.make_directory(paths.scratch)
         disk.write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
         disk.write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths)
-        disk.remove_tree(paths.scratch)
-        seconds = round(time.monotonic() - began, 1)
-        info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
-        disk.write_atomic(paths.ready, json.dumps(info).encode())
 
     def _create_empty(self, paths: VenvPaths, base: Base) -> None:
-        """Create an environment that contains only pip."""
+        """Create an environment without packages."""
         output = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
         if output is not None:
             raise _no_environment(output, base)
-        wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
-        for directory in _site_directories(paths):
-            unpack_wheel(wheel, paths, directory)
 
     def _run_to_end(self, command: List[str]) -> Optional[str]:
         """Return None if the command succeeded, or else its output."""
@@ -332,7 +354,19 @@ def _owners(host: HostPaths) -> Set[str]:
     return {str(values.get("owner", "")) for values in ready if values is not None}
 
 
-def _mark_used(paths: VenvPaths) -> bool:
+def read_key(paths: VenvPaths) -> str:
+    """Return the key of a complete environment; empty if it was created without one."""
+    return str((disk.read_json(paths.ready) or {}).get("key", ""))
+
+
+def is_complete(paths: VenvPaths, base: Base) -> bool:
+    """Return True if an environment is complete; update the time of its last use, and of the one below it."""
+    if base.owner:
+        mark_used(VenvPaths(base.owner))
+    return mark_used(paths)
+
+
+def mark_used(paths: VenvPaths) -> bool:
     """Return True if an environment is complete; update the time of its last use."""
     try:
         os.utime(paths.ready)

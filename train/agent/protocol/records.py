@@ -26,6 +26,10 @@ One exec of the agent on a host is one conversation:
     client  → Inspect            agent → JobReport*, End
     client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
     client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
+                                 agent → BootstrapStep*, then NeedEnvironment
+                                                         (if the environment may come from another host)
+    client  → ShareEnvironment   agent → BootstrapStep*, then EnvironmentShared | Refused
+                                                         (which is sent to other hosts until the next request)
     client  → SmokeTest          agent → BootstrapStep*, then SmokeTestResult | Refused
                                                          (after Prepared, in place of Commit)
     client  → MeasureNetwork     agent → NetworkMeasured | Refused       (after Prepared, which stays)
@@ -312,6 +316,18 @@ class PipSource(NamedTuple):
     proxy: str = ""  # URL with a login; empty: the settings of the host
 
 
+class EnvironmentSource(NamedTuple):
+    """A host that sends a virtual environment to other hosts."""
+
+    host: str  # its name, for people
+    secret: str  # hexadecimal, of this installation
+    address: str  # by which the other hosts reach it
+    sha256: str  # of the list of files
+    size: int  # bytes of that list
+    listing_port: int  # of that list
+    port: int  # of the contents of the files
+
+
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
@@ -458,6 +474,16 @@ class Bootstrap(NamedTuple):
     scripts: Dict[str, str] = {}  # noqa: RUF012 - never changed; SHA-256 of root's scripts to wait for, by option
     again: bool = False  # those that failed before run again
     source: PipSource = PipSource()
+    waits: bool = False  # a missing environment is not installed: another host may have it
+    copy_from: Optional[EnvironmentSource] = None  # a missing environment comes from there
+
+
+class ShareEnvironment(NamedTuple):
+    """Send an environment of this host to other hosts, until the next request."""
+
+    python: str  # its interpreter, as in Bootstrapped
+    secret: str  # hexadecimal, of this installation
+    address: str  # by which the other hosts reach this one
 
 
 class PipWheel(NamedTuple):
@@ -634,6 +660,22 @@ class NeedPip(NamedTuple):
     have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
 
 
+class NeedEnvironment(NamedTuple):
+    """The environment is missing on this host, and was not installed."""
+
+    key: str  # equal on hosts whose environments can replace each other
+    reason: str = ""  # why it could not be copied from another host
+
+
+class EnvironmentShared(NamedTuple):
+    """Other hosts can fetch the environment."""
+
+    sha256: str  # as in EnvironmentSource, and the following
+    size: int
+    listing_port: int
+    port: int
+
+
 class Bootstrapped(NamedTuple):
     """The packages are installed, and the GPUs are usable."""
 
@@ -643,6 +685,7 @@ class Bootstrapped(NamedTuple):
     seen: int  # GPUs that TensorFlow lists; 0 if not checked
     made: bool  # whether anything was installed
     seconds: float
+    environment: str = ""  # as `key` in NeedEnvironment; empty: no environment, or it cannot be copied
 
 
 class SmokeTestResult(NamedTuple):
@@ -959,11 +1002,12 @@ class End(NamedTuple):
 
 _RECORDS = (
     KeepRunning, Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
-    PipWheel, SmokeTest, MeasureNetwork, MeasureSteps,
+    PipWheel, ShareEnvironment, SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
-    BootstrapStep, NeedPip, Bootstrapped, SmokeTestResult, NetworkMeasured, StepsMeasured,
+    BootstrapStep, NeedPip, NeedEnvironment, EnvironmentShared, Bootstrapped,
+    SmokeTestResult, NetworkMeasured, StepsMeasured,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 )  # fmt: skip
 

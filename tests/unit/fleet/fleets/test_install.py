@@ -1,0 +1,207 @@
+"""Test which host downloads packages, and which hosts copy them, with agents that only report."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import cast
+
+import pytest
+
+from fleet.errors import FleetError, NotReadyError
+from fleet.events import Event, Note
+from fleet.fleets.install import install
+from fleet.remote.client import AgentClient
+from fleet.remote.upload.environments import COPIES_AT_ONCE
+from fleet.state import slots
+from provision.model import Host
+from tests.unit.fleet.clouds import host
+from train.agent.protocol.records import (
+    Bootstrap,
+    Bootstrapped,
+    BootstrapStep,
+    EnvironmentSource,
+    NeedEnvironment,
+    ShareEnvironment,
+)
+
+
+class Network:
+    """Hosts that install and copy environments.
+
+    Args:
+        complete: Hosts that have the environment.
+
+    Attributes:
+        actions: Each installation, copy, and offer, as ``install worker-0`` or ``copy worker-1 worker-0``.
+    """
+
+    def __init__(self, complete: Collection[str] = ()) -> None:
+        self.actions: list[str] = []
+        self.complete = {f"compute.{name}" for name in complete}
+        self.keys: dict[str, str] = {}
+        self.broken_installers: set[str] = set()
+        self.silent_sources: set[str] = set()
+        self.lock = threading.Lock()
+        self.copying: Counter[str] = Counter()
+        self.most_copies = 0
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        with self.lock:
+            self.events.append(event)
+
+    def close(self) -> None:
+        return
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Note)]
+
+    def count(self, action: str) -> int:
+        return sum(text.startswith(action) for text in self.actions)
+
+    def client(self, place: Host) -> AgentClient:
+        return cast(AgentClient, _Client(self, place))
+
+    def install(self, hosts: Collection[Host], requirements: str = "adds") -> list[Bootstrapped]:
+        return install([self.client(place) for place in hosts], Bootstrap(requirements), self)
+
+
+class _Transport:
+    def sever(self) -> None:
+        return
+
+
+class _Client:
+    def __init__(self, network: Network, place: Host) -> None:
+        self.host = place
+        self.transport = _Transport()
+        self._network = network
+
+    def bootstrap(
+        self, request: Bootstrap, _on_step: Callable[[BootstrapStep], None]
+    ) -> Bootstrapped | NeedEnvironment:
+        network, name, machine = self._network, self.host.name, self.host.key_alias
+        key = network.keys.get(name, "key")
+        with network.lock:
+            is_complete = machine in network.complete or not request.requirements
+        if not is_complete and request.waits:
+            return NeedEnvironment(key)
+        if not is_complete and request.copy_from is not None:
+            return self._copy(request.copy_from, key)
+        if not is_complete:
+            self._act(f"install {name}")
+            if name in network.broken_installers:
+                raise NotReadyError(f"{name}: pip fails")
+        return self._done(key)
+
+    def _copy(self, source: EnvironmentSource, key: str) -> Bootstrapped | NeedEnvironment:
+        network = self._network
+        with network.lock:
+            network.copying[source.host] += 1
+            network.most_copies = max(network.most_copies, network.copying[source.host])
+        self._act(f"copy {self.host.name} {source.host}")
+        with network.lock:
+            network.copying[source.host] -= 1
+        if source.host in network.silent_sources:
+            return NeedEnvironment(key, "no route")
+        return self._done(key)
+
+    def _done(self, key: str) -> Bootstrapped:
+        with self._network.lock:
+            self._network.complete.add(self.host.key_alias)
+        return Bootstrapped("/p", {"python": "3.12.3"}, [], 0, True, 1.0, key)
+
+    def _act(self, text: str) -> None:
+        with self._network.lock:
+            self._network.actions.append(text)
+
+    def share_environment(
+        self, request: ShareEnvironment, _on_step: Callable[[BootstrapStep], None]
+    ) -> EnvironmentSource:
+        self._act(f"share {self.host.name}")
+        assert request.python == "/p"
+        return EnvironmentSource(self.host.name, request.secret, request.address, "0" * 64, 1, 1, 2)
+
+
+def hosts(count: int) -> list[Host]:
+    return [host(f"worker-{number}") for number in range(count)]
+
+
+def test_the_first_host_installs_and_the_others_copy() -> None:
+    network = Network()
+    assert len(network.install(hosts(4))) == 4
+    assert [text for text in network.actions if text.startswith("install")] == ["install worker-0"]
+    assert network.count("copy") == 3
+    assert network.most_copies <= COPIES_AT_ONCE
+    assert network.notes == []
+
+
+def test_more_hosts_than_threads_get_everything_once() -> None:
+    network = Network()
+    network.install(hosts(300))
+    assert (network.count("install"), network.count("copy")) == (1, 299)
+    assert network.most_copies <= COPIES_AT_ONCE
+
+
+def test_a_host_that_has_the_environment_is_the_source() -> None:
+    network = Network(complete=["worker-2"])
+    network.install(hosts(4))
+    assert network.count("install") == 0
+    assert network.count("copy") == 3
+    assert network.actions[0] == "share worker-2"
+
+
+def test_environments_that_are_complete_cost_one_request() -> None:
+    network = Network(complete=[f"worker-{number}" for number in range(3)])
+    network.install(hosts(3))
+    assert network.actions == []
+    network.install(hosts(3), requirements="")
+    assert network.actions == []
+
+
+def test_hosts_that_differ_do_not_copy_from_each_other() -> None:
+    network = Network()
+    network.keys = {"worker-0": "old", "worker-1": "new", "worker-2": "new"}
+    network.install(hosts(3))
+    assert sorted(text for text in network.actions if "install" in text) == ["install worker-0", "install worker-1"]
+    assert network.count("copy worker-2 worker-1") == 1
+    assert network.count("share") == 1
+
+
+def test_one_host_installs_as_before() -> None:
+    network = Network()
+    network.install(hosts(1))
+    assert network.actions == ["install worker-0"]
+
+
+def test_slots_of_a_machine_share_one_copy() -> None:
+    network = Network()
+    assert len(network.install(slots(hosts(2), 2))) == 4
+    assert network.count("install") == 1
+    assert network.count("copy") == 1
+
+
+def test_hosts_that_cannot_reach_each_other_install_by_themselves() -> None:
+    network = Network()
+    network.silent_sources = {f"worker-{number}" for number in range(6)}
+    network.install(hosts(6))
+    assert network.count("install") == 6
+    assert 1 <= network.count("copy") <= COPIES_AT_ONCE
+    assert len(network.notes) == network.count("copy")
+    assert all(
+        "could not copy the packages of worker-0, and installs them: no route" in note for note in network.notes
+    )
+
+
+@pytest.mark.parametrize("broken", [["worker-0"], ["worker-0", "worker-1", "worker-2"]])
+def test_a_host_that_cannot_install_does_not_delay_the_others(broken: list[str]) -> None:
+    network = Network()
+    network.broken_installers = {*broken}
+    with pytest.raises(FleetError) as raised:
+        network.install(hosts(3))
+    assert "pip fails" in f"{raised.value.message}{raised.value.cause}"
+    assert network.count("install") == 3
+    assert network.count("copy") == 0
