@@ -404,7 +404,7 @@ class Orphan:
     """A resource at a provider that belongs to no fleet of this computer."""
 
     provider: str
-    kind: str  # instance, disk, address, firewall rule, image
+    kind: str  # instance, disk, address, firewall rule, placement policy, image
     name: str
     fleet: str
     owner: str  # state directory from which it was created

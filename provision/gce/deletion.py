@@ -17,6 +17,7 @@ from provision.gce.rest.resources import instance, last, our_name, owned, second
 from provision.model import IMAGE, Orphan
 from provision.provider import Progress
 
+POLICY = "placement policy"
 _PENDING = ("PENDING", "RUNNING")
 
 
@@ -26,6 +27,7 @@ _COLLECTIONS = {
     "address": "addresses",
     "firewall rule": "firewalls",
     IMAGE: "images",
+    POLICY: "resourcePolicies",
 }
 _GLOBAL = ("global",)
 
@@ -33,7 +35,8 @@ _GLOBAL = ("global",)
 def delete_call(account: Account, thing: Orphan) -> Call:
     """Return the call that deletes a resource."""
     collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
-    scope = {"address": ("regions", thing.zone), "firewall rule": _GLOBAL, IMAGE: _GLOBAL}.get(
+    of_region = ("regions", thing.zone)
+    scope = {"address": of_region, POLICY: of_region, "firewall rule": _GLOBAL, IMAGE: _GLOBAL}.get(
         thing.kind, ("zones", thing.zone)
     )
     words = [*scope, collection, thing.name]
@@ -89,24 +92,47 @@ def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
     return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
+def _policies(account: Account) -> list[Orphan]:
+    """Return the placement policies of fleets; none if the caller may not list them, and has not created any."""
+    try:
+        listed = account.api.resource_policies()
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        return []
+    marks = [(resource, marked(str(resource.get("description", "")))) for resource in listed]
+    return [
+        Orphan(
+            *fields,
+            POLICY,
+            str(resource["name"]),
+            last(str(resource["region"])),
+            created_at=seconds(str(resource.get("creationTimestamp", ""))),
+        )
+        for resource, fields in marks
+        if fields is not None
+    ]
+
+
 def things(account: Account, fleet: str = "") -> list[Orphan]:
     """Return the resources of one fleet in the project, or of all fleets with the images; of any owner.
 
     Those in zones that do not answer are missing; `account.silent` has these zones then.
     """
     api, query = account.api, f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
-    instances, disks, addresses, rules, images = api.together(
+    instances, disks, addresses, rules, policies, images = api.together(
         lambda: api.instances(query),
         lambda: api.disks(query),
         lambda: api.addresses(query),
         lambda: _rules(account),
+        lambda: _policies(account),
         lambda: [] if fleet else listed(api),
     )
     account.silent = instances.silent | disks.silent | addresses.silent
     orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
     orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
-    orphans += [*rules, *(of_image(account, resource) for resource in images)]
+    orphans += [*rules, *policies, *(of_image(account, resource) for resource in images)]
     return [orphan for orphan in orphans if orphan.owner]
 
 
@@ -209,7 +235,7 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
     Raises:
         ApiError: a resource could not be deleted, or is not gone in time.
     """
-    for kinds in (("instance", "firewall rule"), ("disk", "address", IMAGE)):
+    for kinds in (("instance", "firewall rule"), ("disk", "address", POLICY, IMAGE)):
         group = [orphan for orphan in targets if orphan.kind in kinds]
         if group:
             _delete_group(account, group)

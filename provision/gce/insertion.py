@@ -16,8 +16,9 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.bulk import bulk_insert
+from provision.gce.rest.bodies.placement import placement_policy
 from provision.gce.rest.bodies.single import single_inserts
-from provision.gce.rest.resources import created_count, place_of, zone_of, zones_tried
+from provision.gce.rest.resources import created_count, last, place_of, zone_of, zones_tried
 from provision.gce.zones import Region
 from provision.model import FleetSpec
 from provision.provider import Progress
@@ -63,6 +64,7 @@ def insert(
     """
     tried: Collection[str] = ()
     try:
+        _create_policy(account, spec, attempt.region.name)
         if GceOptions.of(spec.options).flex_start:
             failures = _insert_separately(account, spec, attempt, progress)
         else:
@@ -73,6 +75,20 @@ def insert(
     except ApiError as error:
         failures = list(error.failures)
     return _reconciled(account, spec, attempt, failures, progress), tried
+
+
+def _create_policy(account: Account, spec: FleetSpec, region: str) -> None:
+    """Create the placement policy of a fleet in a region, if it needs one that does not exist.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    body = placement_policy(spec, account.owner, account.user)
+    existing = account.api.resource_policies() if body["name"] else ()
+    if not body["name"] or (region, body["name"]) in {(last(each["region"]), each["name"]) for each in existing}:
+        return
+    with account.insertion(spec.name, "insert", policy=body["name"], region=region) as request:
+        account.api.done(account.api.insert_policy(region, body, request.id), "creating the placement policy")
 
 
 def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Json:

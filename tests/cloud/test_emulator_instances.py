@@ -417,6 +417,8 @@ def test_reset_deletes_all_resources(emulator: Emulator, client: Client) -> None
         "disks": [],
         "firewalls": [],
         "addresses": [],
+        "policies": [],
+        "images": [],
         "operations": [],
         "violations": [],
         "calls": {},

@@ -20,8 +20,8 @@ from tests.emulator import Emulator
 from tests.emulator.client import Client
 
 NAMES = ("worker-0", "worker-1")
-OPTIONAL = {"compute.routers.list", "serviceusage.services.get"}
-"""Without these, `fleet up` skips a check of the prerequisites."""
+OPTIONAL = {"compute.resourcePolicies.list", "compute.routers.list", "serviceusage.services.get"}
+"""Without these, `fleet up` skips a check of the prerequisites, or a list of what it cannot have created."""
 
 
 def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
@@ -59,6 +59,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
         GceOptions(gpu="t4", zones=("us-central1",)),
         GceOptions(zones=("us-central1-a",), external=False, firewall=False),
         GceOptions(zones=("us-central1-a",), reservation="r1"),
+        GceOptions(zones=("us-central1",), machine_type="n2-standard-4", placement="compact"),
         GceOptions(zones=("us-central1-a",), scopes=("https://www.googleapis.com/auth/devstorage.read_only",)),
     ],
 )

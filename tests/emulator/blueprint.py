@@ -198,6 +198,9 @@ def draw(
     interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
     _check_interfaces(machine_type, interfaces)
     check_labels(given.get("labels", {}), "resource.labels")
+    for reference in given.get("resourcePolicies", ()):
+        if bulk == ("/" in reference):
+            raise invalid("resource.resourcePolicies", reference, "The URL is malformed.")
     tags = given.get("tags", {}).get("items", [])
     for tag in tags:
         if not _NAME.fullmatch(tag):

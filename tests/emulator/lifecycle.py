@@ -240,6 +240,9 @@ def _body(cloud: Cloud, blueprint: Blueprint, address: str) -> Json:
         ],
         "disks": [{**disk, "source": f"{zone_url}/disks/{disk['source']}"} for disk in blueprint.body["disks"]],
     }
+    if "resourcePolicies" in body:
+        policies = f"{cloud.base}/regions/{blueprint.region}/resourcePolicies"
+        body["resourcePolicies"] = [f"{policies}/{last(reference)}" for reference in body["resourcePolicies"]]
     if blueprint.gpus:
         accelerator = f"{zone_url}/acceleratorTypes/{blueprint.gpu}"
         body["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": blueprint.gpus}]

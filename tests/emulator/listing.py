@@ -108,7 +108,9 @@ def _is_global(call: Call) -> bool:
 
 def _kind(call: Call, suffix: str) -> str:
     noun = _noun(call)
-    singular = noun[:-2] if noun == "addresses" else noun.removesuffix("s")
+    singular = (
+        noun[:-2] if noun == "addresses" else noun.removesuffix("ies") + "y" if noun.endswith("ies") else noun[:-1]
+    )
     return f"compute#{singular}{suffix}"
 
 

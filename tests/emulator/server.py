@@ -28,6 +28,7 @@ from tests.emulator.faults import Faults
 from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
 from tests.emulator.guests import Guests, NoGuest
 from tests.emulator.identity import ANONYMOUS
+from tests.emulator.methods.resource_policies import Policies
 from tests.emulator.nat import add_nat
 from tests.emulator.outage import Outage
 from tests.emulator.project_images import ProjectImages
@@ -155,6 +156,7 @@ class Emulator:
                 "disks": sorted(name for _, name in self.cloud.disks),
                 "firewalls": sorted(self.cloud.firewalls),
                 "addresses": sorted(name for _, name in self.cloud.addresses),
+                "policies": sorted(name for _, name in self.cloud.part(Policies).by_name),
                 "images": sorted(self.cloud.part(ProjectImages).bodies),
                 "operations": self.cloud.operations.pending(),
                 "violations": [str(violation) for violation in self.api.violations],

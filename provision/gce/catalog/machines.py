@@ -58,6 +58,10 @@ _CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
 _LIST_IMAGES = ("gcloud", "compute", "images", "list", "--project", "deeplearning-platform-release")
 _OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
 """Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
+COMPACT, ANY = "compact", "any"
+"""Placements of the instances of a fleet."""
+_FAST_NETWORK = re.compile(r"a3-(?!highgpu-[124]g)|a4-", re.ASCII)
+"""Machine types whose GPUs communicate with those of other instances directly."""
 _ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
 """Families of machine types that come with GPUs, including future ones."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
@@ -177,6 +181,10 @@ def resolved(cloud: GceOptions) -> GceOptions:
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = with_storage_scope(replace(cloud, machine_type=machine_type))
+    if cloud.placement not in ("", COMPACT, ANY):
+        raise ValueError(f"invalid placement {cloud.placement!r}; choose from {COMPACT}, {ANY}")
+    close = _FAST_NETWORK.match(machine_type) and not cloud.flex_start and not cloud.reservation
+    cloud = replace(cloud, placement=cloud.placement or (COMPACT if close else ANY))
     disk_type = cloud.disk_type or default_disk_type(machine_type)
     return replace(cloud, disk_type=disk_type, image=cloud.image or _default_image(cloud))
 
@@ -201,6 +209,7 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
         or _arm_refusal(cloud, arm=series.arm)
         or _model_refusal(cloud, series)
         or _disk_refusal(cloud, series)
+        or _placement_refusal(cloud, series)
     )
 
 
@@ -273,6 +282,18 @@ def _disk_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
         f"it supports {_listed(series.disks)}",
         hint="remove disk-type from fleet.toml, or select a supported type",
         again={"--disk-type": series.disks[0]},
+    )
+
+
+def _placement_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
+    """Return the error that the machine type does not support compact placement; None if it may."""
+    if cloud.placement != COMPACT or series.compact or series is UNKNOWN:
+        return None
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"{cloud.machine_type} does not support compact placement",
+        hint="select a machine type of another series, such as N2, C2, G2, or A2, or leave --placement out",
+        again={"--placement": None},
     )
 
 

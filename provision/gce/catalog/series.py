@@ -35,12 +35,14 @@ class Series:
         disks: Types of boot disks that are supported, the default first.
         gvnic: Instances have network interfaces of the type gVNIC only.
         arm: The processors are of the Arm architecture.
+        compact: Compact placement is supported.
         models: Provisioning models that are sold; Flex-start VMs of N1 only with GPUs.
     """
 
     disks: tuple[str, ...] = _PERSISTENT
     gvnic: bool = False
     arm: bool = False
+    compact: bool = False
     models: frozenset[str] = _ON_DEMAND
 
 
@@ -74,10 +76,23 @@ _TABLE: Mapping[str, Series] = MappingProxyType(
 )
 
 
+_COMPACT = frozenset(
+    {
+        *("a2", "a3", "a3-ultragpu", "a4", "c2", "c2d", "c3", "c3d", "c4", "c4d"),
+        *("g2", "h3", "h4d", "n2", "n2d", "z3"),
+        *(f"a3-highgpu-{gpus}g" for gpus in (1, 2, 4)),
+    }
+)
+"""Source: https://cloud.google.com/compute/docs/instances/placement-policies-overview."""
+
+
 def series_of(machine_type: str) -> Series:
     """Return the series of a machine type, by the longest prefix of its name; UNKNOWN if it is not in the table."""
     words = machine_type.split("-")
     prefixes = ("-".join(words[:count]) for count in range(len(words), 0, -1))
-    series = next((_TABLE[prefix] for prefix in prefixes if prefix in _TABLE), UNKNOWN)
+    name = next((prefix for prefix in prefixes if prefix in _TABLE), "")
+    if not name:
+        return UNKNOWN
+    series = replace(_TABLE[name], compact=name in _COMPACT)
     # Bare metal instances have network interfaces of another type.
     return replace(series, gvnic=False) if series.gvnic and words[-1] == "metal" else series

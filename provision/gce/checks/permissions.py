@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from provision.gce.account import Account
+from provision.gce.catalog.machines import COMPACT
 from provision.gce.catalog.networks import network_of
 from provision.gce.catalog.reservations import split_path
 from provision.gce.checks.check import Check
@@ -65,6 +66,8 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
         names |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
     if image is not None and image[1] == project:
         names |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
+    if cloud.placement == COMPACT:
+        names |= {f"compute.resourcePolicies.{verb}" for verb in ("create", "delete", "list", "use")}
     if cloud.scopes:
         # iam.serviceAccounts.actAs is also needed, but it is often granted on the account and not in the project.
         names.add("compute.instances.setServiceAccount")

@@ -19,6 +19,8 @@ class MachineOptions:
         gpu: Type of the GPUs, ``nvidia-tesla-t4``; empty: none.
         gpus: GPUs of each instance.
         spot: Use Spot VMs.
+        placement: ``compact``: the instances are close to each other; ``any``: anywhere in the zone; empty: the
+            default for the machine type.
         flex_start: Use Flex-start VMs.
         reservation: Reservation that the instances use, or its path ``projects/P/reservations/NAME``; empty: none.
         wait_s: Time for which Compute Engine may queue a request for Flex-start VMs; 0: it does not.
@@ -81,6 +83,15 @@ class MachineOptions:
         help="Use Spot VMs: cheaper, but may be preempted at any time.",
         group=GENERAL,
         selects=True,
+    )
+    placement: str = option(
+        "",
+        TEXT,
+        "placement",
+        metavar="compact|any",
+        help="Place the instances close to each other, or anywhere in the zone.",
+        default="compact for A3 and A4",
+        group=GENERAL,
     )
     flex_start: bool = option(
         False,

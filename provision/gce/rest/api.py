@@ -378,6 +378,10 @@ class Api:
         """Return the reserved addresses of all regions."""
         return self._aggregated("addresses", query)
 
+    def resource_policies(self) -> Listing:
+        """Return the resource policies of all regions."""
+        return self._aggregated("resourcePolicies", "")
+
     def firewalls(self, project: str = "") -> list[Json]:
         """Return the firewall rules of this project, or of another one."""
         return self._list("FirewallsClient", project=project or self.project)
@@ -420,6 +424,15 @@ class Api:
         if method == "patch":
             fields["firewall"] = body["name"]
         return self._request("FirewallsClient", f"{method}_unary", **fields)
+
+    def insert_policy(self, region: str, body: Json, request_id: str) -> Json:
+        """Create a resource policy in a region; return the operation."""
+        fields = {
+            "region": region,
+            "request_id": request_id,
+            "resource_policy_resource": types().ResourcePolicy.from_json(json.dumps(body)),
+        }
+        return self._request("ResourcePoliciesClient", "insert_unary", **fields)
 
     # --- operations -------------------------------------------------------------------------------------------
 

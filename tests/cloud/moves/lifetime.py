@@ -40,6 +40,6 @@ def check_all_run_in_one_zone(history: History) -> None:
 @check("down")
 def check_nothing_is_left(history: History) -> None:
     state = history.emulator.state()
-    names = [name for key in ("instances", "disks", "firewalls", "addresses") for name in state[key]]
+    names = [name for key in ("instances", "disks", "firewalls", "addresses", "policies") for name in state[key]]
     assert not [name for name in names if name.startswith(f"{history.fleet}-")], names
     assert not state["operations"]

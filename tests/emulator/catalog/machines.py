@@ -12,6 +12,10 @@ from tests.emulator.catalog.series import Series, series_of
 Json = dict[str, Any]
 
 
+_COMPACT = ("a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "c4", "c4d", "g2", "h3", "h4d", "n2", "n2d", "z3")
+"""Source: https://cloud.google.com/compute/docs/instances/placement-policies-overview."""
+
+
 @dataclass(frozen=True)
 class MachineType:
     """A machine type.
@@ -41,6 +45,11 @@ class MachineType:
     def series(self) -> Series:
         """Return its series."""
         return series_of(self.name)
+
+    @property
+    def compact(self) -> bool:
+        """Return whether compact placement policies support it."""
+        return self.family in _COMPACT
 
     def is_in(self, zone: str) -> bool:
         """Return whether it is available in `zone`."""

@@ -58,6 +58,7 @@ def _implied(noun: str, verb: str, call: Call) -> list[str]:
     permissions = ["compute.disks.create"]
     setters = {"labels": "setLabels", "metadata": "setMetadata", "tags": "setTags"}
     setters["serviceAccounts"] = "setServiceAccount"
+    permissions += ["compute.resourcePolicies.use"] if given.get("resourcePolicies") else []
     permissions += [f"compute.instances.{name}" for key, name in setters.items() if given.get(key)]
     interfaces = [
         interface for interface in given.get("networkInterfaces", ()) if not project_of(interface.get("network", ""))

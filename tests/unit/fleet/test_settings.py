@@ -49,6 +49,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         anywhere = true
         max-price = 0.5
         flex-start = true
+        placement = "compact"
         wait = "30m"
         reservation = "r1"
         image = "projects/p/global/images/family/f"
@@ -89,6 +90,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         anywhere=True,
         max_price_usd_h=0.5,
         flex_start=True,
+        placement="compact",
         wait_s=1800,
         reservation="r1",
         image="projects/p/global/images/family/f",

@@ -15,6 +15,7 @@ from provision.gce.rest.bodies.disks import boot_disk
 from provision.gce.rest.bodies.labels import labels, mark, stem
 from provision.gce.rest.bodies.metadata import metadata_items
 from provision.gce.rest.bodies.network import network_interface
+from provision.gce.rest.bodies.placement import resource_policies
 from provision.gce.rest.bodies.scheduling import reservation_affinity, scheduling
 from provision.model import FleetSpec
 from provision.options import split_pair
@@ -86,6 +87,7 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str) -> dict[str,
         "metadata": {"items": metadata_items(cloud, spec.public_key)},
         "scheduling": scheduling(cloud),
         **reservation_affinity(cloud),
+        **resource_policies(spec, owner),
         **_accelerators(cloud),
         **_service_accounts(cloud),
     }

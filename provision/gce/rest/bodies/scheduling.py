@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.gce.catalog.machines import has_gpus, provisioning_model
+from provision.gce.catalog.machines import COMPACT, has_gpus, provisioning_model
 from provision.gce.catalog.series import RESERVATION_BOUND, SPOT, STANDARD
 from provision.gce.options import GceOptions
 
 
 def scheduling(cloud: GceOptions) -> dict[str, Any]:
-    """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others."""
+    """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others.
+
+    Neither can instances that are placed close to each other.
+    """
     model = provisioning_model(cloud)
-    migrates = model == STANDARD and not has_gpus(cloud)
+    migrates = model == STANDARD and not has_gpus(cloud) and cloud.placement != COMPACT
     values: dict[str, Any] = {
         "provisioningModel": model,
         "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",

@@ -37,6 +37,9 @@ def single_inserts(
         params["diskType"] = f"zones/{zone}/diskTypes/{params['diskType']}"
     for gpu in body.get("guestAccelerators", ()):
         gpu["acceleratorType"] = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu['acceleratorType']}"
+    if "resourcePolicies" in body:
+        policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
+        body["resourcePolicies"] = [f"{policies}/{name}" for name in body["resourcePolicies"]]
     if cloud.wait_s:
         body["params"] = {"requestValidForDuration": {"seconds": str(cloud.wait_s)}}
     return [{**body, "name": name} for name in names]
