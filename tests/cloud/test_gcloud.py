@@ -26,6 +26,7 @@ from tests.cloud import gcloud_server
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
+from tests.emulator.storage import Storage
 from tests.next_steps import command_lines
 from tests.program import wait_for
 
@@ -73,6 +74,7 @@ class Server:
         for file in files:
             file.write_text("")
         overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{endpoint}/" for name in APIS}
+        overrides["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = f"{endpoint}/storage/v1/"
         environment = {**self.environment, **overrides, OVERRIDE: f"{endpoint}/compute/v1/"}
         request = {"arguments": words, "environment": environment, "files": [str(file) for file in files]}
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -324,6 +326,30 @@ def test_the_login_of_gcloud_is_recognized(server: Server, monkeypatch: pytest.M
     with pytest.raises(ProviderError, match="is not logged in") as caught:
         iap.access_token()
     assert command_lines(caught.value) == "gcloud auth login"
+
+
+def test_the_commands_of_doctor_create_a_bucket_and_grant_its_roles(gcloud: Gcloud, tmp_path: Path) -> None:
+    given = {"zones": (ZONE,), "bucket": "gs://training-data"}
+    cloud = GceProvider.change(GceOptions(project="proj-1", endpoint=gcloud.emulator.url), given)
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, cloud, QUICK)
+    results = []
+    for _ in range(3):
+        [finding] = [finding for finding in provider.doctor() if finding.subject == "bucket"]
+        results.append(finding.ok)
+        for line in command_lines(finding).splitlines():
+            done = gcloud.server.run(gcloud.emulator.url, *shlex.split(line)[1:])
+            assert done.returncode == 0, done.stderr
+    assert results == [False, None, True]
+
+
+def test_gcloud_copies_files_to_a_bucket_and_back(gcloud: Gcloud, tmp_path: Path) -> None:
+    gcloud.emulator.cloud.part(Storage).create("bkt")
+    sent, received = tmp_path / "sent", tmp_path / "received"
+    sent.write_bytes(bytes(range(256)))
+    for source, target in ((str(sent), "gs://bkt/run1/data"), ("gs://bkt/run1/data", str(received))):
+        done = gcloud.server.run(gcloud.emulator.url, "storage", "cp", source, target)
+        assert done.returncode == 0, done.stderr
+    assert received.read_bytes() == sent.read_bytes()
 
 
 def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:

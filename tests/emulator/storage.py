@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from tests.emulator.failures import Refusal
 from tests.emulator.identity import ANONYMOUS, identity_of
 from tests.emulator.services.oauth2 import EMAIL
 
 Json = dict[str, Any]
+_URL = "https://www.googleapis.com"
 SCOPES = "https://www.googleapis.com/auth/"
 _OBJECTS = ("create", "delete", "get", "list", "update")
 ROLES: Mapping[str, frozenset[str]] = {
@@ -156,9 +158,12 @@ class Storage:
     def body(self, bucket: str, name: str) -> Json:
         """Return an object as the API shows it."""
         shown = self.buckets[bucket].objects[name]
+        path = f"b/{bucket}/o/{quote(name, safe='')}"
         return {
             "kind": "storage#object",
             "id": f"{bucket}/{name}/{shown.generation}",
+            "selfLink": f"{_URL}/storage/v1/{path}",
+            "mediaLink": f"{_URL}/download/storage/v1/{path}?generation={shown.generation}&alt=media",
             "name": name,
             "bucket": bucket,
             "generation": str(shown.generation),

@@ -104,7 +104,8 @@ def _continue(emulator: Emulator, storage: Storage, request: Request) -> Answer:
 
 def _multipart(request: Request, name: str) -> tuple[str, bytes]:
     """Return name and content from a body with the object's metadata and its content."""
-    message = BytesParser().parsebytes(f"Content-Type: {request.content_type}\r\n\r\n".encode() + request.body)
+    kind = request.content_type.replace("'", '"')  # gcloud quotes the boundary in this way
+    message = BytesParser().parsebytes(f"Content-Type: {kind}\r\n\r\n".encode() + request.body)
     parts = message.get_payload()
     if not isinstance(parts, list) or len(parts) != 2:
         raise bad_request("Missing end boundary in multipart body.")

@@ -19,8 +19,8 @@ _SOURCES_MAX = 32
 def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
     """Check the permission that a call needs; it is one on the bucket, not one on the project."""
     noun, verb = call.method.id.split(".")[1:3]
-    if verb == "testIamPermissions" or call.method.id == "storage.buckets.insert":
-        return ()
+    if call.method.id in ("storage.buckets.insert", "storage.buckets.list"):
+        return ((cloud.project, f"storage.buckets.{_VERBS.get(verb, verb)}"),)
     bucket = call.path.get("bucket") or call.path["destinationBucket"]
     cloud.part(Storage).check(call.token, cloud.denied, bucket, f"storage.{noun}.{_VERBS.get(verb, verb)}")
     return ()
@@ -34,6 +34,12 @@ def insert_bucket(cloud: Cloud, call: Call) -> Json:
         raise Refusal(409, "conflict", message)
     storage.buckets[name] = Bucket(name, str(call.body.get("location", "US")).upper())
     return _bucket(storage.bucket(name))
+
+
+@method("storage.buckets.list")
+def list_buckets(cloud: Cloud, call: Call) -> Json:
+    buckets = cloud.part(Storage).buckets
+    return {"kind": "storage#buckets", "items": [_bucket(buckets[name]) for name in sorted(buckets)]}
 
 
 @method("storage.buckets.get")
