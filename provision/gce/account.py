@@ -16,6 +16,7 @@ from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.diagnosis.failures import SILENT_ZONE, Failure, from_operation
 from provision.gce.diagnosis.rules import diagnose
+from provision.gce.options import GceOptions
 from provision.gce.rest import batch
 from provision.gce.rest.api import Api, ApiError, Json, answer_failures
 from provision.gce.rest.price_list import PriceList
@@ -91,10 +92,10 @@ class Account:
         """Return the latest prices on this computer."""
         return self.price_list.stored() if self.price_list else table()
 
-    def update_prices(self) -> None:
+    def update_prices(self, cloud: GceOptions) -> None:
         """Read the price list of Google, unless that was done today; if it does not answer, keep the prices."""
         if self.price_list:
-            self.prices = self.price_list.current()
+            self.prices = self.price_list.current(cloud)
 
     def resources(self, fleet: str | None) -> list[Json]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""

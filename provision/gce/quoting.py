@@ -43,7 +43,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: ssh_sources(account, cloud),
         lambda: _tunnels(account, cloud) if count else [],
         lambda: _storage(account, cloud) if count else [],
-        account.update_prices,
+        lambda: account.update_prices(cloud),
     ]
     project, region_resources, existing, _, base, baked, sources, tunnels, storage, _ = api.together(*calls)
     if (refused := image_refusal(cloud, base)) is not None:

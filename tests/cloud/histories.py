@@ -41,6 +41,7 @@ QUICK = Timing(
     settle_s=0.1,
     again_s=0.2,
     confirm_s=1.0,
+    prices_s=60.0,
 )
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
 CREATING = (

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from provision.deferred import dataclass
-from provision.gce.catalog.locations import region_of
+from provision.gce.catalog.locations import is_zone, region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.options import GceOptions
 from provision.model import Price
@@ -80,6 +80,11 @@ class Prices:
         if machine is None or not units or disk is None or address is None or each is None:
             return None
         return Price(machine * units, each * cloud.gpus, disk * cloud.disk_gb, address)
+
+    def knows(self, cloud: GceOptions) -> bool:
+        """Return whether an instance like `cloud` has a price in at least one zone."""
+        zones = {place if is_zone(place) else f"{place}-a" for _, place in self.rates if place}
+        return any(self.price(cloud, zone) is not None for zone in zones)
 
     def usd_h(self, cloud: GceOptions, zone: str) -> float | None:
         """Return the estimated price of one running instance in US dollars an hour; None: unknown."""

@@ -84,6 +84,7 @@ class Timing:
         confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
         again_s: Time after which the deletion of a resource that still exists is requested again.
         prices_s: Longest wait for the price list.
+        unknown_price_s: Such time if the price of the requested machine is unknown without it.
     """
 
     first_poll_s: float = 0.25
@@ -95,7 +96,8 @@ class Timing:
     settle_s: float = 5.0
     again_s: float = 20.0
     confirm_s: float = 45.0
-    prices_s: float = 5.0
+    prices_s: float = 10.0
+    unknown_price_s: float = 30.0
 
     def pauses(self) -> Iterator[float]:
         """Yield the intervals between polls, without end."""

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from provision.directories import make_directory, write_record
 from provision.gce.catalog.prices import Prices, Rate, from_catalog, table
 from provision.gce.catalog.skus import rates_of
+from provision.gce.options import GceOptions
 from provision.gce.rest.api import Api, ApiError, Json
 from provision.provider import ProviderError
 
@@ -68,13 +69,19 @@ class PriceList:
         listed = table()
         return self._prices if self._prices and self._prices.priced_at >= listed.priced_at else listed
 
-    def current(self) -> Prices:
-        """Return prices that are at most a day old; those of `stored` if the catalog cannot be read in time."""
+    def current(self, cloud: GceOptions) -> Prices:
+        """Return prices that are at most a day old; those of `stored` if the catalog cannot be read in time.
+
+        Args:
+            cloud: Options of the instances, resolved; if their price is unknown, the time is longer.
+        """
         self.stored()
         if not 0 <= time.time() - self._read_at < VALID_S:
             self._reading = Thread(target=self._read, daemon=True)
             self._reading.start()
             self._reading.join(self._api.timing.prices_s)
+            if not self.stored().knows(cloud):
+                self._reading.join(self._api.timing.unknown_price_s)
         return self.stored()
 
     def _read(self) -> None:
