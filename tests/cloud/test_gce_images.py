@@ -245,6 +245,23 @@ def test_gc_finds_what_a_killed_bake_leaves(team: Team, sign: str, monkeypatch: 
     assert held(team.emulator) == []
 
 
+def test_the_host_of_a_killed_bake_is_deleted_even_if_its_image_exists_now(
+    team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fleet.commands.fleets.bake.reach", killed)
+        with pytest.raises(Killed):
+            team.bake()
+    assert team.emulator.state()["instances"]
+    [elsewhere] = Team(team.emulator, tmp_path / "elsewhere").bake().of(ImageBaked)
+    [baked] = team.bake().of(ImageBaked)
+    assert (baked.image, baked.created) == (elsewhere.image, False)
+    assert held(team.emulator) == []
+
+
 def test_other_providers_have_no_images(team: Team) -> None:
     with pytest.raises(UsageError, match="provider 'local' has no images"):
         bake.run(bake.BakeRequest(settings(provider="local")), team.services(), Quiet())

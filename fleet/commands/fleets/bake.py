@@ -58,16 +58,36 @@ def _bake(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | 
     spec = resolve_request(wanted, None, services)
     plan = services.provider(spec.options, keep=False).plan_image(spec)
     project = spec.options.account
+    services = replace(services, store=services.store.baking)
+    if not request.dry_run:
+        _delete_left(services, sink)
     if plan.existing is not None:
         return _report(plan.existing, project, sink, created=False)
-    services = replace(services, store=services.store.baking)
     sink.emit(Note(f"image {plan.image} will be made of one host, which is deleted afterwards"))
     confirm_price(wanted, plan.host, None, services, sink)
     if request.dry_run:
         return None
     with services.store.lock(BAKING, "bake"):
-        image = _Host(plan, services.store.fleet(BAKING), services.provider(spec.options), services, sink).bake()
+        directory = services.store.fleet(BAKING)
+        image = _Host(directory, services.provider(spec.options), services, sink).bake(plan)
     return _report(image, project, sink, created=True)
+
+
+def _delete_left(services: Services, sink: Sink) -> None:
+    """Delete what an earlier command left that was killed; do nothing while another one runs.
+
+    Raises:
+        FleetError: something could not be deleted.
+    """
+    directory = services.store.fleet(BAKING)
+    if not directory.exists() or services.store.is_locked(BAKING):
+        return
+    with services.store.lock(BAKING, "bake"):
+        record = directory.read() if directory.exists() else None
+        if record is None:  # it is written before the host is created
+            directory.delete()
+        elif left := _Host(directory, services.provider(record.spec.options), services, sink).delete():
+            raise _leftovers(FleetError("the host of an earlier fleet bake could not be deleted"), left)
 
 
 def _report(image: Image, project: str, sink: Sink, *, created: bool) -> ImageBaked:
@@ -79,62 +99,50 @@ def _report(image: Image, project: str, sink: Sink, *, created: bool) -> ImageBa
 
 @dataclass(frozen=True)
 class _Host:
-    """The host of which an image is made; no longer exists when the image does.
+    """The host of which an image is made; it is deleted when the image exists.
 
     Args:
-        plan: The image, and the fleet of the host.
         directory: Files of the fleet.
         provider: Creates the host and the image.
         services: The outside world; the state is that of such hosts.
         sink: Takes the events.
     """
 
-    plan: Baking
     directory: FleetDirectory
     provider: Provider
     services: Services
     sink: Sink
 
-    def bake(self) -> Image:
-        """Create the host and the image, and delete the host and what an earlier command left.
+    def bake(self, plan: Baking) -> Image:
+        """Create the host and the image, and delete the host.
 
         Raises:
             FleetError: the image or the host is not in the requested state; the error names what is left.
             CancelledError: interrupted; likewise.
         """
-        self._delete_left()
         try:
-            image = self._create_image(replace(self.plan.host, public_key=self.directory.create()))
+            image = self._create_image(plan.image, replace(plan.host, public_key=self.directory.create()))
         except KeyboardInterrupt:
             raise self._undone(CancelledError("fleet bake was interrupted; nothing is left")) from None
         except FleetError as error:
             raise self._undone(error) from error
-        if left := self._delete():
+        if left := self.delete():
             raise _leftovers(FleetError(f"image {image.name} is ready, but its host could not be deleted"), left)
         return image
 
-    def _create_image(self, spec: FleetSpec) -> Image:
+    def _create_image(self, image: str, spec: FleetSpec) -> Image:
         name = instance_name(0)
         self.directory.write(FleetRecord(spec, self.services.clock()))
         self.directory.intend("create", instances=[name], provider=spec.provider, options=asdict(spec.options))
         self.provider.create(spec, [name], progress_to(self.sink, "ready", BOOTED))
         instances = list_instances(spec.name, self.provider, self.services)
         reach(spec, instances, self.provider, self.directory, self.services, self.sink, created=[name])
-        return self.provider.bake(spec, self.plan.image, progress_to(self.sink, "ready"))
+        return self.provider.bake(spec, image, progress_to(self.sink, "ready"))
 
-    def _delete_left(self) -> None:
-        """Delete what an earlier command left that was killed.
-
-        Raises:
-            FleetError: something could not be deleted.
-        """
-        if self.directory.exists() and (left := self._delete()):
-            raise _leftovers(FleetError("the host of an earlier fleet bake could not be deleted"), left)
-
-    def _delete(self) -> list[str]:
+    def delete(self) -> list[str]:
         """Delete the host with all its resources; return the names of those that are left."""
         self.directory.intend("delete_fleet")
-        left = list(self.provider.delete_fleet(self.plan.host.name, progress_to(self.sink, "deleted")))
+        left = list(self.provider.delete_fleet(BAKING, progress_to(self.sink, "deleted")))
         if not left:
             self.directory.delete()
         return left
@@ -142,7 +150,7 @@ class _Host:
     def _undone(self, error: FleetError) -> FleetError:
         """Delete the host; return `error`, with what is left of it."""
         try:
-            left = self._delete()
+            left = self.delete()
         except KeyboardInterrupt:
             return _leftovers(CancelledError("interrupted during cleanup"), ["the host"])
         except FleetError as second:
@@ -167,5 +175,5 @@ def _with_steps(error: FleetError) -> FleetError:
             steps.append(Again({name: value for name, value in step.change.items() if name != "--retry-until-up"}))
         elif isinstance(step, Shell) or step.words[0] not in ("up", "down"):
             steps.append(step)
-    hint = "" if "--retry-until-up" in error.hint else error.hint
+    hint = "" if any(option in error.hint for option in ("--retry-until-up", "--fleet")) else error.hint
     return error.replaced(hint=hint, next_steps=steps or [Again({})])

@@ -227,9 +227,10 @@ def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_
 def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
     """Return provider and account of each fleet of this computer."""
     accounts = []
-    for name in services.store.names():
+    stores = (services.store, services.store.baking)
+    for directory in [store.fleet(name) for store in stores for name in store.names()]:
         with contextlib.suppress(FleetError):  # a damaged record
-            record = services.store.fleet(name).read()
+            record = directory.read()
             if record is not None:
                 accounts.append((record.spec.provider, record.spec.options.scope()))
     return accounts
