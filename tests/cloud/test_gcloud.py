@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from provision.provider import ProviderError
 from tests.cloud import gcloud_server
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.emulator.governance import DEFAULT_ACCOUNT
 from tests.emulator.guests import SshGuests, obstacle
 from tests.emulator.storage import Storage
 from tests.next_steps import command_lines
@@ -195,6 +197,102 @@ def test_flex_start_vms_of_a_fleet_are_shown(gcloud: Gcloud, tmp_path: Path) -> 
     assert described["scheduling"]["provisioningModel"] == "FLEX_START"
     assert gcloud.run("instances", "delete", made["name"], f"--zone={ZONE}").returncode == 0
     assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_gcloud_creates_and_describes_every_field_that_fleet_sets(gcloud: Gcloud) -> None:
+    group = ("resource-policies", "create", "group-placement", "close", "--region=us-central1")
+    gcloud.query(*group, "--collocation=collocated")
+    gcloud.query(
+        *("instances", "create", "demo", f"--zone={ZONE}", "--machine-type=n2-standard-4", *IMAGE),
+        *("--labels=team=vision", "--tags=web,db", "--metadata=note=1,enable-oslogin=TRUE"),
+        *("--network-interface=network=default,nic-type=GVNIC", "--boot-disk-type=pd-ssd", "--boot-disk-size=30GB"),
+        *("--scopes=storage-ro", f"--service-account={DEFAULT_ACCOUNT}", "--resource-policies=close"),
+        *("--max-run-duration=1h", "--instance-termination-action=DELETE"),
+        *("--maintenance-policy=TERMINATE", "--no-restart-on-failure"),
+    )
+    made = gcloud.query("instances", "describe", "demo", f"--zone={ZONE}")
+    assert (made["labels"], made["tags"]["items"]) == ({"team": "vision"}, ["web", "db"])
+    assert {item["key"]: item["value"] for item in made["metadata"]["items"]} == {
+        "note": "1",
+        "enable-oslogin": "TRUE",
+    }
+    assert made["networkInterfaces"][0]["nicType"] == "GVNIC"
+    [account] = made["serviceAccounts"]
+    assert account == {"email": DEFAULT_ACCOUNT, "scopes": ["https://www.googleapis.com/auth/devstorage.read_only"]}
+    assert made["resourcePolicies"][0].endswith("/regions/us-central1/resourcePolicies/close")
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": "3600"}
+    assert (made["scheduling"]["onHostMaintenance"], made["scheduling"]["automaticRestart"]) == ("TERMINATE", False)
+    assert made["resourceStatus"]["scheduling"]["terminationTimestamp"]
+    [disk] = gcloud.query("disks", "list")
+    assert (disk["sizeGb"], disk["type"].rsplit("/", 1)[-1]) == ("30", "pd-ssd")
+    used = gcloud.run("resource-policies", "delete", "close", "--region=us-central1")
+    assert "is already being used by" in used.stderr
+
+
+def test_an_instance_ends_at_its_termination_time(gcloud: Gcloud) -> None:
+    end = gcloud.emulator.clock.now() + 3600.0
+    at = datetime.fromtimestamp(end, timezone.utc).isoformat(timespec="seconds")
+    demo = ("instances", "create", "demo", f"--zone={ZONE}", *IMAGE, f"--termination-time={at}")
+    gcloud.query(*demo, "--instance-termination-action=DELETE")
+    [made] = gcloud.query("instances", "list")
+    shown = datetime.fromisoformat(
+        made["resourceStatus"]["scheduling"]["terminationTimestamp"].replace("Z", "+00:00")
+    )
+    assert shown.timestamp() == int(end)
+    both = gcloud.run(*demo, "--instance-termination-action=DELETE", "--max-run-duration=1h")
+    assert both.returncode != 0
+    gcloud.emulator.clock.advance(3700)
+    gcloud.emulator.settle()
+    assert gcloud.query("instances", "list") == []
+
+
+def test_gcloud_shows_every_field_of_a_fleet(gcloud: Gcloud, tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+    cloud = GceOptions(
+        project="proj-1",
+        endpoint=gcloud.emulator.url,
+        zones=(ZONE,),
+        machine_type="c4-standard-4",
+        placement="compact",
+        labels=("team=vision",),
+        tags=("web",),
+        metadata=("note=1",),
+        setup="true",
+        disk_gb=30,
+        scopes=("https://www.googleapis.com/auth/devstorage.read_only",),
+    )
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    provider.create(FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud), ["worker-0"], lambda *_: None)
+    [listed] = gcloud.query("instances", "list", "--filter=labels.team=vision AND tags.items=web")
+    made = gcloud.query("instances", "describe", listed["name"], f"--zone={ZONE}")
+    stem = f"demo-{store.owner()}"
+    marks = {"team": "vision", "fleet": "demo", "fleet-owner": store.owner(), "fleet-user": "me"}
+    assert (made["labels"], made["tags"]["items"]) == (marks, [stem, "web"])
+    items = {item["key"]: item["value"] for item in made["metadata"]["items"]}
+    assert (items["note"], items["fleet-setup"], items["ssh-keys"]) == ("1", "true", "fleet:ssh-ed25519 AAAA me")
+    assert (items["enable-oslogin"], items["enable-guest-attributes"]) == ("FALSE", "TRUE")
+    assert made["networkInterfaces"][0]["nicType"] == "GVNIC"
+    assert [account["scopes"] for account in made["serviceAccounts"]] == [list(cloud.scopes)]
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
+    [policy] = gcloud.query("resource-policies", "list", f"--filter=name={stem}-compact")
+    assert (policy["groupPlacementPolicy"], made["resourcePolicies"]) == (
+        {"collocation": "COLLOCATED"},
+        [policy["selfLink"]],
+    )
+    [disk] = gcloud.query("disks", "list")
+    assert (disk["sizeGb"], disk["type"].rsplit("/", 1)[-1], disk["labels"]) == ("30", "hyperdisk-balanced", marks)
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert gcloud.query("resource-policies", "list") == []
+
+
+def test_gcloud_lists_the_zones_that_answer(gcloud: Gcloud) -> None:
+    for zone in (ZONE, "us-west4-a"):
+        gcloud.query("instances", "create", f"in-{zone}", f"--zone={zone}", *IMAGE)
+    gcloud.emulator.set_outage(ZONE)
+    listed = gcloud.run("instances", "list", "--format=value(name)")
+    assert listed.stdout.split() == ["in-us-west4-a"]
+    assert ZONE in listed.stderr
 
 
 def test_bulk_creation_operations_and_deletion_in_one_batch(gcloud: Gcloud) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from tests.emulator.catalog import images, locations, machines
@@ -102,6 +103,12 @@ class Blueprint:
         """Return its time limit in seconds; 0: none."""
         duration = self.scheduling.get("maxRunDuration", {})
         return float(duration.get("seconds", 0))
+
+    @property
+    def ends_at(self) -> float:
+        """Return the time at which it ends, in seconds since the epoch; 0: none."""
+        text = self.scheduling.get("terminationTime", "")
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
     @property
     def machine(self) -> Machine:
@@ -287,14 +294,19 @@ def complete_scheduling(given: Json) -> Json:
             "Scheduling must have preemptible be false when AutomaticRestart is true or it may migrate."
         )
     limit = scheduling.get("maxRunDuration")
+    end = scheduling.get("terminationTime")
     action = scheduling.get("instanceTerminationAction")
+    if limit is not None and end is not None:
+        raise bad_request("Scheduling must not have both maxRunDuration and terminationTime.")
+    if end is not None and action is None:
+        raise bad_request("Scheduling must have instanceTerminationAction set when terminationTime is.")
     if limit is not None:
         seconds = int(limit.get("seconds", 0))
         if not _SHORTEST_RUN_S <= seconds <= _LONGEST_RUN_S:
             raise invalid("resource.scheduling.maxRunDuration", seconds, "It must be from 30 seconds to 120 days.")
         if action is None:
             raise bad_request("Scheduling must have instanceTerminationAction set when maxRunDuration is.")
-    if action is not None and limit is None and _is_standard(scheduling):
+    if action is not None and limit is end is None and _is_standard(scheduling):
         raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
     if scheduling["provisioningModel"] == FLEX_START:
         _check_flex_start(scheduling)

@@ -98,7 +98,7 @@ def start(cloud: Cloud, instance: Instance) -> None:
     instance.body["lastStartTimestamp"] = cloud.clock.stamp()
     instance.external = cloud.free_address() if instance.blueprint.external else ""
     _show_external_address(instance, instance.external)
-    if instance.blueprint.run_s:
+    if instance.blueprint.run_s or instance.blueprint.ends_at:
         _limit(cloud, instance)
     if instance.guest is None:
         instance.guest = cloud.guests(
@@ -156,7 +156,7 @@ def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
 
 
 def _limit(cloud: Cloud, instance: Instance) -> None:
-    at = cloud.clock.now() + instance.blueprint.run_s
+    at = instance.blueprint.ends_at or cloud.clock.now() + instance.blueprint.run_s
     instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
     action = instance.blueprint.scheduling["instanceTerminationAction"]
     kind, starts = action.lower(), instance.starts
