@@ -60,6 +60,7 @@ class FleetOpened:
     delete_at: float = 0.0  # seconds since the epoch; 0: not deleted automatically
     tasks_per_host: int = 1  # if it is more than 1, `hosts` are the slots, this number on each host
     cost_usd: float = 0.0  # until now, with the instances that were replaced or released
+    stop_at: float = 0.0  # when its jobs end and its hosts power off, seconds since the epoch; 0: never
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Quoted:
     max_cost_usd: float = 0.0  # limit of the fleet's cost, which shortens that time; 0: none
     used_usd: float = 0.0  # what the other instances of the fleet cost at most, with those that are gone
     price_source: str = ""  # origin of the prices, "the Cloud Billing catalog"
+    stop_after_s: int = 0  # they power off after this time; 0: never
 
 
 @dataclass(frozen=True)

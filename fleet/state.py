@@ -68,6 +68,7 @@ class FleetRecord:
         instances: Instances of the hosts, as last reported by their provider.
         price_usd_h: Estimated price of the whole fleet in US dollars an hour, with the disks of stopped instances.
         delete_at: When its provider deletes the first of its instances, in seconds since the epoch; 0: never.
+        stop_at: When the first of its instances stops by itself, in seconds since the epoch; 0: never.
         last_job: Newest job that was started from here.
         last_script: Its script.
         tasks_per_host: Number of tasks that each host has in the newest job.
@@ -83,6 +84,7 @@ class FleetRecord:
     instances: tuple[Instance, ...] = ()
     price_usd_h: float = 0.0
     delete_at: float = 0.0
+    stop_at: float = 0.0
     last_job: str = ""
     last_script: str = ""
     tasks_per_host: int = 1
@@ -678,4 +680,5 @@ def replace_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequenc
         unsaved=(),
         price_usd_h=sum(instance.current_usd_h for instance in instances),
         delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
+        stop_at=min((instance.stop_at for instance in instances if instance.stop_at), default=0.0),
     )

@@ -137,9 +137,10 @@ class FleetStatus:
         cost_usd: What its instances have cost so far, with those that were replaced or released.
         max_cost_usd: Limit of the cost; 0: none.
         created_at: Seconds since the epoch.
-        delete_at: Time at which it deletes itself, in seconds since the epoch; 0: never.
+        delete_at: Time at which its provider deletes it, in seconds since the epoch; 0: never.
         stored: The jobs that its hosts store, largest first.
         stopped_at: When `fleet down --keep-disks` stopped it, in seconds since the epoch; 0: it did not.
+        stop_at: Time at which its jobs end and its hosts power off, in seconds since the epoch; 0: never.
     """
 
     name: str
@@ -153,3 +154,4 @@ class FleetStatus:
     max_cost_usd: float = 0.0
     stored: tuple[StoredStatus, ...] = ()
     stopped_at: float = 0.0
+    stop_at: float = 0.0

@@ -65,6 +65,7 @@ class Instance:
         stopped_usd_h: Estimated price in US dollars an hour while it is stopped.
         started_at: When it was started last, in seconds since the epoch; 0: unknown.
         stopped_at: When it was stopped last, in seconds since the epoch; 0: never, or unknown.
+        stop_at: When it stops by itself, in seconds since the epoch; 0: never.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Instance:
     stopped_usd_h: float = 0.0
     started_at: float = 0.0
     stopped_at: float = 0.0
+    stop_at: float = 0.0
 
     @property
     def current_usd_h(self) -> float:
@@ -215,7 +217,8 @@ class Quote:
         offers: Zones in the order in which they are tried; empty: nothing is rented.
         spot: Prices are those of spot instances.
         priced_at: Date of the prices, ``2026-11-01``.
-        delete_after_s: The cloud deletes them by itself after this time; 0: never.
+        delete_after_s: The cloud deletes them by itself after this time, if they run; 0: never.
+        stop_after_s: They stop by themselves after this time; 0: never.
         notes: Sentences that the user should read before paying.
         max_cost_usd: Limit of the cost of the fleet, which shortens that time; 0: none.
         used_usd: What the existing instances cost at most, and what earlier ones have cost.
@@ -227,6 +230,7 @@ class Quote:
     spot: bool = False
     priced_at: str = ""
     delete_after_s: int = 0
+    stop_after_s: int = 0
     notes: tuple[str, ...] = ()
     max_cost_usd: float = 0.0
     used_usd: float = 0.0

@@ -202,16 +202,20 @@ def option(value: Any, kind: Kind, key: str, /, **rest: Any) -> Any:
 
 
 class PreemptionNotice(NamedTuple):
-    """An HTTP server on which a provider announces that it is about to take a host.
+    """An HTTP server on which a provider announces that it is about to take a host, and when the jobs of a host end.
+
+    The response is a JSON object; its keys below are paths, ``attributes/fleet-end-at``.
 
     Attributes:
         product: Product name of the provider's hosts in their DMI table.
-        url: The value, ``http://ADDRESS/PATH``.
+        url: The object, ``http://ADDRESS/PATH``.
         variable: Environment variable of a host that replaces ADDRESS.
         headers: Headers of the request and of each valid response.
-        value: Body of the response when the host is about to be taken; case is ignored.
+        value: Value of `key` when the host is about to be taken; case is ignored.
         wait: Query that delays the response until the value changes, with ``{etag}`` and ``{seconds}``; empty: the
             server does not support it.
+        key: Key of the notice that the host is about to be taken; empty: the whole body is its value.
+        end_key: Key of the time by which all jobs of the host must have ended, in seconds since the epoch; 0: never.
     """
 
     product: str
@@ -220,6 +224,8 @@ class PreemptionNotice(NamedTuple):
     headers: dict[str, str]
     value: str
     wait: str = ""
+    key: str = ""
+    end_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,6 @@ class ProviderOptions:
         resizable: ``fleet up --workers N`` can add hosts to a fleet and release them.
         remote: The hosts are other computers, on which packages can be installed.
         keeps_disks: Instances can be stopped, keep their files, and cost only their disks until they start again.
-        extend_warning: Warning about the effect of ``fleet extend`` on running instances; empty: none.
         preemption_notice: How the provider announces that it takes a host, which may belong to a fleet of another
             provider; None: it does not.
         gpus: GPUs that each host must have.
@@ -253,7 +258,6 @@ class ProviderOptions:
     resizable: ClassVar[bool] = True
     remote: ClassVar[bool] = True
     keeps_disks: ClassVar[bool] = False
-    extend_warning: ClassVar[str] = ""
     preemption_notice: ClassVar[PreemptionNotice | None] = None
 
     gpus: int = 0

@@ -264,7 +264,7 @@ class Provider(ABC):
         raise NotImplementedError  # a provider that returns unknown hosts overrides it
 
     def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
-        """Let the provider delete `instances` this many seconds from now.
+        """Let the lifetime of `instances` end this many seconds from now: they stop, or the provider deletes them.
 
         Raises:
             ProviderError: the provider has no such deadline, or does not change it.
@@ -273,6 +273,15 @@ class Provider(ABC):
         raise ProviderError(
             ErrorKind.USAGE, f"a fleet of provider {self.name!r} has no deletion time: it stays until `fleet down`"
         )
+
+    def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
+        """Return a warning about the effect of such an `extend` on running instances; empty: it has none.
+
+        Raises:
+            ProviderError: the provider does not allow this time.
+        """
+        del instances, seconds
+        return ""
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; `create` starts them again, with all their files.
@@ -289,7 +298,7 @@ class Provider(ABC):
 
         Args:
             instances: Instances of one fleet.
-            at: Seconds since the epoch; 0: never.
+            at: Seconds since the epoch; 0: only when their lifetime ends.
 
         Returns:
             True if every instance has confirmed it; False if not, or if this provider does not support it.

@@ -18,6 +18,24 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def format_lifetime(stop_at: float, delete_at: float, now: float) -> str:
+    """Format when a fleet stops, or is deleted if that is earlier: ``stops in 3 h``, ``deleted in 12 min``.
+
+    Args:
+        stop_at: Seconds since the epoch; 0: never.
+        delete_at: Seconds since the epoch; 0: never.
+        now: Seconds since the epoch.
+
+    Returns:
+        The text; empty if its lifetime has no end.
+    """
+    if stop_at and (not delete_at or stop_at < delete_at):
+        return f"stops in {format_span(stop_at - now)}" if stop_at > now else "stops now"
+    if not delete_at:
+        return ""
+    return f"deleted in {format_span(delete_at - now)}" if delete_at > now else "deleted now"
+
+
 def format_short_span(seconds: float) -> str:
     """Format a duration, with a fraction below 10 seconds: ``0.5 s``, ``12 s``, ``3 min``."""
     return f"{round(seconds, 1):g} s" if seconds < 10 else format_span(seconds)

@@ -170,7 +170,9 @@ def _fleet_opened(event: events.FleetOpened) -> str:
     text = f"fleet {event.fleet}: {hosts}{each} ({event.provider})"
     if event.price_usd_h > 0:
         text += f", {format_money(event.price_usd_h)} an hour"
-    if event.delete_at > 0:
+    if event.stop_at > 0:
+        text += time.strftime(", stops automatically on %Y-%m-%d at %H:%M", time.localtime(event.stop_at))
+    elif event.delete_at > 0:
         text += time.strftime(", deleted automatically on %Y-%m-%d at %H:%M", time.localtime(event.delete_at))
     return text
 

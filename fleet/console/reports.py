@@ -64,11 +64,11 @@ def _quoted(event: events.Quoted) -> str:
     priced = "spot prices" if event.spot else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
     dated += f" from {event.price_source}" if event.price_source else ""
-    end = (
-        f"each is deleted automatically {format_span(event.delete_after_s)} after its start"
-        if event.delete_after_s
-        else "only fleet down deletes them"
-    )
+    end = "only fleet down deletes them"
+    if event.stop_after_s:
+        end = f"each powers off {format_span(event.stop_after_s)} after its start; its disk is paid until fleet down"
+    elif event.delete_after_s:
+        end = f"each is deleted automatically {format_span(event.delete_after_s)} after its start"
     return (
         text
         + _wrap(f"{priced}{dated}, with disks and addresses, without network traffic; {end}")

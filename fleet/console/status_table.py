@@ -11,7 +11,7 @@ from typing import TextIO
 
 from fleet.console.colors import accepts_color
 from fleet.console.columns import Column, Line, Span, arrange_table, choose, crop, justify, render
-from fleet.console.formatting import format_clock, format_size
+from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
@@ -176,7 +176,7 @@ def _storage(fleet: FleetStatus, now: float) -> list[Line]:
         lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
-        is_due = waiting > 0 and fleet.delete_at > 0
+        is_due = waiting > 0 and fleet.delete_at > 0 and not fleet.stop_at
         step = Step("jobs", "--prune") if low else Step("pull") if is_due else Step("jobs")
         words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []
         if is_due:
@@ -213,8 +213,8 @@ def _header(fleet: FleetStatus, now: float, width: int) -> Line:
         price = f"disks {format_money(fleet.price_usd_h * HOURS_PER_MONTH)}/month" if disks else ""
         price = price or f"{format_money(fleet.price_usd_h)}/h"
         right.append(f"{price}, {format_money(fleet.cost_usd)}{limit} so far")
-    if fleet.delete_at > 0:
-        right.append(f"deleted in {format_span(fleet.delete_at - now)}" if fleet.delete_at > now else "deleted now")
+    if end := format_lifetime(fleet.stop_at, fleet.delete_at, now):
+        right.append(end)
     return justify(left, (Span("  ".join(right)),), width)
 
 

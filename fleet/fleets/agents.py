@@ -33,6 +33,7 @@ def fleet_opened(record: FleetRecord, directory: FleetDirectory, now: float) -> 
         created_at=record.created_at,
         price_usd_h=record.price_usd_h,
         delete_at=record.delete_at,
+        stop_at=record.stop_at,
         tasks_per_host=record.tasks_per_host,
         cost_usd=directory.cost_usd(now),
     )

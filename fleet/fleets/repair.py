@@ -139,10 +139,12 @@ def _check_worth(record: FleetRecord, steps: Plan, services: Services) -> None:
     name = record.spec.name
     if not steps.keep:
         raise NotReadyError(f"no instance of fleet {name!r} is left", next_steps=[Step("up")])
-    if record.delete_at and services.clock() > record.delete_at - _WORTH_S:
-        at = time.strftime("%H:%M", time.localtime(record.delete_at))
+    end = min((at for at in (record.stop_at, record.delete_at) if at), default=0.0)
+    if end and services.clock() > end - _WORTH_S:
+        at = time.strftime("%H:%M", time.localtime(end))
+        verb = "stop" if end == record.stop_at else "are deleted"
         raise NotReadyError(
-            f"{', '.join(steps.create)} of fleet {name!r} is gone, and the others are deleted at {at}",
+            f"{', '.join(steps.create)} of fleet {name!r} is gone, and the others {verb} at {at}",
             next_steps=[Step("extend", "4h"), Step("up")],
         )
 

@@ -88,6 +88,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
         max_cost_usd=record.spec.options.max_cost_usd,
         created_at=record.created_at,
         delete_at=record.delete_at,
+        stop_at=record.stop_at,
         stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),
     )
 

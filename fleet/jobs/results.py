@@ -331,7 +331,7 @@ def report_results(
                     size=sum(location.size for location in results),
                     results=results,
                     next_step=Step("pull", job).text(record.spec.name),
-                    delete_at=record.delete_at or None,
+                    delete_at=None if record.stop_at else record.delete_at or None,
                 )
             )
         return stored_job

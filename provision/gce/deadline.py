@@ -1,34 +1,51 @@
-"""Change the time at which Compute Engine deletes instances."""
+"""Change the end of the lifetime of instances."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
 from provision.gce.catalog.machines import MAX_DURATION_MIN_S
+from provision.gce.expiry import set_deadlines
 from provision.gce.limit import current_budget, longer_than_paid, unknown_price
 from provision.gce.options import GceOptions
+from provision.gce.options.time import POWER_OFF_S
 from provision.gce.power import await_status, set_lifetime, start_for, stop
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.resources import zone_of
-from provision.model import Price
+from provision.model import Instance, Price
 from provision.provider import ErrorKind, Progress, ProviderError
 
 _BAD_REQUEST = 400
 
 
-def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds: int, progress: Progress) -> None:
-    """Let Compute Engine delete the instances of a fleet `seconds` from now.
+def restarts(cloud: GceOptions, instances: Sequence[Instance], now: float) -> bool:
+    """Return whether instances may have to be restarted for a new lifetime, which begins now.
 
-    According to the API reference, setScheduling requires a stopped instance. The instances are restarted only if the
-    API rejects the call for running ones, or if the cost of the fleet is limited.
+    They need not if they power off before Compute Engine deletes them.
+
+    Args:
+        cloud: Their options, with the new lifetime.
+        instances: The instances.
+        now: Seconds since the epoch.
+    """
+    latest = now + cloud.stop_after_s + POWER_OFF_S
+    return not cloud.stop_after_s or any(instance.delete_at < latest for instance in instances)
+
+
+def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progress: Progress) -> None:
+    """Let a new lifetime of the instances of a fleet begin now.
+
+    According to the API reference, the time at which Compute Engine deletes instances is set only while they are
+    stopped. They are restarted only if this time is too early and the API rejects the call for running ones, or if
+    the cost of the fleet is limited.
 
     Args:
         account: The owner of the fleet.
-        cloud: Its options, resolved.
+        cloud: Its options, resolved, with the new lifetime.
         targets: All of its instances.
-        seconds: The new lifetime.
         progress: Called for each instance.
 
     Raises:
@@ -42,21 +59,25 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], seconds
             "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
             hint="set --max-duration, up to 7 days, when the fleet is created",
         )
+    if not restarts(cloud, account.convert(targets), account.clock()):
+        set_deadlines(account, cloud, targets)
+        return
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
-        _paid_s(account, cloud, targets, seconds, price, ending=True)
+        _paid_s(account, cloud, targets, price, ending=True)
         stop(account, targets, progress)
-        seconds = _paid_s(account, cloud, targets, seconds, price)
-        _start(account, targets, seconds, price, progress)
+        paid_s = _paid_s(account, cloud, targets, price)
+        _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
         return
     try:
-        calls = [set_lifetime(account, resource, seconds) for resource in targets]
+        calls = [set_lifetime(account, resource, cloud.delete_after_s) for resource in targets]
         account.change(calls, "changing the deadline")
+        set_deadlines(account, cloud, targets)
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
         stop(account, targets, progress)
-        _start(account, targets, seconds, None, progress)
+        _start(account, cloud, targets, None, progress)
 
 
 def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:
@@ -67,16 +88,16 @@ def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Pric
 
 
 def _paid_s(
-    account: Account, cloud: GceOptions, targets: Sequence[Json], seconds: int, price: Price, *, ending: bool = False
+    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price, *, ending: bool = False
 ) -> int:
-    """Return the lifetime, at most `seconds`, that the limit of the cost pays for.
+    """Return the lifetime, at most that of `cloud`, that the limit of the cost pays for.
 
     Before the instances are stopped (`ending`), it must pay for all of it. The stop may take longer than expected.
 
     Raises:
         ProviderError: it does not pay for this time.
     """
-    fleet = str(targets[0]["labels"]["fleet"])
+    fleet, seconds = str(targets[0]["labels"]["fleet"]), cloud.max_duration_s
     budget = current_budget(account, fleet, cloud, ending=ending)
     paid_s = int(budget.lifetime_s(price, len(targets), account.clock()))
     if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
@@ -84,6 +105,8 @@ def _paid_s(
     return min(seconds, paid_s)
 
 
-def _start(account: Account, targets: Sequence[Json], seconds: int, price: Price | None, progress: Progress) -> None:
-    start_for(account, targets, seconds, price, progress)
+def _start(
+    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price | None, progress: Progress
+) -> None:
+    start_for(account, cloud, targets, price, progress)
     await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)

@@ -7,28 +7,45 @@ from collections.abc import Mapping, Sequence
 from provision.gce.account import Account
 from provision.gce.options import GceOptions
 from provision.gce.options.preparation import root_scripts
+from provision.gce.options.time import END_AT, STOP_AT
 from provision.gce.rest.api import Json
-from provision.gce.rest.bodies.metadata import STARTUP, STOP_AT, runs_scripts, scripts, startup_script
+from provision.gce.rest.bodies.metadata import STARTUP, deadlines, items_of, runs_scripts, scripts, startup_script
 from provision.gce.rest.resources import our_name
 from provision.provider import ErrorKind, ProviderError
+
+_ACTIVITY = "setting the stop time of the instances"
 
 
 def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
     """Let running instances power off at a time; their startup script does it without this computer.
 
-    Args:
-        account: The owner of the instances.
-        targets: The instances, as the API shows them.
-        at: Seconds since the epoch; 0: never.
-
     Returns:
-        True if every instance has confirmed the time; for 0, True without waiting.
+        True if every instance has confirmed the time, which is in seconds since the epoch.
 
     Raises:
         ApiError: a call failed.
     """
-    set_items(account, targets, {STOP_AT: str(at)}, "setting the stop time of the instances")
-    return at == 0 or confirmed(account, targets, "stop-at", str(at))
+    set_items(account, targets, {STOP_AT: str(at)}, _ACTIVITY)
+    return confirmed(account, targets, "stop-at", str(at))
+
+
+def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let running instances power off only at the end of their lifetime.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    ends = [items_of(resource).get(END_AT, "0") if cloud.powers_off else "0" for resource in targets]
+    _change(account, [(each, {STOP_AT: end}) for each, end in zip(targets, ends, strict=True)], _ACTIVITY)
+
+
+def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let the lifetime of instances begin now.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    set_items(account, targets, deadlines(cloud, account.clock()), _ACTIVITY)
 
 
 def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:
@@ -37,9 +54,14 @@ def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, st
     Raises:
         ApiError: a call failed; `activity` names it in the message.
     """
+    _change(account, [(resource, values) for resource in targets], activity)
+
+
+def _change(account: Account, changes: Sequence[tuple[Json, Mapping[str, str]]], activity: str) -> None:
+    """Set metadata items of instances, as `set_items` does, to values of their own."""
     calls = []
-    for resource in targets:
-        before = _items(resource)
+    for resource, values in changes:
+        before = items_of(resource)
         items = {key: value for key, value in {**before, **values}.items() if value}
         if items != before:
             body = {
@@ -57,7 +79,7 @@ def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json])
         ApiError: a call failed.
         ProviderError: instances run a startup script of an older version; their metadata have the current one.
     """
-    outdated = [resource for resource in targets if not runs_scripts(_items(resource).get(STARTUP, ""))]
+    outdated = [resource for resource in targets if not runs_scripts(items_of(resource).get(STARTUP, ""))]
     items = {**scripts(cloud), **({STARTUP: startup_script()} if outdated else {})}
     set_items(account, targets, items, "changing the scripts")
     if outdated:
@@ -68,10 +90,6 @@ def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json])
             hint="the new one is set; it begins at the next boot, or now by the command below",
             next_steps=[("fleet", "exec", "--", "sudo", "google_metadata_script_runner", "startup"), ("fleet", "up")],
         )
-
-
-def _items(resource: Json) -> dict[str, str]:
-    return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
 
 
 def confirmed(account: Account, targets: Sequence[Json], attribute: str, value: str) -> bool:

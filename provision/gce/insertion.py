@@ -105,6 +105,7 @@ def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Jso
         zones=attempt.region.zones if attempt.regional else None,
         others=attempt.others,
         region=attempt.region.name,
+        now=account.clock(),
     )
     with account.insertion(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
         request.created = 0  # if the call is rejected
@@ -136,6 +137,7 @@ def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, prog
         user=account.user,
         project=account.api.project,
         zone=attempt.location,
+        now=account.clock(),
     )
     with account.insertion(spec.name, "insert", **_intent(account, spec, attempt)) as request:
         words = ("zones", attempt.location, "instances")
@@ -222,7 +224,7 @@ def _intent(account: Account, spec: FleetSpec, attempt: Attempt) -> dict[str, An
     if not cloud.max_cost_usd or price is None:
         return intent
     prices = {"usd_h": price.usd_h, "stopped_usd_h": price.stopped_usd_h}
-    return {**intent, "workers": list(attempt.names), "lifetime_s": cloud.max_duration_s, **prices}
+    return {**intent, "workers": list(attempt.names), "lifetime_s": cloud.delete_after_s, **prices}
 
 
 def _reconciled(

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from provision.budget import USEFUL_S, Budget, budget_of
 from provision.gce.account import Account
-from provision.gce.catalog.machines import MAX_DURATION_MAX_S, describe
+from provision.gce.catalog.machines import describe
 from provision.gce.catalog.prices import Prices
 from provision.gce.options import GceOptions
+from provision.gce.options.time import MAX_DURATION_MAX_S
 from provision.gce.rest.api import Json
 from provision.ledger import entry
 from provision.model import Price
@@ -95,8 +96,9 @@ def without_deadline(budget: Budget) -> ProviderError:
     return ProviderError(
         ErrorKind.USAGE,
         f"the cost of {names} has no limit: no deletion time, or an unknown price",
-        hint="fleet extend sets the deletion time; after that, --max-cost can limit the cost",
-        next_steps=[("fleet", "extend", "4h")],
+        hint="remove --max-cost, or delete the fleet and create it again with this limit",
+        again={"--max-cost": None},
+        next_steps=[("fleet", "down")],
     )
 
 
@@ -113,7 +115,7 @@ def exceeded(account: Account, fleet: str, cloud: GceOptions) -> ProviderError |
         ErrorKind.USAGE,
         f"the fleet costs up to {format_money(budget.used_usd)} until its instances are deleted, "
         f"more than --max-cost {format_money(budget.limit_usd)}",
-        hint="fleet extend with a shorter time lowers it",
+        hint="fleet extend with a shorter time lowers it if the fleet was created with --max-cost",
         again={"--max-cost": _dollars(budget.used_usd)},
     )
 

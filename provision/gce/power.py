@@ -9,7 +9,8 @@ from typing import Any
 
 from provision.budget import START
 from provision.gce.account import Account
-from provision.gce.expiry import stop_at
+from provision.gce.expiry import set_deadlines
+from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.resources import our_name
@@ -30,22 +31,22 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> Non
         progress(our_name(resource), "stopped")
 
 
-def start(account: Account, resources: Sequence[Json], progress: Progress) -> None:
-    """Start stopped instances again; they keep their disks.
+def start(account: Account, cloud: GceOptions, resources: Sequence[Json], progress: Progress) -> None:
+    """Start stopped instances again; they keep their disks. Their lifetime begins again.
 
     Raises:
         ApiError: an instance does not start.
     """
     for resource in resources:
         progress(our_name(resource), "starting again")
-    stop_at(account, resources, 0)  # otherwise an instance that stopped by itself would stop again
+    set_deadlines(account, cloud, resources)  # otherwise an instance that stopped by itself would stop again
     account.change([account.call(resource, "start") for resource in resources], "starting the instances")
     for resource in resources:
         account.keys.pop(str(resource["id"]), None)
 
 
 def start_for(
-    account: Account, resources: Sequence[Json], lifetime_s: int, price: Price | None, progress: Progress
+    account: Account, cloud: GceOptions, resources: Sequence[Json], price: Price | None, progress: Progress
 ) -> None:
     """Start stopped instances of one fleet for a lifetime, with its intent on disk before the call.
 
@@ -53,14 +54,15 @@ def start_for(
 
     Args:
         account: The owner of the instances.
+        cloud: Options with their new lifetime.
         resources: The instances; they are stopped.
-        lifetime_s: Seconds until Compute Engine deletes them; 0: as set before.
         price: Price of each instance, which counts against ``--max-cost``; None if no limit is set.
         progress: Called for each instance.
 
     Raises:
         ApiError: the lifetime cannot be set, or an instance does not start.
     """
+    lifetime_s = cloud.delete_after_s
     others = [resource for resource in resources if lifetime_s and _lifetime_s(resource) != lifetime_s]
     account.change([set_lifetime(account, resource, lifetime_s) for resource in others], "changing the deadline")
     if price is not None and resources:
@@ -74,7 +76,7 @@ def start_for(
             usd_h=price.usd_h,
             stopped_usd_h=price.stopped_usd_h,
         )
-    start(account, resources, progress)
+    start(account, cloud, resources, progress)
 
 
 def stop_started(account: Account, resources: Sequence[Json], progress: Progress) -> None:

@@ -304,20 +304,38 @@ class GceProvider(Provider):
     # --- while it lives ---------------------------------------------------------------------------------------
 
     def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
-        """Let Compute Engine delete `instances` this many seconds from now.
+        """Let the lifetime of `instances` end this many seconds from now.
 
         Raises:
             ProviderError: the deadline cannot be changed.
         """
-        with self._account.errors_while("change the deletion time of the instances"):
+        cloud = self._lifetime(seconds)
+        with self._account.errors_while("change the lifetime of the instances"):
             targets = self._resources(instances)
             existing = {str(resource["id"]) for resource in targets}
             if gone := [worker.name for worker in instances if worker.id not in existing]:
-                message = f"{', '.join(gone)} does not exist any more; the deletion time was not changed"
+                message = f"{', '.join(gone)} does not exist any more; the lifetime was not changed"
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
-            deadline.extend(self._account, resolved(self._cloud), targets, round(seconds), progress)
+            deadline.extend(self._account, cloud, targets, progress)
             for fleet in sorted({worker.fleet for worker in instances}):
-                os_login.extend(self._account, fleet, round(seconds))
+                os_login.extend(self._account, fleet, cloud.delete_after_s)
+
+    def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
+        """Return a warning if Compute Engine would delete `instances` before their new lifetime ends."""
+        if not deadline.restarts(self._lifetime(seconds), instances, self._account.clock()):
+            return ""
+        return "Compute Engine may have to restart the instances"
+
+    def _lifetime(self, seconds: float) -> GceOptions:
+        """Return the options of the fleet with another lifetime.
+
+        Raises:
+            ProviderError: it is too short or too long.
+        """
+        try:
+            return resolved(replace(self._cloud, max_duration_s=max(1, round(seconds))))
+        except ValueError as error:
+            raise ProviderError(ErrorKind.USAGE, str(error)) from error
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; they keep their disks.
@@ -329,15 +347,18 @@ class GceProvider(Provider):
             power.stop(self._account, self._resources(instances), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
-        """Let instances power off by themselves at a time, in seconds since the epoch; 0: never.
+        """Let instances power off by themselves at a time, in seconds since the epoch; 0: when their lifetime ends.
 
         Returns:
-            True if every instance has confirmed the time.
+            True if every instance has confirmed the time; for 0, True without waiting.
 
         Raises:
             ProviderError: the time cannot be set.
         """
         with self._account.errors_while("set the stop time of the instances"):
+            if not at:
+                expiry.release(self._account, self._cloud, self._resources(instances))
+                return True
             return expiry.stop_at(self._account, self._resources(instances), round(at))
 
     def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:

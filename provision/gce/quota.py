@@ -15,11 +15,8 @@ from provision.gce.catalog.series import HYPERDISK, PD_BALANCED, PD_SSD, PD_STAN
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.quotas import quota_hint, quota_request
 from provision.gce.options import GceOptions
+from provision.gce.options.time import BACKSTOP_S
 from provision.provider import ErrorKind
-
-SHORT_UPTIME_S = 7 * 24 * 3600
-"""An instance that is deleted within this time may use the quota for preemptible instances:
-https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
 
 _SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})
 _DISK_QUOTAS = MappingProxyType(
@@ -103,7 +100,7 @@ def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
     if cloud.spot or cloud.flex_start:
         # A project that never requested preemptible quota has none; then the other quota is used.
         metrics = (gpu.spot_quota, gpu.quota)
-    elif 0 < cloud.max_duration_s <= SHORT_UPTIME_S:
+    elif 0 < cloud.delete_after_s <= BACKSTOP_S:
         metrics = (gpu.quota, gpu.spot_quota)
     yield _Need(metrics, cloud.gpus * count)
 

@@ -49,7 +49,13 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     if (refused := image_refusal(cloud, base)) is not None:
         raise refused
     if count == 0:
-        return Quote(0, spot=cloud.spot, priced_at=account.prices.priced_at, delete_after_s=cloud.max_duration_s)
+        return Quote(
+            0,
+            spot=cloud.spot,
+            priced_at=account.prices.priced_at,
+            delete_after_s=cloud.delete_after_s,
+            stop_after_s=cloud.stop_after_s,
+        )
     login = _login(account, cloud, project)
     image = _image(account, spec, cloud, project, base, baked)
     pinned = sorted({zone_of(resource) for resource in existing})
@@ -68,7 +74,8 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         spot=cloud.spot,
         priced_at=account.prices.priced_at,
         price_source=account.prices.source,
-        delete_after_s=paid[0][1].max_duration_s,
+        delete_after_s=paid[0][1].delete_after_s,
+        stop_after_s=paid[0][1].stop_after_s,
         notes=(
             *_flex_start(cloud, regions),
             *_reservation(cloud),

@@ -11,7 +11,8 @@ from provision.gce.rest.bodies.labels import instance_name
 from provision.gce.rest.resources import last, our_name, seconds
 
 PREEMPTED = "compute.instances.preempted"
-_ENDS = (PREEMPTED, "delete", "stop")
+POWERED_OFF = "compute.instances.guestTerminate"
+_ENDS = (PREEMPTED, POWERED_OFF, "delete", "stop")
 _SYSTEM = "system"
 
 
@@ -48,6 +49,8 @@ def clause(operation: Json) -> str:
     kind = operation.get("operationType", "")
     if kind == PREEMPTED:
         return f"was preempted at {at}"
+    if kind == POWERED_OFF:
+        return f"powered off at {at}"
     verb = "deleted" if kind == "delete" else "stopped"
     if user == _SYSTEM:
         return f"was {verb} by Compute Engine at {at}"

@@ -55,6 +55,9 @@ class Guest:
     def warn_of_preemption(self) -> None:
         self.done.append("warn")
 
+    def follow_clock(self) -> None:
+        self.done.append("follow clock")
+
     def power_off(self) -> None:
         assert self._may_end.wait(10)
         self.done.append("power off")
@@ -113,6 +116,7 @@ def test_a_guest_gets_the_properties_of_the_request(stage: Stage, tmp_path: Path
         image=find_image(IMAGE),
         hosts=stage.emulator.cloud.google_hosts,
         certificate=stage.emulator.cloud.google_certificate,
+        clock=stage.emulator.clock,
     )
     query = compute.GetGuestAttributesInstanceRequest(instance="demo", query_path="hostkeys/", **AT_ZONE)
     assert stage.client.instances.get_guest_attributes(request=query).query_value.items[0].value == "AAAA"

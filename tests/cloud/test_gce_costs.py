@@ -151,7 +151,8 @@ def test_instances_without_a_deadline_cannot_be_limited(customer: Customer) -> N
     customer.up(workers=1, max_cost_usd=0.0, max_duration_s=0)
     with pytest.raises(UsageError, match="the cost of worker-0 has no limit") as refused:
         customer.up(workers=1)
-    assert "fleet extend 4h" in next_lines(refused.value)
+    assert "fleet down" in next_lines(refused.value)
+    assert repetition(refused.value) == Again({"--max-cost": None}, "up")
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ def test_gcloud_lists_and_deletes_the_instances_of_a_fleet(gcloud: Gcloud, tmp_p
     assert first["machineType"].endswith("/n1-standard-8")
     assert first["guestAccelerators"][0]["acceleratorCount"] == 2
     assert first["scheduling"]["provisioningModel"] == "SPOT"
-    assert first["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
+    assert first["scheduling"]["maxRunDuration"] == {"seconds": "604800"}
     assert first["id"] in {instance.id for instance in provider.list("demo")}
     assert gcloud.run("instances", "delete", names[0], "--zone", ZONE).returncode == 0
     assert [instance.name for instance in provider.list("demo")] == ["worker-1"]

@@ -46,7 +46,7 @@ def make(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
         given = {"zones": ("us-central1-a",), **options}
         cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
         return provider, FleetSpec("demo", "gce", 2, PUBLIC, options=cloud)
 
     return made
@@ -85,17 +85,17 @@ def test_instances_use_os_login_if_it_is_requested_or_required(emulator: Emulato
 
 
 def test_the_key_expires_with_the_instances(emulator: Emulator, make: Make) -> None:
-    provider, spec = make(os_login=True, max_duration_s=3600)
+    provider, spec = make(os_login=True, max_duration_s=10 * 24 * 3600)
     provider.create(spec, NAMES, lambda *_: None)
     before = int(keys(emulator)[0]["expirationTimeUsec"])
-    provider.extend(provider.list("demo"), 5 * 3600, lambda *_: None)
+    provider.extend(provider.list("demo"), 11 * 24 * 3600, lambda *_: None)
     after = int(keys(emulator)[0]["expirationTimeUsec"])
-    assert 3.9 * HOUR_US < after - before < 4.1 * HOUR_US
-    other, _ = make(os_login=True, max_duration_s=3600)
+    assert 23.9 * HOUR_US < after - before < 24.1 * HOUR_US
+    other, _ = make(os_login=True, max_duration_s=10 * 24 * 3600)
     other.hosts(spec, other.list("demo"))  # the import of a key that exists leaves its expiry; it is set separately
     assert int(keys(emulator)[0]["expirationTimeUsec"]) < after
     [instance, _] = emulator.cloud.instances.values()
-    emulator.clock.advance(3 * 3600)
+    emulator.clock.advance(10.5 * 24 * 3600)
     assert emulator.cloud.os_login_keys(instance) == {USER: []}
     provider.delete_fleet("demo", lambda *_: None)
 

@@ -99,7 +99,7 @@ def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
     [_, status] = rented.run("status", "-o", "json").events
     assert status["price_usd_h"] == pytest.approx(1.117, abs=0.001)
-    assert status["delete_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
+    assert status["stop_at"] - status["created_at"] == pytest.approx(8 * 3600, abs=60)
     assert "these results exist on the hosts only" in rented.run(*down, code=2).err
     assert len(names(emulator)) == 2
     rented.run(*pull)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator.accounts import SUDOERS, Accounts
 from tests.emulator.catalog.images import IMAGES, Image
+from tests.emulator.clock import Clock
 from tests.emulator.space import UP
 
 # Like the file of Debian and Ubuntu, it refuses logins while /run/nologin exists.
@@ -111,6 +113,7 @@ class GuestSpec:
         os_login_keys: Keys by user that log in if its metadata enables OS Login.
         certificate: Certificate authority that its image trusts, PEM.
         service_accounts: Its service account with its scopes, as the instance has it; empty: none.
+        clock: Its time, which the program ``date`` and the metadata server show.
     """
 
     name: str
@@ -130,6 +133,7 @@ class GuestSpec:
     os_login_keys: Mapping[str, list[str]] = field(default_factory=dict)
     certificate: str = ""
     service_accounts: tuple[Mapping[str, Any], ...] = ()
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def driver(self) -> str:
@@ -193,6 +197,7 @@ class Disk:
         for name in ("sshd", "emulator/sessions", "emulator/units"):
             (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
         (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
+        self.set_clock()
         if nologin:
             self._nologin.write_text(_NOLOGIN)
         if late_driver:
@@ -226,6 +231,13 @@ class Disk:
         _copy(covers, directory / covers.name)
         for place in ("tmp", "run"):
             shutil.rmtree(directory / covers.name / place)
+
+    def set_clock(self) -> None:
+        """Let ``date`` show the present time of the guest."""
+        file = self._seen(Path("/run")) / "emulator" / "ahead"
+        new = file.with_suffix(".new")
+        new.write_text(f"{round(self._spec.clock.now() - time.time())}\n")
+        new.replace(file)
 
     @property
     def _nologin(self) -> Path:
@@ -271,6 +283,7 @@ class Disk:
         directory.mkdir()
         # Not a link: an environment created through a link looks for the standard library next to the link.
         _write_program(directory / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
+        _write_program(directory / "date", (_IMAGES / "date.sh").read_text())
         for name in ("apt_get", "unattended_upgrade"):
             source = (_IMAGES / f"{name}.py").read_text()
             _write_program(directory / name.replace("_", "-"), f"#!{_BIN}/python3 -IS\n{source}")

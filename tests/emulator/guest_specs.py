@@ -28,4 +28,5 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         hosts=cloud.google_hosts if is_online else (),
         certificate=cloud.google_certificate,
         service_accounts=tuple(instance.body.get("serviceAccounts", ())),
+        clock=cloud.clock,
     )

@@ -27,7 +27,7 @@ from tests.emulator.catalog.images import Image
 from tests.emulator.console import Console
 from tests.emulator.disk import STARTUP, Disk, GuestSpec
 from tests.emulator.identity import account_metadata
-from tests.emulator.metadata import Metadata, MetadataServer, may_publish
+from tests.emulator.metadata import POWER_OFF, Metadata, MetadataServer, may_publish
 from tests.emulator.os_login import is_enabled
 
 Publish = Callable[[str, str, str], None]
@@ -58,6 +58,9 @@ class Guest(Protocol):
     def warn_of_preemption(self) -> None:
         """Let its metadata server report the preemption."""
 
+    def follow_clock(self) -> None:
+        """Show its programs that the clock was advanced."""
+
     def power_off(self) -> None:
         """End it; no process of it is left when this returns. It can boot again, with its files."""
 
@@ -84,7 +87,7 @@ def obstacle(ssh_port: int = 22) -> str:
 
 
 class NoGuest:
-    """An instance without a computer: all that there is of it is its host key, published while `boot` is called."""
+    """An instance without a computer: it publishes its host key while `boot` is called, and powers off in time."""
 
     def __init__(self, spec: GuestSpec, publish: Publish) -> None:
         self._metadata = spec.metadata
@@ -92,21 +95,36 @@ class NoGuest:
         self._console = Console(spec.name)
         self._prints_key = spec.cloud_init
         self._key = generate_ed25519(f"root@{spec.name}").public
+        self._clock = spec.clock
+        self._boots = 0
 
     def boot(self, external: str = "") -> None:
         self._console.boot()
+        self._boots += 1
+        self._await_stop_time()
         if self._prints_key:
             self._console.host_key(self._key)
         if may_publish(self._metadata):
             self._publish(*HOST_KEY, self._key.split()[1])
 
     def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
-        """Take other items; of fleet's startup script it does no more than to confirm two of them."""
+        """Take other items; of fleet's startup script it confirms two of them, and powers off in time."""
         self._metadata = items
         if may_publish(items) and "startup-script" in items:
             for item, attribute in (("fleet-stop-at", "stop-at"), ("fleet-image", "image")):
                 if item in items:
                     self._publish("fleet", attribute, items[item])
+        self._await_stop_time()
+
+    def _await_stop_time(self) -> None:
+        at, boots = self._metadata.get("fleet-stop-at", "0"), self._boots
+
+        def power_off() -> None:
+            if boots == self._boots and self._metadata.get("fleet-stop-at") == at:
+                self._publish(*POWER_OFF)
+
+        if at != "0" and "startup-script" in self._metadata:
+            self._clock.call_at(float(at), power_off)
 
     def admit(self, decide: Callable[[], bool]) -> None:
         """Do nothing: there is no sshd."""
@@ -117,7 +135,11 @@ class NoGuest:
     def warn_of_preemption(self) -> None:
         """Do nothing: no process runs on it."""
 
+    def follow_clock(self) -> None:
+        """Do nothing: no process runs on it."""
+
     def power_off(self) -> None:
+        self._boots += 1
         self._console.power_off()
 
     def restart(self) -> None:
@@ -205,6 +227,7 @@ class SshGuest:
             },
             spec.project,
             publish,
+            spec.clock.now,
         )
         self._lock = threading.Lock()
         self._off = threading.Event()
@@ -310,6 +333,12 @@ class SshGuest:
 
     def warn_of_preemption(self) -> None:
         self._metadata.set("preempted", "TRUE")
+
+    def follow_clock(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                self._disk.set_clock()
+                self._metadata.end_waiting()
 
     def power_off(self) -> None:
         with self._lock:

@@ -35,9 +35,17 @@ class Metadata:
         instance: Below ``instance/``: text, or a tree of its own; the metadata items are its ``attributes``.
         project: Name of the project.
         publish: Called with namespace, key and value of each guest attribute that the guest sets.
+        now: Returns the time of the server, in seconds since the epoch.
     """
 
-    def __init__(self, instance: Tree, project: str, publish: Callable[[str, str, str], None]) -> None:
+    def __init__(
+        self,
+        instance: Tree,
+        project: str,
+        publish: Callable[[str, str, str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.now = now
         self._changed = threading.Condition()
         self._boots = 0
         self._publish = publish
@@ -238,6 +246,10 @@ class _Requests(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return the time of the server for the header ``Date``."""
+        return super().date_time_string(self.server.metadata.now() if timestamp is None else timestamp)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the standard library
         """Say nothing."""

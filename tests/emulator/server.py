@@ -176,6 +176,14 @@ class Emulator:
             if not self.clock.wait_for(self._is_moving, deadline - time.monotonic()):
                 raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
 
+    def advance(self, seconds: float) -> None:
+        """Advance the clock of the cloud and of its guests."""
+        self.clock.advance(seconds)
+        with self.clock.lock:
+            guests = [instance.guest for instance in self.cloud.instances.values() if instance.guest]
+        for guest in guests:
+            guest.follow_clock()
+
     def preempt(self, name: str, grace_s: float | None = None) -> None:
         """Take a spot instance back: it is warned, and ends after `grace_s`.
 

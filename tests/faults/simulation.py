@@ -33,6 +33,7 @@ from train.agent.gang.reconciler import (
     Claim,
     Claimed,
     Closed,
+    EndScheduled,
     EndTask,
     Exited,
     Failed,
@@ -149,6 +150,7 @@ class World:
         self.links: dict[tuple[str, str], Link] = {}
         self.away: dict[tuple[str, str], float] = {}  # (host, lost peer): until when the peer may come back
         self.trace: list[str] = []
+        self.lifetime_end: float | None = None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         names = [f"worker-{n}" for n in range(count)]
@@ -218,6 +220,7 @@ class World:
                 self._turn(host, node, actions)
                 self._pulse(host, host.life)
                 self._hold(host, host.held_snapshot)
+                self.feed(host, EndScheduled(self.lifetime_end))
 
         return born
 
@@ -371,6 +374,7 @@ class World:
             self._turn(host, node, actions)
             self._pulse(host, life)
             self._hold(host, host.held_snapshot)
+            self.feed(host, EndScheduled(self.lifetime_end))
 
         self.at(0.3, again)
 
@@ -425,6 +429,21 @@ class World:
         node, actions = election.join(self.terms_of(host), host.name, fresh, self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
+        self.feed(host, EndScheduled(self.lifetime_end))
+
+    def end_lifetime(self, in_s: float) -> None:
+        """Schedule the end of the lifetime of all hosts; an earlier one is replaced."""
+        self.lifetime_end = end = self.now + in_s
+        self.say(f"the lifetime ends in {in_s:.1f} s")
+        for host in self.hosts.values():
+            self._later(host)(self.random.uniform(0.0, 1.0), EndScheduled(end))
+        self.at(in_s - 5.0, lambda: self._check_lifetime(end))
+
+    def _check_lifetime(self, end: float) -> None:
+        """Check that no task takes a step shortly before hosts power off."""
+        for host in self.hosts.values() if end == self.lifetime_end else ():
+            if host.up and host.task is not None and host.task.alive and host.task.exit is None:
+                raise BrokenPropertyError(f"{host.name} still runs {host.task.name} at the end of its lifetime")
 
     def _others(self, host: Host) -> list[Host]:
         return [other for other in self.hosts.values() if other is not host]

@@ -8,7 +8,15 @@ import pytest
 
 from tests.faults.simulation import BrokenPropertyError, Host, World
 from train.agent.gang.election import StopRequested
-from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, RestartPolicy, SuccessPolicy
+from train.agent.protocol.records import (
+    Exit,
+    OnHang,
+    Outcome,
+    Policy,
+    ReasonKind,
+    RestartPolicy,
+    SuccessPolicy,
+)
 
 HISTORIES = 150
 GROUP = 50
@@ -189,6 +197,42 @@ def test_a_spot_job_survives_what_the_cloud_takes_and_gives_back(seed: int) -> N
     assert results
     story = "\n".join(world.trace)
     assert all(result is not None and result.outcome is Outcome.SUCCEEDED for result in results), story
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_task_outlives_the_lifetime_of_its_host_whatever_fails(seed: int) -> None:
+    chance = random.Random(f"lifetime {seed}")
+    count = chance.choice([1, 2, 3, 4])
+    world = World(seed, count, policy_of(chance, count)._replace(restarts=8))
+    world.work_s = 3600.0
+    world.run(chance.choice([0.1, 5.0, 30.0]))
+    world.end_lifetime(chance.choice([20.0, 100.0, 300.0, 900.0]))
+    for _ in range(chance.choice([0, 1, 2, 4])):
+        world.run(chance.choice([1.0, 20.0, 60.0]) * chance.random())
+        inject(world, chance)
+    world.run(7200.0)
+    world.check_end()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_newest_checkpoint_is_on_all_hosts_when_their_lifetime_ends(seed: int) -> None:
+    chance = random.Random(f"saved {seed}")
+    world = World(seed, chance.choice([2, 3, 4]), Policy(restarts=3))
+    world.ports_taken, world.work_s = 0.0, 7200.0
+    world.end_lifetime(chance.uniform(300.0, 900.0))
+    if is_extended := chance.random() < 0.5:
+        world.run(chance.uniform(1.0, 200.0))
+        world.end_lifetime(chance.uniform(900.0, 1800.0))
+    world.run(7200.0)
+    world.check_end()
+    results = {host.result and host.result.reason_kind for host in world.hosts.values()}
+    assert results == {ReasonKind.LIFETIME}
+    [held] = {host.held_snapshot for host in world.hosts.values()}
+    assert held is not None
+    assert world.lifetime_end is not None
+    assert world.now < world.lifetime_end
+    assert world.now > world.lifetime_end - 75.0
+    assert held.number > (100 if is_extended else 10)
 
 
 def play_queued(seed: int) -> World:

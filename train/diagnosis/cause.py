@@ -126,7 +126,7 @@ class _Case:
         kind = rules.REASONS[reason.kind]
         if kind is Kind.HANG:
             return self._hang(reason.text, task)
-        if kind is Kind.DEADLINE:
+        if kind in (Kind.DEADLINE, Kind.LIFETIME):
             return self._verdict(None, kind, reason.text, ())
         about = task or self._first_failed_task
         message = reason.text

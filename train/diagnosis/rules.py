@@ -505,6 +505,7 @@ EARLY_WORDS = (
 
 REASONS = {
     ReasonKind.TIMEOUT: Kind.DEADLINE,
+    ReasonKind.LIFETIME: Kind.LIFETIME,
     ReasonKind.HANG: Kind.HANG,
     ReasonKind.AGENT_KILLED: Kind.KILLED,
     ReasonKind.PREEMPTED: Kind.PREEMPTED,
@@ -522,6 +523,7 @@ REASONS = {
 # Decisions of the gang; they take precedence over logs.
 DECISIONS = (
     ReasonKind.TIMEOUT,
+    ReasonKind.LIFETIME,
     ReasonKind.HANG,
     ReasonKind.AGENT_KILLED,
     ReasonKind.PREEMPTED,

@@ -32,6 +32,7 @@ CLAUSES = {
     Kind.KILLED: "was killed",
     Kind.HANG: "made no progress",
     Kind.DEADLINE: "did not end in time",
+    Kind.LIFETIME: "was ended with its hosts",
     Kind.KERAS_3: "failed on Keras 3, which does not support this with several workers or names it differently",
     Kind.STOPPED_EARLY: "exited with code 0 while the others were still training",
     Kind.UNKNOWN: "failed",
@@ -83,6 +84,8 @@ HINTS = {
     Kind.KILLED: "the kernel log of the host (dmesg -T) may have the reason",
     Kind.HANG: "read in the logs what each task was doing; --on-hang restart restarts the tasks if that helps",
     Kind.DEADLINE: "give the job more time with --timeout, or let it do less; from a checkpoint it continues",
+    Kind.LIFETIME: "fleet up starts the hosts again, and fleet train with --resume continues from the newest "
+    "checkpoint; fleet extend in time lets a job continue",
     Kind.KERAS_3: KERAS_3_HINT,
     Kind.STOPPED_EARLY: "let every worker take the same number of steps",
     Kind.UNKNOWN: "",

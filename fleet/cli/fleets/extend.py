@@ -16,7 +16,8 @@ def extend(
 ) -> None:
     """Change the lifetime of a cloud fleet.
 
-    Compute Engine deletes the instances TIME from now. They may have to be stopped and started for the change.
+    The jobs end TIME from now, with a checkpoint, and the instances power off; with --max-cost, they are deleted.
+    The instances are restarted only if TIME ends after the time at which Compute Engine deletes them.
 
     Examples:
       fleet extend 4h

@@ -1,4 +1,4 @@
-"""`fleet extend`: let the provider delete a fleet later, or earlier."""
+"""`fleet extend`: let the lifetime of a fleet end later, or earlier."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ExtendRequest:
 
 
 def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
-    """Let the provider delete the fleet after a new lifetime, in seconds from now.
+    """Let the lifetime of the fleet end after a new time, in seconds from now.
 
     Raises:
-        UsageError: the time is invalid, or the provider does not delete fleets by itself.
+        UsageError: the time is invalid, or the fleet's lifetime has no end.
         CancelledError: the user declined.
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
     if request.seconds <= 0:
-        raise UsageError("a lifetime of 0 would delete the fleet immediately", next_steps=[Step("down")])
+        raise UsageError("a lifetime of 0 would end the fleet immediately", next_steps=[Step("down")])
     services.store.need(request.fleet)
     with services.store.lock(request.fleet, "extend"):
         directory, record = services.store.need(request.fleet)
@@ -47,8 +47,8 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
                 next_steps=[Step("up")],
             )
         _report_cost(record, instances, directory, request.seconds, services, sink)
-        if record.spec.options.extend_warning:
-            _confirm(record, directory, services)
+        if warning := provider.extension_warning(instances, request.seconds):
+            _confirm(warning, record, directory, services)
         directory.intend("extend", seconds=request.seconds)
         provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
         instances = list_instances(request.fleet, provider, services)
@@ -67,7 +67,7 @@ def _report_cost(
     services: Services,
     sink: Sink,
 ) -> None:
-    """Report what the fleet costs until its new deletion time, if its price is known."""
+    """Report what the fleet costs until the end of its new lifetime, if its price is known."""
     usd_h, limit_usd = sum(instance.price_usd_h for instance in instances), record.spec.options.max_cost_usd
     if not usd_h:
         return
@@ -81,9 +81,8 @@ def _report_cost(
     )
 
 
-def _confirm(record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
+def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
     job = running_job(record, directory.key, Access(record.spec, services))
-    why = record.spec.options.extend_warning
     if job and not services.attended:
         raise UsageError(
             f"job {job} is running and might be stopped by this",

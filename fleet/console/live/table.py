@@ -20,7 +20,7 @@ from fleet.console.columns import (
     measure_table,
     settle,
 )
-from fleet.console.formatting import format_clock, format_size
+from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.live.estimates import draw_curve, estimate_remaining_s
 from fleet.console.live.view import Stage, View
 from fleet.console.log_lines import clean
@@ -123,8 +123,8 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
         facts.append(f"{format_span(left_s)} left")
     if view.price_usd_h > 0:
         facts.append(format_money(view.cost_usd(now)))
-    if view.delete_at > 0 and not view.down:
-        facts.append(f"deleted in {format_span(view.delete_at - now)}" if view.delete_at > now else "deleted now")
+    if not view.down and (end := format_lifetime(view.stop_at, view.delete_at, now)):
+        facts.append(end)
     edge = Span(glyphs.rule * 2, "dim")
     right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
     left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - measure_line(right), glyphs.mark)

@@ -40,7 +40,8 @@ class View:
         price_usd_h: US dollars an hour.
         spent_usd: Cost of the fleet until `opened_at`.
         opened_at: When the command reported the fleet.
-        delete_at: When it deletes itself.
+        delete_at: When its provider deletes it.
+        stop_at: When its hosts power off.
         began_at: When the first event came.
         stage: Current stage of the command; None before the first.
         job: Its identifier.
@@ -63,6 +64,7 @@ class View:
     spent_usd: float = 0.0
     opened_at: float = 0.0
     delete_at: float = 0.0
+    stop_at: float = 0.0
     began_at: float = 0.0
     stage: Stage | None = None
     job: str = ""
@@ -135,6 +137,7 @@ def _fleet_opened(view: View, event: events.FleetOpened) -> View:
         price_usd_h=event.price_usd_h,
         spent_usd=event.cost_usd,
         delete_at=event.delete_at,
+        stop_at=event.stop_at,
         rows=rows,
     )
 

@@ -69,8 +69,8 @@ def grant(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
     account.journal.intend(spec.name, IMPORT, account=email)
     kind, blob, *_ = spec.public_key.split()
     key: Json = {"key": f"{kind} {blob} {mark(spec.name, account.owner, account.user)}"}
-    if cloud.max_duration_s:
-        key["expirationTimeUsec"] = _expiry(account, cloud.max_duration_s)
+    if cloud.delete_after_s:
+        key["expirationTimeUsec"] = _expiry(account, cloud.delete_after_s)
     path = f"{_path(email)}:importSshPublicKey?projectId={account.api.project}"
     profile: Json = account.api.ask(_API, path, key).get("loginProfile", {})
     for imported in _keys(profile):  # a key that was imported before keeps its expiry

@@ -29,6 +29,7 @@ from provision.gce.catalog.series import (
     series_of,
 )
 from provision.gce.options import GceOptions
+from provision.gce.options.time import MAX_DURATION_MAX_S
 from provision.provider import ErrorKind, ProviderError
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -39,8 +40,7 @@ ARM_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-arm64
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 
 MAX_DURATION_MIN_S = 30
-MAX_DURATION_MAX_S = 120 * 24 * 3600
-"""Largest maxRunDuration that Compute Engine accepts."""
+"""Smallest maxRunDuration that Compute Engine accepts."""
 
 FLEX_DURATION_MIN_S, FLEX_DURATION_MAX_S = 600, 7 * 24 * 3600
 """Smallest and largest maxRunDuration of Flex-start VMs."""

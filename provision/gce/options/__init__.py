@@ -14,7 +14,7 @@ from provision.gce.options.labels import LabelOptions
 from provision.gce.options.machines import MachineOptions
 from provision.gce.options.preparation import PreparationOptions, digest, root_scripts
 from provision.gce.options.storage import StorageOptions
-from provision.gce.options.time import TimeOptions
+from provision.gce.options.time import BACKSTOP_S, END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, TimeOptions
 from provision.options import PreemptionNotice, ProviderOptions
 
 
@@ -37,17 +37,18 @@ class GceOptions(
     title: ClassVar[str] = "Compute Engine"
     rents: ClassVar[bool] = True
     keeps_disks: ClassVar[bool] = True
-    extend_warning: ClassVar[str] = "Compute Engine may have to restart the instances"
     # 30 s before the host is taken. The address is that of metadata.google.internal; Google's libraries use the
     # variable, too. Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),
     # https://cloud.google.com/compute/docs/metadata/querying-metadata (wait_for_change, last_etag, timeout_sec).
     preemption_notice = PreemptionNotice(
         product="Google Compute Engine",
-        url="http://169.254.169.254/computeMetadata/v1/instance/preempted",
+        url="http://169.254.169.254/computeMetadata/v1/instance/?recursive=true",
         variable="GCE_METADATA_HOST",
         headers={"Metadata-Flavor": "Google"},
         value="TRUE",
         wait="wait_for_change=true&last_etag={etag}&timeout_sec={seconds}",
+        key="preempted",
+        end_key=f"attributes/{END_AT}",
     )
 
     @property
@@ -59,6 +60,35 @@ class GceOptions(
     def variables(self) -> Mapping[str, str]:
         """Return FLEET_BUCKET, if there is a bucket."""
         return {"FLEET_BUCKET": self.bucket} if self.bucket else {}
+
+    @property
+    def powers_off(self) -> bool:
+        """Return whether instances power off at the end of their lifetime; otherwise Compute Engine deletes them.
+
+        A stop clears the time of the deletion: with a limit of the cost, the disk would cost more. Flex-start VMs
+        would lose their capacity.
+        """
+        return not (self.max_cost_usd or self.flex_start or self.is_temporary)
+
+    @property
+    def delete_after_s(self) -> int:
+        """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never."""
+        if not self.max_duration_s or not self.powers_off:
+            return self.max_duration_s
+        if self.max_duration_s <= BACKSTOP_S:
+            return BACKSTOP_S
+        return min(MAX_DURATION_MAX_S, self.max_duration_s + POWER_OFF_S)
+
+    @property
+    def stop_after_s(self) -> int:
+        """Return the time from the start of an instance until it powers off; 0: never."""
+        return self.end_after_s if self.powers_off else 0
+
+    @property
+    def end_after_s(self) -> int:
+        """Return the time from the start of an instance until its jobs must have ended; 0: never."""
+        latest_s = max(self.delete_after_s - POWER_OFF_S, self.delete_after_s * 3 // 4)
+        return min(self.max_duration_s, latest_s)
 
     @property
     def root_scripts(self) -> Mapping[str, str]:

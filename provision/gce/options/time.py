@@ -6,14 +6,31 @@ from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL
 from provision.options import DURATION, MONEY, option
 
+STOP_AT = "fleet-stop-at"
+"""Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
+
+END_AT = "fleet-end-at"
+"""Metadata item with the time by which all jobs must have ended, in seconds since the epoch; 0: never."""
+
+BACKSTOP_S = 7 * 24 * 3600
+"""Time after which Compute Engine deletes instances that did not power off. With a longer one, GPUs may not use the
+quota for preemptible instances: https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
+
+MAX_DURATION_MAX_S = 120 * 24 * 3600
+"""Longest such time: https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
+
+POWER_OFF_S = 600
+"""Shortest time between the power-off of instances, or the end of their jobs, and their deletion."""
+
 
 @dataclass(frozen=True)
 class TimeOptions:
     """Options of the lifetime of instances.
 
     Attributes:
-        max_duration_s: Time from the start of an instance until Compute Engine deletes it; 0: never.
+        max_duration_s: Time from the start of an instance until it powers off, or is deleted; 0: never.
         max_cost_usd: Limit of the cost of the fleet, which shortens this time; 0: none.
+        is_temporary: The instances are deleted after this time and do not power off; not an option.
     """
 
     max_duration_s: int = option(
@@ -21,7 +38,7 @@ class TimeOptions:
         DURATION,
         "max-duration",
         metavar="TIME",
-        help="Maximum lifetime, enforced by Compute Engine; 0 disables it.",
+        help="Maximum lifetime: after that, jobs end with a checkpoint, and the instances power off; 0 disables it.",
         label="maximum lifetime",
         group=GENERAL,
     )
@@ -35,3 +52,4 @@ class TimeOptions:
         group=GENERAL,
         fixed=False,
     )
+    is_temporary: bool = False

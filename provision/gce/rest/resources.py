@@ -10,7 +10,9 @@ from typing import Any
 
 from provision.gce.catalog.prices import Prices
 from provision.gce.options import GceOptions
+from provision.gce.options.time import STOP_AT
 from provision.gce.rest.bodies.labels import stem
+from provision.gce.rest.bodies.metadata import items_of
 from provision.model import Instance, InstanceState
 from provision.names import index_of
 
@@ -112,11 +114,13 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "") -
     zone = zone_of(resource)
     price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
+    state = _STATES.get(str(resource.get("status", "")), InstanceState.STOPPED)
+    stop_at = items_of(resource).get(STOP_AT, "")
     return Instance(
         name=our_name(resource),
         fleet=str(resource.get("labels", {}).get("fleet", "")),
         id=str(resource.get("id", "")),
-        state=_STATES.get(str(resource.get("status", "")), InstanceState.STOPPED),
+        state=state,
         zone=zone,
         price_usd_h=price.usd_h if price else 0.0,
         created_at=seconds(str(resource.get("creationTimestamp", ""))),
@@ -124,6 +128,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "") -
         stopped_usd_h=price.stopped_usd_h if price else 0.0,
         started_at=seconds(str(resource.get("lastStartTimestamp", ""))),
         stopped_at=seconds(str(resource.get("lastStopTimestamp", ""))),
+        stop_at=float(stop_at) if stop_at.isdecimal() and state is not InstanceState.STOPPED else 0.0,
     )
 
 

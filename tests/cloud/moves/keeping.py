@@ -11,5 +11,7 @@ if TYPE_CHECKING:
 
 
 @check("up")
-def check_no_instance_powers_off(history: History) -> None:
-    assert not [instance for instance in history.running() if instance.metadata()["fleet-stop-at"] != "0"]
+def check_no_instance_powers_off_before_its_lifetime_ends(history: History) -> None:
+    for instance in history.running():
+        items, is_queued = instance.metadata(), instance.blueprint.scheduling["provisioningModel"] == "FLEX_START"
+        assert items["fleet-stop-at"] == ("0" if is_queued else items["fleet-end-at"])

@@ -114,7 +114,7 @@ def set_caller(emulator: Emulator, given: Given) -> None:
 
 @action("advance")
 def advance(emulator: Emulator, given: Given) -> None:
-    emulator.clock.advance(float(given["seconds"]))
+    emulator.advance(float(given["seconds"]))
 
 
 @action("clear")

@@ -30,6 +30,7 @@ class Cloud:
         stuck: Instances that no deletion removes.
         stops: When instances stop by themselves, by name.
         keeps: True if instances confirm that they stop by themselves.
+        extends_live: True if a new lifetime does not affect running instances.
         things: Resources that `orphans` returns.
         calls: Names of the calls that changed something.
     """
@@ -42,6 +43,7 @@ class Cloud:
     findings: list[Finding] = field(default_factory=list)
     stops: dict[str, float] = field(default_factory=dict)
     keeps: bool = False
+    extends_live: bool = False
     calls: list[str] = field(default_factory=list)
 
     def make(self, fleet: str, name: str) -> None:
@@ -119,6 +121,9 @@ class CloudProvider(Provider):
             replace(instance, delete_at=NOW + seconds) if instance.id in ids else instance
             for instance in self.cloud.instances
         ]
+
+    def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
+        return "" if self.cloud.extends_live else "the cloud may have to restart the instances"
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         self.cloud.calls.append("stop")

@@ -141,5 +141,5 @@ def test_no_setting_of_a_cloud_is_overlooked(field: str) -> None:
     asked = replace(has, options=replace(GceOptions(gpu="a"), **{field: changes[type(value)]}))
     # Firewall rules, root's scripts, and limits of new instances can change while the instances run.
     changeable = {"ssh_from", "firewall", "startup_script", "setup", "max_cost_usd"}
-    changeable |= {"max_price_usd_h", "anywhere", "wait_s"}
+    changeable |= {"max_price_usd_h", "anywhere", "wait_s", "is_temporary"}
     assert len(conflicts(asked, has)) == (0 if field in changeable else 1)

@@ -12,7 +12,16 @@ from train.agent.gang.probing import probe_targets
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-from train.agent.protocol.records import NO_REASON, AttemptEnded, Exit, HangInspection, JobResult, Member, Reason
+from train.agent.protocol.records import (
+    NO_REASON,
+    AttemptEnded,
+    Exit,
+    HangInspection,
+    JobResult,
+    Member,
+    Reason,
+    ReasonKind,
+)
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple, TypeAlias, Union
@@ -107,9 +116,15 @@ class Preempted(NamedTuple):
     """The cloud provider is about to take this host."""
 
 
+class EndScheduled(NamedTuple):
+    """The jobs of this host must have ended at a time of the monotonic clock; None: they may run for ever."""
+
+    at: Optional[float]
+
+
 SlotEvent: TypeAlias = (
     "Union[DesiredState, Reserved, Restored, HeldAtGate, PortsProbed, Exited, Closed, "
-    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted]"
+    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted, EndScheduled]"
 )
 
 
@@ -184,6 +199,10 @@ class EndTask(NamedTuple):
     grace_s: float
 
 
+class CopyUnlimited(NamedTuple):
+    """Copy checkpoints without a limit of the bandwidth from now on."""
+
+
 class ReportAttemptEnd(NamedTuple):
     """Record that an attempt failed and that another one follows."""
 
@@ -198,7 +217,7 @@ class Finish(NamedTuple):
 
 SlotAction: TypeAlias = (
     "Union[Claim, Reserve, Restore, Fetch, Spawn, ProbePorts, "
-    "OpenGate, Notify, InspectTask, EndTask, ReportAttemptEnd, Finish]"
+    "OpenGate, Notify, InspectTask, EndTask, CopyUnlimited, ReportAttemptEnd, Finish]"
 )
 
 
@@ -216,6 +235,7 @@ class Work(NamedTuple):
     notices_sent: int = 0
     ending_grace_s: Optional[float] = None  # grace period with which the task is being ended
     end_reported: bool = False
+    unlimited: bool = False  # copies have no limit of the bandwidth
 
 
 class Claims(str, Enum):
@@ -249,7 +269,7 @@ class Slot(NamedTuple):
 
 Step: TypeAlias = "Tuple[Slot, List[SlotAction]]"
 # Fields of the status that do not belong to an attempt.
-_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted", "queued")
+_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted", "queued", "end_at")
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
@@ -268,6 +288,8 @@ def step(slot: Slot, event: SlotEvent) -> Step:
         slot = update_status(slot, snapshot=event.snapshot, source=event.source)
     elif isinstance(event, Preempted):
         slot = update_status(slot, preempted=True)
+    elif isinstance(event, EndScheduled):
+        slot = update_status(slot, end_at=event.at)
     elif isinstance(event, Unqueued):
         slot = update_status(slot, queued=False)
     elif isinstance(event, Claimed):
@@ -348,7 +370,8 @@ def _reconcile(slot: Slot) -> Step:
     if over:
         slot, actions = _stop_task(slot, desired) if is_alive(slot) else _report_end(slot, desired)
         slot, more = _forward_notices(slot, desired)
-        return slot, [*more, *actions]
+        slot, first = _hurry(slot, desired)
+        return slot, [*first, *more, *actions]
     if desired.stage is Stage.QUEUE:
         return slot, []
     if slot.claim is not Claims.HELD:
@@ -368,6 +391,13 @@ def _stop_task(slot: Slot, desired: DesiredState) -> Step:
         return slot, []
     reason = desired.reason.text if same else f"attempt {desired.attempt} begins"
     return _update_work(slot, ending_grace_s=grace_s), [EndTask(slot.attempt, reason, grace_s)]
+
+
+def _hurry(slot: Slot, desired: DesiredState) -> Step:
+    """Copy the last checkpoint as fast as possible if the lifetime of the hosts ends."""
+    if desired.stage is not Stage.STOP or desired.reason.kind is not ReasonKind.LIFETIME or slot.work.unlimited:
+        return slot, []
+    return _update_work(slot, unlimited=True), [CopyUnlimited()]
 
 
 def _report_end(slot: Slot, desired: DesiredState) -> Step:

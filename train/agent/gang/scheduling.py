@@ -62,6 +62,8 @@ RESTART_EXIT_CODE = 42
 # Interval of heartbeats as a fraction of the link timeout; silence is noticed one interval early.
 BEAT_FRACTION = 0.2
 _KILL_S = 1.0
+_MINUTE_S = 60.0
+_LIFETIME_OVER = "the lifetime of the hosts is over (--max-duration)"
 NOT_READY = "the hosts are not ready for the job"
 _INSPECTION_TIMEOUT_S = 5.0
 _LONGEST_QUIET_START_S = 60.0
@@ -69,6 +71,11 @@ _PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exis
 EVALUATION_S = 300.0  # for evaluators to evaluate the last checkpoint after the training
 EVALUATION_IDLE_S = 10.0  # an evaluator that has the last checkpoint and was idle this long is done
 _HOLDER_TIMEOUT_S = 5.0  # a new agent does not know the checkpoint of its host yet
+_SAVE_S = (
+    60.0  # before the end of the hosts' lifetime, for the last checkpoint to be copied after the tasks have ended
+)
+_SAVED_S = 5.0  # before that end, the result is recorded, whatever is still being copied
+_WARN_S = 600.0  # before the tasks are ended for it
 _REPORT_PAUSE_S = 0.2  # between two attempts; all slots receive, and report, that the first one has ended
 _FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
 
@@ -150,6 +157,8 @@ class Gang(NamedTuple):
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
+    lifetime_end: Optional[float] = None  # when the jobs of the first connected host must have ended
+    warned_of: Optional[float] = None  # the end of the lifetime of which the user was warned
     end: Optional[End] = None
     ended_at: float = 0.0  # when the end of the attempt was decided; its tasks end after that
     grace_s: float = 0.0
@@ -222,6 +231,7 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     if report.slot in gang.terms.joinable:
         others = tuple(member for member in gang.joined if member.slot != report.slot)
         gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
+    gang = _update_lifetime(gang)
     if is_new:
         gang = gang._replace(notices=(*gang.notices, _preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:
@@ -244,7 +254,7 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
         connected=gang.connected - {slot}, lost=lost, fenced_until=fenced_until, last_lost_at=last_lost_at
     )
     gang = gang._replace(growth=gang.growth._replace(rejected=gang.growth.rejected - {slot}))
-    return advance(gang, now)
+    return advance(_update_lifetime(gang), now)
 
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
@@ -255,7 +265,7 @@ def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
 def advance(gang: Gang, now: float) -> Gang:
     """Return the gang after all transitions that are due by `now`."""
     while True:
-        before, gang = gang, _enforce_job_timeout(gang, now)
+        before, gang = gang, _enforce_lifetime(_enforce_job_timeout(gang, now), now)
         gang = _STEPS[gang.stage](gang, now) if gang.stage in _STEPS else gang
         if gang is before:
             return gang
@@ -266,6 +276,7 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     due: List[Optional[float]] = [gang.job_deadline if gang.stage is not Stage.STOP else None]
     if gang.stage is Stage.RESULT:
         return None
+    due += _lifetime_deadlines(gang)
     if gang.stage is Stage.QUEUE:
         due.append(gang.began_at + gang.terms.join_timeout_s if _awaits_slots(gang) else None)
     elif gang.stage in (Stage.RESERVE, Stage.LAUNCH):
@@ -528,6 +539,61 @@ def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
         return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
     text = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
     return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.TIMEOUT), final=True), now)
+
+
+# --- lifetime of the hosts -----------------------------------------------------------------------------------------
+
+
+def _update_lifetime(gang: Gang) -> Gang:
+    """Return the gang with the end of the lifetime that ends first among those of the connected hosts."""
+    reports = [report for slot, report in gang.statuses.items() if slot in gang.connected]
+    earliest = min((report.end_at for report in reports if report.end_at is not None), default=None)
+    return gang if earliest == gang.lifetime_end else gang._replace(lifetime_end=earliest)
+
+
+def _last_moment(gang: Gang) -> Optional[float]:
+    """Return when the tasks must be ended, so that their last checkpoint is copied by the end of the lifetime."""
+    return None if gang.lifetime_end is None else gang.lifetime_end - gang.terms.grace_s - _SAVE_S
+
+
+def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
+    last = _last_moment(gang)
+    if last is None or gang.lifetime_end is None:
+        return []
+    if gang.stage is Stage.STOP:
+        return [gang.lifetime_end - _SAVED_S]
+    return [last, None if _is_warned(gang) else last - _WARN_S]
+
+
+def _is_warned(gang: Gang) -> bool:
+    """Return True unless the end of the lifetime has changed by a minute since the user was warned of it."""
+    warned_of, end = gang.warned_of, gang.lifetime_end
+    return end is None or (warned_of is not None and abs(end - warned_of) < _MINUTE_S)
+
+
+def _enforce_lifetime(gang: Gang, now: float) -> Gang:
+    """Warn of the end of the hosts' lifetime; end the job in time to copy its last checkpoint to all hosts."""
+    last = _last_moment(gang)
+    if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - _WARN_S:
+        return gang
+    if now >= last:
+        over = End(Outcome.FAILED, "", Reason(_LIFETIME_OVER, ReasonKind.LIFETIME), final=True)
+        return _end_attempt(gang, over if gang.evaluation.trained_at is None else End(Outcome.SUCCEEDED), now)
+    if _is_warned(gang):
+        return gang
+    minutes = max(1, round((last - now) / _MINUTE_S))
+    notice = f"the lifetime of the hosts ends: the job is stopped in {minutes} min; fleet extend gives it more time"
+    return gang._replace(warned_of=gang.lifetime_end, notices=(*gang.notices, notice))
+
+
+def _saves(gang: Gang, now: float) -> bool:
+    """Return True while the last checkpoint is being copied because the lifetime of the hosts ends."""
+    end, over = gang.end, gang.lifetime_end
+    if end is None or end.reason.kind is not ReasonKind.LIFETIME or over is None or now >= over - _SAVED_S:
+        return False
+    reports = [gang.statuses[slot] for slot in gang.connected if slot in gang.statuses]
+    is_copied = any(report.source is not None for report in reports)
+    return is_copied and any(report.snapshot != gang.snapshot for report in reports)
 
 
 def _apply_stop_request(gang: Gang, grace_s: float, now: float) -> Gang:
@@ -811,7 +877,7 @@ def _advance_stop(gang: Gang, now: float) -> Gang:
     unfinished = [
         slot for slot in _assigned_slots(gang) if slot not in gang.lost and not _status_of(gang, slot).closed
     ]
-    if unfinished and now < _stop_deadline(gang):
+    if (unfinished and now < _stop_deadline(gang)) or (not unfinished and _saves(gang, now)):
         return gang
     unheard_peers = {slot: f"{_describe_slot(gang, slot)} did not answer" for slot in unfinished}
     gang = gang._replace(lost={**gang.lost, **unheard_peers}, end=_first_cause(gang))

@@ -123,6 +123,7 @@ class SlotStatus(NamedTuple):
     inspected: int = 0
     hang: Optional[records.HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
+    end_at: Optional[float] = None  # its jobs must have ended: monotonic clock; in a message, seconds from now
     queued: bool = False  # an earlier job holds its host
     term: int = 0  # of the leader that the sender follows
 

@@ -134,6 +134,7 @@ class ReasonKind(str, Enum):
     PREEMPTED = "preempted"
     HANG = "hang"  # no progress
     TIMEOUT = "timeout"  # of the job
+    LIFETIME = "lifetime"  # of the hosts is over
     NOT_JOINED = "not-joined"
     HOST_LOST = "host-lost"
     UNREACHABLE = "unreachable"
@@ -274,14 +275,19 @@ class Policy(NamedTuple):
 
 
 class PreemptionNotice(NamedTuple):
-    """An HTTP server on which a cloud announces that it is about to take a host."""
+    """An HTTP server on which a cloud announces that it is about to take a host, and when the jobs of a host end.
+
+    The response is a JSON object. A key of it is a path, ``attributes/fleet-end-at``.
+    """
 
     product: str  # product name of the cloud's hosts, in their DMI table
     url: str
     variable: str  # environment variable that replaces the server, HOST or HOST:PORT
     headers: Dict[str, str]  # of the request, and of each valid response
-    value: str  # body of the response when the host is about to be taken; case is ignored
+    value: str  # of `key` when the host is about to be taken; case is ignored
     wait: str = ""  # query that delays the response until the value changes, with {etag} and {seconds}
+    key: str = ""  # empty: the whole body is the value
+    end_key: str = ""  # of the time by which all jobs must have ended, seconds since the epoch; 0: never
 
 
 class Replication(NamedTuple):

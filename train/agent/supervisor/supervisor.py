@@ -38,7 +38,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.notices.preemption import PreemptionWatch, find_notice
+from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
 _REPLICATORS = 5
+_CLOCK_S = 2.0  # smallest change of the end of the host's lifetime; the server's time has no fractions of a second
 _NOTICE_S = 2.0  # a preempted host may receive SIGTERM before its metadata server reports the preemption
 
 
@@ -76,7 +77,9 @@ class Supervisor:
         self._watching = 0  # attempt whose checkpoints are copied
         self._is_evaluator = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
-        self._preemption: Optional[PreemptionWatch] = None
+        self._notices: Optional[NoticeWatch] = None
+        self._is_preempted = False
+        self._is_unlimited = False  # the bandwidth of the replicator
         self._queue = HostQueue(start, self._feed, holds_port=last is None)
         self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
@@ -96,6 +99,7 @@ class Supervisor:
             reconciler.OpenGate: self._open_gate,
             reconciler.Notify: self._notify,
             reconciler.InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
+            reconciler.CopyUnlimited: lambda _: self._remove_limit(),
             reconciler.EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
             reconciler.ReportAttemptEnd: self._record_attempt_end,
             reconciler.Finish: lambda action: self._finish(action.result),
@@ -119,7 +123,7 @@ class Supervisor:
         self._recover_checkpoint()
         self._connect_peers()
         self._begin_job()
-        self._watch_for_preemption()
+        self._watch_for_notices()
 
     def run(self) -> None:
         """Supervise the slot until the job ends."""
@@ -166,20 +170,27 @@ class Supervisor:
         self._loop.cancel("settle")
         self._on_settled = self._deliver_close
 
-    def _watch_for_preemption(self) -> None:
+    def _watch_for_notices(self) -> None:
         notice = find_notice(self._commit.preemption_notices, self._start.session)
         if notice is not None:
-            self._preemption = PreemptionWatch(self._loop, notice, self._preempted)
+            self._notices = NoticeWatch(self._loop, notice, self._take_notices)
 
-    def _preempted(self) -> None:
-        self._loop.cancel("terminate")
+    def _take_notices(self, notices: Notices) -> None:
+        end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
+        before = self._peer.slot.status.end_at
+        if end_at is None or before is None or abs(end_at - before) > _CLOCK_S:
+            self._feed(reconciler.EndScheduled(end_at))
+        if notices.preempted and not self._is_preempted:
+            self._is_preempted = True
+            self._loop.cancel("terminate")
+            self._remove_limit()
+            self._feed(reconciler.Preempted())
+
+    def _remove_limit(self) -> None:
+        """Copy checkpoints from this host without a limit of the bandwidth."""
+        self._is_unlimited = True
         if self._replicator is not None:
             self._replicator.remove_limit()
-        self._feed(reconciler.Preempted())
-
-    @property
-    def _is_preempted(self) -> bool:
-        return self._preemption is not None and self._preemption.preempted
 
     def _need_replicator(self) -> Optional[Replicator]:
         """Return the replicator, started if it is not running; None if no checkpoints are copied.
@@ -209,7 +220,7 @@ class Supervisor:
         replicator = Replicator(self._loop, setup, on_news=self._handle_news)
         if self._attempt is not None:
             self._attempt.task.excluded.add(replicator.pid)
-        if self._is_preempted:
+        if self._is_unlimited:
             replicator.remove_limit()
         return replicator
 
@@ -307,6 +318,8 @@ class Supervisor:
         if isinstance(message, SlotStatus) and message.facts is not None:
             ahead_s = message.clock - time.time()
             message = message._replace(facts=message.facts._replace(ahead_s=ahead_s))
+        if isinstance(message, SlotStatus) and message.end_at is not None:
+            message = message._replace(end_at=time.monotonic() + message.end_at)
         if message is not None:
             self._feed(election.MessageReceived(slot, message))
 
@@ -372,7 +385,8 @@ class Supervisor:
     def _encode(self, message: Message) -> bytes:
         """Return the text of a message; the leader sends one state to all slots, which is encoded once."""
         if isinstance(message, SlotStatus):
-            return encode_message(to_wire(message._replace(clock=time.time())))
+            end_in_s = None if message.end_at is None else message.end_at - time.monotonic()
+            return encode_message(to_wire(message._replace(clock=time.time(), end_at=end_in_s)))
         if message is not self._encoded[0]:
             sent = message
             if isinstance(sent, DesiredState):
@@ -507,7 +521,7 @@ class Supervisor:
 
     def _signalled(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers and not self._is_preempted:
-            pause_s = _NOTICE_S if self._preemption is not None else 0.0
+            pause_s = _NOTICE_S if self._notices is not None else 0.0
             self._loop.after("terminate", pause_s, self._terminate)
         while True:
             try:
@@ -549,8 +563,8 @@ class Supervisor:
     def _end(self) -> None:
         self._links.close()
         self._queue.close()
-        if self._preemption is not None:
-            self._preemption.close()
+        if self._notices is not None:
+            self._notices.close()
         if self._replicator is not None:
             self._replicator.close()
         if self._attempt is not None:

@@ -30,6 +30,7 @@ def bulk_insert(
     zones: Sequence[str] | None,
     others: Sequence[str] = (),
     region: str = "",
+    now: float,
 ) -> dict[str, Any]:
     """Return the body of the one request that creates all of `names`, or none.
 
@@ -41,6 +42,7 @@ def bulk_insert(
         zones: For bulkInsert in a region: zones from which Compute Engine chooses one; None: bulkInsert in a zone.
         others: For bulkInsert in a region: the other zones of the region, which Compute Engine must not choose.
         region: Region of the instances; required for bulkInsert in a zone if the spec names a subnetwork.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
 
     Raises:
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
@@ -49,7 +51,7 @@ def bulk_insert(
     body: dict[str, Any] = {
         "count": str(len(names)),
         "minCount": str(len(names)),
-        "instanceProperties": properties(spec, owner, user, region),
+        "instanceProperties": properties(spec, owner, user, region, now),
         "perInstanceProperties": {name: {"name": name} for name in names.values()},
     }
     if zones is not None:
@@ -63,7 +65,7 @@ def bulk_insert(
     return body
 
 
-def properties(spec: FleetSpec, owner: str, user: str, region: str) -> dict[str, Any]:
+def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) -> dict[str, Any]:
     """Return the properties that all instances of a fleet have, as InstanceProperties.
 
     Args:
@@ -71,6 +73,7 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str) -> dict[str,
         owner: ID of the state directory.
         user: Login and computer of the user.
         region: Region of the instances; empty: unknown.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
 
     Raises:
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
@@ -84,7 +87,7 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str) -> dict[str,
         "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
         "disks": [boot_disk(cloud, marks)],
         "networkInterfaces": [network_interface(cloud, region)],
-        "metadata": {"items": metadata_items(cloud, spec.public_key)},
+        "metadata": {"items": metadata_items(cloud, spec.public_key, now)},
         "scheduling": scheduling(cloud),
         **reservation_affinity(cloud),
         **resource_policies(spec, owner),

@@ -8,10 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.gce.options import GceOptions
+from provision.gce.options.time import END_AT, STOP_AT
 from provision.options import split_pair
-
-STOP_AT = "fleet-stop-at"
-"""Metadata item with the time at which an instance powers off by itself, in seconds since the epoch; 0: never."""
 
 OS_LOGIN = "enable-oslogin"
 """Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
@@ -54,10 +52,22 @@ def is_os_login(metadata: Mapping[str, Any]) -> bool:
     return items.get(OS_LOGIN, "").upper() == "TRUE"
 
 
-def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
+def deadlines(cloud: GceOptions, now: float) -> dict[str, str]:
+    """Return the metadata items with the deadlines of an instance that starts now, in seconds since the epoch."""
+    after_s = {END_AT: cloud.end_after_s, STOP_AT: cloud.stop_after_s}
+    return {key: str(round(now) + seconds if seconds else 0) for key, seconds in after_s.items()}
+
+
+def items_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata items of an instance."""
+    return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
+
+
+def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[str, str]]:
     """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys.
 
-    With OS Login, the key is imported into a profile instead.
+    With OS Login, the key is imported into a profile instead. `now` is the start of the instance, in seconds since
+    the epoch.
     """
     items = {
         **dict(split_pair(text, "--metadata") for text in cloud.metadata),
@@ -66,7 +76,7 @@ def metadata_items(cloud: GceOptions, public_key: str) -> list[dict[str, str]]:
         OS_LOGIN: str(cloud.os_login).upper(),
         "enable-guest-attributes": "TRUE",
         STARTUP: startup_script(),
-        STOP_AT: "0",
+        **deadlines(cloud, now),
         **{key: text for key, text in scripts(cloud).items() if text},
     }
     return [{"key": key, "value": value} for key, value in items.items()]

@@ -21,9 +21,9 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
         "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",
         "automaticRestart": False,
     }
-    if cloud.max_duration_s:
-        values["maxRunDuration"] = {"seconds": str(cloud.max_duration_s)}
-    if cloud.max_duration_s or model in (SPOT, RESERVATION_BOUND):
+    if cloud.delete_after_s:
+        values["maxRunDuration"] = {"seconds": str(cloud.delete_after_s)}
+    if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
         values["instanceTerminationAction"] = "DELETE"
     return values
 

@@ -15,7 +15,7 @@ from provision.model import FleetSpec
 
 
 def single_inserts(
-    spec: FleetSpec, names: Iterable[str], *, owner: str, user: str, project: str, zone: str
+    spec: FleetSpec, names: Iterable[str], *, owner: str, user: str, project: str, zone: str, now: float
 ) -> list[dict[str, Any]]:
     """Return the body of the request for each instance in a zone.
 
@@ -28,9 +28,10 @@ def single_inserts(
         user: Login and computer of the user.
         project: Project of the instances.
         zone: Zone of the instances.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
     """
     cloud = GceOptions.of(spec.options)
-    body = properties(spec, owner, user, region_of(zone))
+    body = properties(spec, owner, user, region_of(zone), now)
     body["machineType"] = f"zones/{zone}/machineTypes/{body['machineType']}"
     for disk in body["disks"]:
         params = disk["initializeParams"]

@@ -42,7 +42,9 @@ def test_items_labels_and_tags_are_added_to_those_of_the_fleet() -> None:
     given = {"metadata": ("note=a=b",), "labels": ("team=vision",), "tags": ("web",), "setup": "true"}
     cloud = GceProvider.change(GceOptions(), given)
     spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
-    body = bulk_insert(spec, {"worker-0": "w"}, owner="k3jq7xab", user="me", zones=None)["instanceProperties"]
+    body = bulk_insert(spec, {"worker-0": "w"}, owner="k3jq7xab", user="me", zones=None, now=0.0)[
+        "instanceProperties"
+    ]
     items = {item["key"]: item["value"] for item in body["metadata"]["items"]}
     assert (items["note"], items["fleet-setup"]) == ("a=b", "true")
     assert "fleet-startup-script" not in items

@@ -22,6 +22,8 @@ from provision.model import FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
+DAY_S = 24 * 3600
+NOW = 1_800_000_000.0
 SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "bodies" / "startup.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
@@ -29,7 +31,7 @@ NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for 
 
 def body(cloud: GceOptions, zones: tuple[str, ...] | None = None, region: str = "") -> dict[str, Any]:
     spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(cloud))
-    return bulk_insert(spec, NAMES, owner=OWNER, user="ada@laptop", zones=zones, region=region)
+    return bulk_insert(spec, NAMES, owner=OWNER, user="ada@laptop", zones=zones, region=region, now=NOW)
 
 
 def properties(cloud: GceOptions) -> dict[str, Any]:
@@ -78,14 +80,15 @@ def test_two_instances_with_a_t4_each() -> None:
                     {"key": "enable-oslogin", "value": "FALSE"},
                     {"key": "enable-guest-attributes", "value": "TRUE"},
                     {"key": "startup-script", "value": SCRIPT},
-                    {"key": "fleet-stop-at", "value": "0"},
+                    {"key": "fleet-end-at", "value": "1800028800"},
+                    {"key": "fleet-stop-at", "value": "1800028800"},
                 ]
             },
             "scheduling": {
                 "provisioningModel": "STANDARD",
                 "onHostMaintenance": "TERMINATE",
                 "automaticRestart": False,
-                "maxRunDuration": {"seconds": "28800"},
+                "maxRunDuration": {"seconds": "604800"},
                 "instanceTerminationAction": "DELETE",
             },
             "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
@@ -109,7 +112,13 @@ def test_one_zone_of_several() -> None:
 def test_the_other_zones_of_the_region_are_denied() -> None:
     spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(GceOptions()))
     request = bulk_insert(
-        spec, NAMES, owner=OWNER, user="u", zones=("us-central1-a", "us-central1-f"), others=("us-central1-b",)
+        spec,
+        NAMES,
+        owner=OWNER,
+        user="u",
+        zones=("us-central1-a", "us-central1-f"),
+        others=("us-central1-b",),
+        now=NOW,
     )
     assert request["locationPolicy"]["locations"]["zones/us-central1-b"] == {"preference": "DENY"}
     assert problems_of(request, "compute.regionInstances.bulkInsert") == []
@@ -187,7 +196,7 @@ def test_networks_and_subnetworks() -> None:
 
 def test_a_fleet_of_another_provider_is_refused() -> None:
     with pytest.raises(ValueError, match="not of Compute Engine"):
-        bulk_insert(FleetSpec("demo", "local", 2), NAMES, owner=OWNER, user="u", zones=None)
+        bulk_insert(FleetSpec("demo", "local", 2), NAMES, owner=OWNER, user="u", zones=None, now=NOW)
 
 
 def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
@@ -246,6 +255,29 @@ def test_every_request_fits_the_discovery_document() -> None:
         assert problems_of(regional, "compute.regionInstances.bulkInsert") == []
         for rule in firewalls("demo", OWNER, "ada@laptop", cloud, ["203.0.113.7/32"]):
             assert problems_of(rule, "compute.firewalls.insert") == []
+
+
+@pytest.mark.parametrize(
+    ("cloud", "end_s", "stop_s", "delete_s"),
+    [
+        (GceOptions(max_duration_s=0), 0, 0, 0),
+        (GceOptions(max_duration_s=60), 60, 60, 7 * DAY_S),
+        (GceOptions(max_duration_s=7 * DAY_S), 7 * DAY_S - 600, 7 * DAY_S - 600, 7 * DAY_S),
+        (GceOptions(max_duration_s=30 * DAY_S), 30 * DAY_S, 30 * DAY_S, 30 * DAY_S + 600),
+        (GceOptions(max_duration_s=120 * DAY_S), 120 * DAY_S - 600, 120 * DAY_S - 600, 120 * DAY_S),
+        (GceOptions(max_duration_s=7200, max_cost_usd=5.0), 6600, 0, 7200),
+        (GceOptions(max_duration_s=800, max_cost_usd=5.0), 600, 0, 800),
+    ],
+)
+def test_jobs_end_before_instances_power_off_and_these_before_they_are_deleted(
+    cloud: GceOptions, end_s: int, stop_s: int, delete_s: int
+) -> None:
+    assert (cloud.end_after_s, cloud.stop_after_s, cloud.delete_after_s) == (end_s, stop_s, delete_s)
+    request = properties(cloud)
+    items = {item["key"]: item["value"] for item in request["metadata"]["items"]}
+    times = [str(round(NOW) + seconds if seconds else 0) for seconds in (end_s, stop_s)]
+    assert [items["fleet-end-at"], items["fleet-stop-at"]] == times
+    assert request["scheduling"].get("maxRunDuration", {"seconds": "0"}) == {"seconds": str(delete_s)}
 
 
 def test_a_field_that_does_not_exist_would_be_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Detect the preemption notice of a cloud: a value of an HTTP server that changes before the host is taken.
+"""Read the notices of a cloud from its HTTP server: the host is about to be taken, or its jobs must end at a time.
 
 The providers declare the servers; a host polls the one that its cloud has.
 """
@@ -6,22 +6,28 @@ The providers declare the servers; a host polls the one that its cloud has.
 from __future__ import annotations
 
 import socket
+import time
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import PreemptionNotice
+from train.agent.protocol.strict_json import JsonError, parse_json
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SCHEME = "http://"
 _TRIES = 6  # before any answer; then there is no such server
-_LONGEST_ANSWER = 1 << 16  # bytes
+# The metadata of an instance on Compute Engine has up to 512 KiB; in JSON, each byte takes up to 6.
+# Source: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata (limitations)
+_LONGEST_ANSWER = 1 << 22  # bytes
+_READ = 1 << 16  # bytes at once
+_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _OK = 200
 _PORT = 80
-_TIMER = "preemption"
+_TIMER = "notices"
 
 
 def find_notice(
@@ -70,10 +76,50 @@ class Answer(NamedTuple):
     body: str
 
 
+class Notices(NamedTuple):
+    """The notices in a response."""
+
+    preempted: bool = False
+    end_in_s: Optional[float] = None  # until all jobs must have ended, by the server's clock; None: never
+
+
+def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
+    """Return the notices in a response; values that are missing or invalid count as no notice."""
+    if not notice.key:
+        return Notices(answer.body.upper() == notice.value.upper())
+    try:
+        content = parse_json(answer.body)
+    except JsonError:
+        return Notices()
+    preempted = _find(content, notice.key).upper() == notice.value.upper()
+    end_at = _find(content, notice.end_key)
+    if not end_at.isdecimal() or int(end_at) == 0:
+        return Notices(preempted)
+    return Notices(preempted, int(end_at) - _time_of(answer))
+
+
+def _find(content: Any, key: str) -> str:
+    """Return the text at a path in an object; empty if there is none."""
+    for name in key.split("/"):
+        content = content.get(name) if isinstance(content, dict) else None
+    return content if isinstance(content, str) else ""
+
+
+def _time_of(answer: Answer) -> float:
+    """Return the time of a response in seconds since the epoch: the clock of the host may be wrong."""
+    import calendar
+
+    try:
+        return float(calendar.timegm(time.strptime(answer.headers.get("date", ""), _DATE)))
+    except ValueError:
+        return time.time()
+
+
 def request(notice: PreemptionNotice, etag: str, poll_s: int) -> bytes:
     """Return the request for the value; with `etag` the server responds when the value has changed."""
     server, path = _split(notice.url)
-    wait = f"?{notice.wait.format(etag=etag, seconds=poll_s)}" if etag else ""
+    mark = "&" if "?" in path else "?"
+    wait = f"{mark}{notice.wait.format(etag=etag, seconds=poll_s)}" if etag else ""
     headers = {"Host": server, **notice.headers, "Connection": "close"}
     lines = (f"GET /{path}{wait} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", "")
     return "\r\n".join(lines).encode("ascii", "replace")
@@ -113,8 +159,8 @@ def _parse_address(text: str) -> Tuple[str, int]:
     return (name, int(port)) if colon and port.isdigit() else (text, _PORT)
 
 
-class PreemptionWatch:
-    """Poll a server until it reports that the host is about to be taken.
+class NoticeWatch:
+    """Poll a server for the notices of a cloud.
 
     A server that has never responded with the expected headers is given up after a few requests; any other is polled
     until the end of the job.
@@ -122,27 +168,23 @@ class PreemptionWatch:
     Args:
         loop: Event loop that serves it.
         notice: The server and its response.
-        on_preempted: Called once.
+        on_notices: Called with the notices of each response.
         timing: Times of the requests.
-
-    Attributes:
-        preempted: Whether it was.
     """
 
     def __init__(
-        self, loop: Loop, notice: PreemptionNotice, on_preempted: Callable[[], None], timing: Timing = _TIMING
+        self, loop: Loop, notice: PreemptionNotice, on_notices: Callable[[Notices], None], timing: Timing = _TIMING
     ) -> None:
         self._loop = loop
         self._notice = notice
         self._timing = timing
         self._address = _parse_address(_split(notice.url)[0])
-        self._on_preempted = on_preempted
+        self._on_notices = on_notices
         self._socket: Optional[socket.socket] = None
         self._data = bytearray()
         self._etag = ""
         self._has_answered = False
         self._failures = 0
-        self.preempted = False
         self._connect()
 
     def close(self) -> None:
@@ -190,7 +232,7 @@ class PreemptionWatch:
         if self._socket is None:
             return
         try:
-            data = self._socket.recv(1 << 12)
+            data = self._socket.recv(_READ)
             self._data += data
             answer = read_answer(bytes(self._data), ended=not data)
         except BlockingIOError:
@@ -209,13 +251,10 @@ class PreemptionWatch:
         self.close()
         self._has_answered = True
         self._failures = 0
-        if answer.body.upper() == self._notice.value.upper():
-            self.preempted = True
-            self._on_preempted()
-            return
         # A server that cannot wait for a change is polled again after a pause.
         self._etag = answer.headers.get("etag", "") if self._notice.wait else ""
         self._loop.after(_TIMER, 0.0 if self._etag else 1.0, self._connect)
+        self._on_notices(read_notices(self._notice, answer))
 
     def _failed(self) -> None:
         self.close()

@@ -31,10 +31,13 @@ from train.agent.protocol.records import (
     RestartPolicy,
 )
 from train.agent.supervisor.notices.preemption import (
-    PreemptionWatch,
+    Answer,
+    Notices,
+    NoticeWatch,
     Timing,
     find_notice,
     read_answer,
+    read_notices,
     request,
 )
 
@@ -42,7 +45,7 @@ from train.agent.supervisor.notices.preemption import (
 
 
 NOTICE = preemption_notices()[0]
-PATH = "/computeMetadata/v1/instance/preempted"
+PATH = "/computeMetadata/v1/instance/?recursive=true"
 FAST = Timing(retry_s=0.01, longest_retry_s=0.02)
 
 
@@ -63,8 +66,8 @@ def test_only_a_host_of_the_provider_polls_its_server(tmp_path: Path) -> None:
 
 def test_the_value_is_requested_at_once_and_then_its_change() -> None:
     first, second = request(notice_at("host"), "", 300), request(notice_at("host:80"), "4c0f", 300)
-    assert first.startswith(b"GET /computeMetadata/v1/instance/preempted HTTP/1.1\r\nHost: host\r\n")
-    assert b"?wait_for_change=true&last_etag=4c0f&timeout_sec=300 HTTP/1.1\r\n" in second
+    assert first.startswith(b"GET /computeMetadata/v1/instance/?recursive=true HTTP/1.1\r\nHost: host\r\n")
+    assert b"?recursive=true&wait_for_change=true&last_etag=4c0f&timeout_sec=300 HTTP/1.1\r\n" in second
     for sent in (first, second):
         assert b"\r\nMetadata-Flavor: Google\r\n" in sent
         assert sent.endswith(b"\r\n\r\n")
@@ -93,11 +96,48 @@ def test_what_is_no_answer(data: bytes) -> None:
 def test_an_answer_without_end_is_not_kept_for_ever() -> None:
     for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "):
         with pytest.raises(ValueError, match="answer"):
-            read_answer(head + b"a" * (1 << 17), ended=False)
+            read_answer(head + b"a" * ((1 << 22) + 1), ended=False)
 
 
-def answer(body: str, *, etag: str = "e", status: str = "200 OK", flavor: str = "Google") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nMetadata-Flavor: {flavor}\r\nETag: {etag}\r\nContent-Length: {len(body)}\r\n\r\n"
+DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
+AT = 1796205600
+
+
+@pytest.mark.parametrize(
+    ("content", "notices"),
+    [
+        ('{"preempted": "FALSE", "attributes": {"fleet-end-at": "0"}}', Notices()),
+        ('{"preempted": "TRUE"}', Notices(preempted=True)),
+        (f'{{"preempted": "FALSE", "attributes": {{"fleet-end-at": "{AT + 90}"}}}}', Notices(end_in_s=90.0)),
+        (f'{{"preempted": "TRUE", "attributes": {{"fleet-end-at": "{AT - 5}"}}}}', Notices(True, -5.0)),
+        ('{"preempted": true, "attributes": {"fleet-end-at": "soon"}}', Notices()),
+        ('{"attributes": "none"}', Notices()),
+        ("TRUE", Notices()),
+        ("[" * 100_000, Notices()),
+    ],
+)
+def test_the_notices_of_a_response_by_the_clock_of_its_server(content: str, notices: Notices) -> None:
+    assert read_notices(NOTICE, Answer(200, {"date": DATE}, content)) == notices
+
+
+def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> None:
+    content = f'{{"attributes": {{"fleet-end-at": "{round(time.time()) + 3600}"}}}}'
+    end_in_s = read_notices(NOTICE, Answer(200, {"date": "soon"}, content)).end_in_s
+    assert end_in_s is not None
+    assert 3000 < end_in_s < 3700
+
+
+def test_a_job_that_an_older_client_started_reads_the_value_alone() -> None:
+    older = NOTICE._replace(key="", end_key="")
+    assert read_notices(older, Answer(200, {}, "true")) == Notices(preempted=True)
+
+
+def answer(
+    preempted: str, *, end_at: int = 0, etag: str = "e", status: str = "200 OK", flavor: str = "Google"
+) -> bytes:
+    body = f'{{"preempted": "{preempted}", "attributes": {{"fleet-end-at": "{end_at}"}}}}'
+    head = f"HTTP/1.1 {status}\r\nMetadata-Flavor: {flavor}\r\nETag: {etag}\r\nDate: {DATE}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return (head + body).encode()
 
 
@@ -118,12 +158,14 @@ class Server:
             while True:
                 connection, _ = self._listener.accept()
                 self._open.append(connection)
-                self.asked.append(connection.recv(4096).decode().split(" ")[1])
+                if not (sent := connection.recv(4096).decode()):  # the client gave up first
+                    continue
+                self.asked.append(sent.split(" ")[1])
                 given = self._answers.pop(0) if self._answers else b""
                 if given is None:  # closes the connection
                     self._open.pop().close()
-                for start in range(0, len(given or b""), 7):
-                    connection.sendall((given or b"")[start : start + 7])
+                for start in range(0, len(given or b""), 50):
+                    connection.sendall((given or b"")[start : start + 50])
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -155,17 +197,19 @@ def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None
         loop.turn()
 
 
-def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]) -> None:
-    server = serve(answer("FALSE", etag="a1"), answer("FALSE", etag="a1"), answer("TRUE", etag="b2"))
-    loop, notices = Loop(), list[int]()
-    watch = PreemptionWatch(loop, notice_at(server.place), lambda: notices.append(1), FAST)
-    turn(loop, lambda: watch.preempted)
-    assert notices == [1]
-    assert server.asked == [
-        PATH,
-        *[f"{PATH}?wait_for_change=true&last_etag=a1&timeout_sec=300"] * 2,
+def test_each_change_is_waited_for_and_reported(serve: Callable[..., Server]) -> None:
+    end = answer("FALSE", end_at=AT + 60, etag="b2")
+    server = serve(answer("FALSE", etag="a1"), end, answer("TRUE", end_at=AT + 60, etag="c3"))
+    loop, reports = Loop(), list[Notices]()
+    watch = NoticeWatch(loop, notice_at(server.place), reports.append, FAST)
+    turn(loop, lambda: len(server.asked) == 4)
+    assert reports == [Notices(), Notices(end_in_s=60.0), Notices(True, 60.0)]
+    assert server.asked[0] == PATH
+    assert [asked.partition("last_etag=")[2] for asked in server.asked[1:]] == [
+        "a1&timeout_sec=300",
+        "b2&timeout_sec=300",
+        "c3&timeout_sec=300",
     ]
-    assert not loop.waits_for("preemption")
     watch.close()
     loop.close()
 
@@ -173,10 +217,10 @@ def test_the_change_is_waited_for_and_reported_once(serve: Callable[..., Server]
 def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., Server]) -> None:
     away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 3
     server = serve(answer("FALSE"), *away, answer("TRUE"))
-    loop, notices = Loop(), list[int]()
+    loop, reports = Loop(), list[Notices]()
     timing = FAST._replace(answer_s=0.1, poll_s=0)  # the third response of four never ends
-    watch = PreemptionWatch(loop, notice_at(server.place), lambda: notices.append(1), timing)
-    turn(loop, lambda: watch.preempted)
+    watch = NoticeWatch(loop, notice_at(server.place), reports.append, timing)
+    turn(loop, lambda: Notices(preempted=True) in reports)
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
     assert server.asked[2] == PATH  # the current value is requested first
     watch.close()
@@ -191,8 +235,8 @@ def test_requests_end_soon_without_a_metadata_server(
 ) -> None:
     server = serve(*given)
     loop = Loop()
-    watch = PreemptionWatch(loop, notice_at(server.place), lambda: pytest.fail("reported without a notice"), FAST)
-    turn(loop, lambda: not loop.waits_for("preemption"))
+    watch = NoticeWatch(loop, notice_at(server.place), lambda _: pytest.fail("reported without a notice"), FAST)
+    turn(loop, lambda: not loop.waits_for("notices"))
     assert len(server.asked) == 6
     watch.close()
     loop.close()
@@ -202,10 +246,10 @@ def test_requests_end_soon_without_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     loop = Loop()
-    watch = PreemptionWatch(
-        loop, notice_at(f"127.0.0.1:{port}"), lambda: pytest.fail("reported without a notice"), FAST
+    watch = NoticeWatch(
+        loop, notice_at(f"127.0.0.1:{port}"), lambda _: pytest.fail("reported without a notice"), FAST
     )
-    turn(loop, lambda: not loop.waits_for("preemption"))
+    turn(loop, lambda: not loop.waits_for("notices"))
     watch.close()
     loop.close()
 

@@ -1,0 +1,130 @@
+"""A job ends before its hosts power off, with its newest checkpoint on all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, KILLED, Play
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import reconciler, scheduling
+from train.agent.gang.reconciler import CopyUnlimited, EndScheduled, EndTask, Slot, Work
+from train.agent.gang.states import SlotStatus, Source, Stage
+from train.agent.protocol.records import Outcome, ReasonKind
+
+OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
+GRACE_S = 10.0
+LEAD_S = 70.0  # the grace period, and a minute to copy the last checkpoint
+
+
+def ending(in_s: float, *, workers: int = 2) -> Play:
+    """Return a running gang; the lifetime of worker-1 ends first."""
+    play = Play(workers, AGAIN, grace_s=GRACE_S)
+    play.start()
+    play.send_record("worker-0", end_at=play.now + in_s + 30.0, snapshot=OLD, source=Source("a", 1))
+    play.send_record("worker-1", end_at=play.now + in_s, snapshot=OLD, source=Source("b", 1))
+    return play
+
+
+def test_the_user_is_warned_ten_minutes_before_the_tasks_are_ended() -> None:
+    play = ending(3600.0)
+    assert scheduling.deadline(play.gang, play.now) == play.now + 3600.0 - LEAD_S - 600.0
+    play.wait(3600.0 - LEAD_S - 601.0)
+    assert scheduling.desired_state(play.gang).notices == []
+    play.wait(1.0)
+    [notice] = scheduling.desired_state(play.gang).notices
+    assert notice == ("the lifetime of the hosts ends: the job is stopped in 10 min; fleet extend gives it more time")
+    play.wait(599.0)
+    assert play.at(Stage.GO)
+    assert len(scheduling.desired_state(play.gang).notices) == 1
+
+
+def test_the_job_ends_with_grace_and_without_a_restart_when_its_checkpoint_is_everywhere() -> None:
+    play = ending(600.0)
+    play.wait(600.0 - LEAD_S)
+    state = scheduling.desired_state(play.gang)
+    assert (state.stage, state.reason.kind, state.grace_s) == (Stage.STOP, ReasonKind.LIFETIME, GRACE_S)
+    play.send_record("worker-0", snapshot=NEW)
+    play.close()
+    assert play.at(Stage.STOP)
+    assert scheduling.desired_state(play.gang).sources == [Source("a", 1)]
+    play.send_record("worker-1", snapshot=NEW)
+    assert (play.result.outcome, play.result.reason_kind) == (Outcome.FAILED, ReasonKind.LIFETIME)
+    assert "--max-duration" in play.result.reason
+
+
+def test_the_result_is_recorded_before_the_power_off_whatever_is_still_being_copied() -> None:
+    play = ending(600.0)
+    play.wait(600.0 - LEAD_S)
+    play.send_record("worker-0", snapshot=NEW)
+    play.close()
+    play.wait(30.0)
+    assert play.at(Stage.STOP)
+    assert scheduling.deadline(play.gang, play.now) == play.now + LEAD_S - 35.0
+    play.wait(LEAD_S - 35.0)
+    assert play.result.reason_kind is ReasonKind.LIFETIME
+
+
+def test_a_longer_lifetime_on_all_hosts_lets_the_job_continue_and_warns_again() -> None:
+    play = ending(1200.0)
+    play.wait(1200.0 - LEAD_S - 300.0)
+    assert len(scheduling.desired_state(play.gang).notices) == 1
+    play.send_record("worker-1", end_at=play.now + 7200.0)
+    play.send_record("worker-0", end_at=play.now + 7200.0)
+    play.wait(3600.0)
+    assert play.at(Stage.GO)
+    play.wait(3600.0 - LEAD_S - 100.0)
+    assert len(scheduling.desired_state(play.gang).notices) == 2
+    play.send_record("worker-1", end_at=None)
+    play.send_record("worker-0", end_at=None)
+    play.wait(7200.0)
+    assert play.at(Stage.GO)
+
+
+def test_the_lifetime_of_a_host_that_is_gone_does_not_count() -> None:
+    play = ending(600.0)
+    play.lose("worker-1")
+    play.close("worker-1")
+    assert play.gang.lifetime_end == play.now + 630.0
+
+
+def test_a_job_that_waits_for_its_next_attempt_ends_too() -> None:
+    play = ending(300.0)
+    play.exit("worker-0", KILLED)
+    play.send_record("worker-0", closed=True)
+    play.send_record("worker-1", exit=KILLED, closed=True)
+    assert play.at(Stage.WAIT)
+    play.wait(0.0)
+    play.gang = play.gang._replace(lifetime_end=play.now + LEAD_S)
+    play.wait(0.0)
+    assert play.result.reason_kind is ReasonKind.LIFETIME
+
+
+def test_a_trained_job_that_is_only_evaluated_has_succeeded() -> None:
+    play = Play(3, AGAIN, tasks=("worker-0", "worker-1", "evaluator-0"), grace_s=GRACE_S).start()
+    play.send_record("worker-2", end_at=play.now + 100.0)
+    for name in ("worker-0", "worker-1"):
+        play.send_record(name, exit=DONE, closed=True)
+    play.wait(40.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", [ReasonKind.LIFETIME, ReasonKind.OTHER])
+def test_the_bandwidth_of_copies_is_unlimited_only_at_the_end_of_the_lifetime(kind: ReasonKind) -> None:
+    play = ending(600.0)
+    play.wait(600.0 - LEAD_S)
+    state = scheduling.desired_state(play.gang)
+    state = state._replace(reason=state.reason._replace(kind=kind))
+    slot = Slot(SlotStatus("worker-1", 1, closed=False, held=True), work=Work(spawned=True))
+    slot, actions = reconciler.step(slot, state)
+    assert (CopyUnlimited() in actions) is (kind is ReasonKind.LIFETIME)
+    assert EndTask(1, state.reason.text, GRACE_S) in actions
+    slot, actions = reconciler.step(slot, state)
+    assert CopyUnlimited() not in actions
+
+
+def test_a_slot_reports_the_end_of_its_lifetime_in_whatever_attempt() -> None:
+    slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), EndScheduled(50.0))
+    assert slot.status.end_at == 50.0
+    slot, _ = reconciler.step(slot, EndScheduled(None))
+    assert slot.status.end_at is None

@@ -1,0 +1,95 @@
+"""At the end of their lifetime, hosts save the newest checkpoint of their job and power off, without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.emulator import Emulator
+from tests.emulator.guests import SshGuests, obstacle
+from tests.program import Program, lines_of, wait_for
+
+pytestmark = pytest.mark.wire
+
+UP = ("up", "--provider", "gce", "--workers", "2", "--python", "/usr/bin/python3", "--yes")
+
+# Counts, and saves the count only on SIGTERM.
+SCRIPT = """
+import os, signal, sys, time
+path, notices = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count"), []
+signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("begins at", step, flush=True)
+while not notices:
+    time.sleep(0.05)
+    step += 1
+    print("step", step, flush=True)
+if os.environ["FLEET_RANK"] == "0":
+    with open(path + ".tmp", "w") as file:
+        file.write(str(step))
+    os.replace(path + ".tmp", path)
+sys.exit(42)
+"""
+
+
+@pytest.fixture
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    if reason := obstacle():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as running:
+        yield running
+
+
+@pytest.fixture
+def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    yield program
+    program.close()
+    assert emulator.state()["violations"] == []
+
+
+def files(emulator: Emulator, pattern: str) -> list[Path]:
+    return sorted(emulator.cloud.directory.glob(f"*/covers/home/fleet/{pattern}"))
+
+
+def left_s(emulator: Emulator) -> float:
+    """Return the time until the hosts power off."""
+    return (
+        min(int(each.metadata()["fleet-stop-at"]) for each in emulator.cloud.instances.values())
+        - emulator.clock.now()
+    )
+
+
+def test_a_job_is_saved_and_its_hosts_power_off_without_a_client(rented: Program, emulator: Emulator) -> None:
+    rented.script("task.py", SCRIPT)
+    rented.run(*UP, "--max-duration", "20h")
+    client = rented.start("train", "task.py")
+    wait_for(
+        "a step", lambda: any("step 5" in log.read_text() for log in files(emulator, "*/jobs/*/*/attempt-1/log"))
+    )
+    client.kill()
+    client.wait()
+
+    instances = list(emulator.cloud.instances.values())
+    rented.run("extend", "2h")  # without a restart, and without a question
+    assert 7000 < left_s(emulator) < 7300
+    assert [instance.starts for instance in instances] == [1, 1]
+    emulator.advance(left_s(emulator) - 70.0 - 1.0)
+    wait_for("the result on both hosts", lambda: len(files(emulator, "*/jobs/*/*/result*")) == 2, 20)
+    emulator.advance(left_s(emulator))
+    wait_for("the power-off", lambda: all(instance.status == "TERMINATED" for instance in instances))
+    assert len(emulator.cloud.disks) == 2
+
+    rented.run("up", "--yes")
+    assert left_s(emulator) > 17 * 3600  # this computer does not follow the clock of the emulator
+    ended = rented.run("logs", code=100)
+    assert "--max-duration" in " ".join(ended.err.split())
+    last = lines_of(ended, "worker-0")[-1].split()[-1]
+    rented.run("pull", code=None)
+    [saved] = rented.directory.glob("results/*/checkpoints/*")
+    assert saved.read_text() == last
+    assert "0 left" in rented.run("down", "--yes").err
