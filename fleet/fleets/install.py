@@ -125,7 +125,7 @@ class _Installation:
             FleetError: a host cannot be prepared.
         """
         waits = bool(self._request.requirements) and len(clients) > 1
-        answers = call_all(clients, lambda client: self._ask(client, waits=waits), _VERB)
+        answers = call_all(clients, lambda client: self._ask(client, self._request._replace(waits=waits)), _VERB)
         complete: dict[str, Bootstrapped] = {}
         lacking: list[tuple[AgentClient, str]] = []
         for client, answer in zip(clients, answers, strict=True):
@@ -168,7 +168,9 @@ class _Installation:
         installers = {plan.installer for plan in self._plans.values()}
         ordered = sorted((client for client, _ in makers.values()), key=lambda item: item.host.name not in installers)
         done = _by_name([*holders, *ordered], work)  # no host waits for a host that comes after it
-        return done | _by_name([client for client, _ in lacking if client.host.name not in done], self._install)
+        # GPUs are checked when all copies have ended: a host that sends its environment must not get a request.
+        rest = [client for client, _ in lacking if self._request.gpus or client.host.name not in done]
+        return done | _by_name(rest, lambda client: self._install(client, gpus=self._request.gpus))
 
     def _plan(
         self, key: str, keys: Mapping[str, str], clients: Sequence[AgentClient], complete: Mapping[str, Bootstrapped]
@@ -188,7 +190,7 @@ class _Installation:
         answer = None if source is None else self._copy(client, source, plan)
         if answer is None:
             try:
-                answer = self._install(client)
+                answer = self._install(client, gpus=0)
             except BaseException:
                 plan.fail()
                 raise
@@ -199,7 +201,7 @@ class _Installation:
     def _copy(self, client: AgentClient, source: EnvironmentSource, plan: CopyPlan) -> Bootstrapped | None:
         """Copy an environment from another host; return None if that failed."""
         try:
-            answer = self._ask(client, copy_from=source)
+            answer = self._ask(client, self._request._replace(gpus=0, copy_from=source))
         except BaseException:
             plan.release(source)
             plan.fail()
@@ -217,29 +219,28 @@ class _Installation:
         request = ShareEnvironment(answer.python, self._secret, client.host.private_address)
         try:
             plan.offer(client.share_environment(request, lambda _: None))
-        except FleetError:
+        except FleetError as error:
             plan.fail()
+            text = f"{client.host.name} cannot send its packages to other hosts, which install them: {error.message}"
+            self._sink.emit(Note(text))
         except BaseException:
             plan.fail()
             raise
 
-    def _install(self, client: AgentClient) -> Bootstrapped:
-        answer = self._ask(client)
+    def _install(self, client: AgentClient, *, gpus: int) -> Bootstrapped:
+        answer = self._ask(client, self._request._replace(gpus=gpus))
         assert isinstance(answer, Bootstrapped)  # noqa: S101 - it did not wait for another host
         return answer
 
-    def _ask(
-        self, client: AgentClient, *, waits: bool = False, copy_from: EnvironmentSource | None = None
-    ) -> Bootstrapped | NeedEnvironment:
+    def _ask(self, client: AgentClient, request: Bootstrap) -> Bootstrapped | NeedEnvironment:
         host = client.host
 
         def report(step: BootstrapStep) -> None:
             self._sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         again = bool(self._request.scripts) and host.name not in self._created
-        request = self._request._replace(python=host.python, again=again, waits=waits, copy_from=copy_from)
-        answer = client.bootstrap(request, report)
-        if isinstance(answer, Bootstrapped):
+        answer = client.bootstrap(request._replace(python=host.python, again=again), report)
+        if isinstance(answer, Bootstrapped) and request.gpus == self._request.gpus:
             self._sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 

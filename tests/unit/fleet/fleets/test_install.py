@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from fleet.errors import FleetError, NotReadyError
-from fleet.events import Event, Note
+from fleet.events import BootstrapProgress, Event, Note
 from fleet.fleets.install import install
 from fleet.remote.client import AgentClient
 from fleet.remote.upload.environments import COPIES_AT_ONCE
@@ -43,6 +43,7 @@ class Network:
         self.keys: dict[str, str] = {}
         self.broken_installers: set[str] = set()
         self.silent_sources: set[str] = set()
+        self.are_apart = False
         self.lock = threading.Lock()
         self.copying: Counter[str] = Counter()
         self.most_copies = 0
@@ -65,8 +66,8 @@ class Network:
     def client(self, place: Host) -> AgentClient:
         return cast(AgentClient, _Client(self, place))
 
-    def install(self, hosts: Collection[Host], requirements: str = "adds") -> list[Bootstrapped]:
-        return install([self.client(place) for place in hosts], Bootstrap(requirements), self)
+    def install(self, hosts: Collection[Host], requirements: str = "adds", gpus: int = 0) -> list[Bootstrapped]:
+        return install([self.client(place) for place in hosts], Bootstrap(requirements, gpus=gpus), self)
 
 
 class _Transport:
@@ -91,7 +92,10 @@ class _Client:
             return NeedEnvironment(key)
         if not is_complete and request.copy_from is not None:
             return self._copy(request.copy_from, key)
+        if is_complete and request.gpus:
+            self._act(f"check {name}")
         if not is_complete:
+            assert not request.gpus
             self._act(f"install {name}")
             if name in network.broken_installers:
                 raise NotReadyError(f"{name}: pip fails")
@@ -123,6 +127,8 @@ class _Client:
     ) -> EnvironmentSource:
         self._act(f"share {self.host.name}")
         assert request.python == "/p"
+        if self.host.name in self._network.silent_sources and self._network.are_apart:
+            raise NotReadyError("this host cannot listen on 10.0.0.2")
         return EnvironmentSource(self.host.name, request.secret, request.address, "0" * 64, 1, 1, 2)
 
 
@@ -205,3 +211,23 @@ def test_a_host_that_cannot_install_does_not_delay_the_others(broken: list[str])
     assert "pip fails" in f"{raised.value.message}{raised.value.cause}"
     assert network.count("install") == 3
     assert network.count("copy") == 0
+
+
+def test_gpus_are_checked_after_all_copies() -> None:
+    network = Network()
+    network.install(hosts(4), gpus=2)
+    kinds = [text.split()[0] for text in network.actions]
+    assert kinds[-4:] == ["check"] * 4
+    assert (kinds.count("install"), kinds.count("copy")) == (1, 3)
+    ready = [event.host for event in network.events if isinstance(event, BootstrapProgress) and event.done]
+    assert sorted(ready) == [f"worker-{number}" for number in range(4)]
+
+
+def test_a_host_that_cannot_send_its_environment_is_reported() -> None:
+    network = Network()
+    network.silent_sources, network.are_apart = {"worker-0"}, True
+    network.install(hosts(3))
+    assert (network.count("install"), network.count("copy")) == (3, 0)
+    assert network.notes == [
+        "worker-0 cannot send its packages to other hosts, which install them: this host cannot listen on 10.0.0.2"
+    ]
