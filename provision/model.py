@@ -248,6 +248,7 @@ class SshAccess:
         before: Ranges that the rule allowed before this call changed it.
         propagation_s: Longest time until a changed rule is in force everywhere.
         note: Reason why the fleet has no rules of its own.
+        denied_by: Clause about another rule that denies this computer access; empty: none is known.
         option: Option of `fleet up` that sets the ranges; may be repeated.
     """
 
@@ -258,6 +259,7 @@ class SshAccess:
     propagation_s: float = 0.0
     note: str = ""
     option: str = ""
+    denied_by: str = ""
 
     @property
     def admits_caller(self) -> bool:

@@ -113,8 +113,8 @@ class Access:
 
     def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, Sequence[NextStep]]:
         """Return the cause and the command if the rule blocks this computer; empty texts if it does not."""
-        if not access.open_to:
-            return access.note, ()
+        if access.denied_by or not access.open_to:
+            return access.denied_by or access.note, ()
         if not access.callers:
             words = f"SSH is open to {_join_ranges(access.open_to)} only; the address of this computer is not known"
             return f"{words}: name it with 'fleet up {access.option}'", ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.gce.account import Account
-from provision.gce.checks.address import ADDRESS
+from provision.gce.checks.address import ADDRESS, FIREWALL
 from provision.gce.checks.billing import BILLING
 from provision.gce.checks.bucket import BUCKET
 from provision.gce.checks.credentials import CREDENTIALS
@@ -33,7 +33,7 @@ _OF_INSTANCES = (
     OS_LOGIN,
     NAT,
 )
-_OF_THIS_COMPUTER = (ADDRESS, GCLOUD, TUNNELS)
+_OF_THIS_COMPUTER = (ADDRESS, FIREWALL, GCLOUD, TUNNELS)
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:

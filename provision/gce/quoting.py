@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.budget import Budget
 from provision.gce.access import bucket, iap, os_login
-from provision.gce.access.firewall import ssh_sources
+from provision.gce.access.firewall import open_sources
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe, image_refusal
 from provision.gce.catalog.reservations import split_path
@@ -40,7 +40,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: api.network(cloud.network),
         lambda: api.image(cloud.image),
         lambda: images.listed(api) if images.is_prepared(spec) else [],
-        lambda: ssh_sources(account, cloud),
+        lambda: open_sources(account, spec, cloud),
         lambda: _tunnels(account, cloud) if count else [],
         lambda: _storage(account, cloud) if count else [],
         lambda: account.update_prices(cloud),

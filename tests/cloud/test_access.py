@@ -66,6 +66,23 @@ def test_a_command_from_another_address_opens_the_firewall(rented: Program, emul
     assert sources(emulator) == [f"{HOME}/32"]
 
 
+def test_a_command_waits_until_a_changed_rule_takes_effect(rented: Program, emulator: Emulator) -> None:
+    emulator.cloud.propagation_s = 1.5
+    emulator.set_caller(CAFE)
+    assert f"SSH was open to {HOME} only" in " ".join(rented.run("train", "--", "true").err.split())
+
+
+def test_a_rule_of_the_network_that_denies_ssh_is_named(rented: Program, emulator: Emulator) -> None:
+    [rule] = [rule for name, rule in emulator.cloud.firewalls.items() if name.endswith("-ssh")]
+    closed = {key: value for key, value in rule.items() if key != "allowed"}
+    emulator.cloud.firewalls["closed"] = {**closed, "name": "closed", "denied": rule["allowed"]}
+    emulator.cloud.change_firewall()
+    ran = rented.run("train", "--", "true", code=13)
+    assert f"firewall rule closed denies SSH from {HOME}" in " ".join(ran.err.split())
+    del emulator.cloud.firewalls["closed"]
+    emulator.cloud.change_firewall()
+
+
 def test_an_address_list_given_by_the_user_is_not_extended(rented: Program, emulator: Emulator) -> None:
     rented.run("up", "--yes", "--ssh-from", f"{HOME}/32", "--ssh-from", f"{OFFICE}/32")
     assert sources(emulator) == [f"{HOME}/32", f"{OFFICE}/32"]

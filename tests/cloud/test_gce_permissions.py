@@ -20,7 +20,12 @@ from tests.emulator import Emulator
 from tests.emulator.client import Client
 
 NAMES = ("worker-0", "worker-1")
-OPTIONAL = {"compute.resourcePolicies.list", "compute.routers.list", "serviceusage.services.get"}
+OPTIONAL = {
+    "compute.networks.getEffectiveFirewalls",
+    "compute.resourcePolicies.list",
+    "compute.routers.list",
+    "serviceusage.services.get",
+}
 """Without these, `fleet up` skips a check of the prerequisites, or a list of what it cannot have created."""
 
 

@@ -450,12 +450,20 @@ def test_gcloud_copies_files_to_a_bucket_and_back(gcloud: Gcloud, tmp_path: Path
     assert received.read_bytes() == sent.read_bytes()
 
 
-def test_gcloud_changes_firewall_rules(gcloud: Gcloud) -> None:
+def test_gcloud_changes_firewall_rules(gcloud: Gcloud, tmp_path: Path) -> None:
     rule = ("--allow=tcp:22", "--source-ranges=203.0.113.7/32", "--target-tags=demo")
     gcloud.query("firewall-rules", "create", "demo-ssh", *rule)
     [listed] = gcloud.query("firewall-rules", "list")
     assert (listed["name"], listed["sourceRanges"]) == ("demo-ssh", ["203.0.113.7/32"])
-    gcloud.query("firewall-rules", "delete", "demo-ssh")
+    closed = ("--action=deny", "--rules=tcp:22", "--priority=5", "--source-ranges=127.0.0.0/8")
+    gcloud.query("firewall-rules", "create", "closed", *closed)
+    cloud = GceOptions(project="proj-1", endpoint=gcloud.emulator.url)
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, cloud, QUICK)
+    [finding] = [each for each in provider.doctor() if each.subject == "firewall"]
+    assert finding.message.startswith("firewall rule closed denies SSH")
+    shown = gcloud.server.run(gcloud.emulator.url, *shlex.split(command_lines(finding))[1:])
+    assert "closed" in shown.stdout, shown.stderr
+    gcloud.query("firewall-rules", "delete", "demo-ssh", "closed")
     assert gcloud.emulator.state()["firewalls"] == []
 
 

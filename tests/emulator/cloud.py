@@ -146,6 +146,8 @@ class Cloud:
         self.instances: dict[tuple[str, str], Instance] = {}
         self.disks: dict[tuple[str, str], Json] = {}
         self.firewalls: dict[str, Json] = {}
+        self.rules_in_force: list[Json] = []
+        self.propagation_s = 0.0
         self.addresses: dict[tuple[str, str], Json] = {}
         self.networks: list[str] = []
         self.shared: dict[str, list[str]] = {}
@@ -181,6 +183,8 @@ class Cloud:
         self.networks = ["default"]
         self.shared = {}
         self.caller = "127.0.0.1"
+        self.rules_in_force = []
+        self.propagation_s = 0.0
         self.metadata = check_metadata({})
 
     def part(self, kind: type[T]) -> T:
@@ -291,6 +295,19 @@ class Cloud:
                 metadata, keys = self.guest_metadata(instance), self.os_login_keys(instance)
                 self.aside(partial(instance.guest.update_metadata, metadata, keys))
 
+    def change_firewall(self) -> None:
+        """Let changed firewall rules take effect, after `propagation_s`."""
+        rules = list(self.firewalls.values())
+
+        def take_effect() -> None:
+            self.rules_in_force = rules
+            self.apply_firewall()
+
+        if self.propagation_s:
+            self.clock.call_in(self.propagation_s, take_effect)
+        else:
+            take_effect()
+
     def apply_firewall(self, *instances: Instance) -> None:
         """Apply the firewall rules to the guests of `instances`, or to all guests."""
         for instance in instances or tuple(self.instances.values()):
@@ -298,7 +315,12 @@ class Cloud:
                 self.aside(partial(instance.guest.admit, partial(self._admits, instance)))
 
     def _admits(self, instance: Instance) -> bool:
-        return firewall.admits(list(self.firewalls.values()), instance.body, self.caller, self.ssh_port)
+        return self.admits(instance, self.caller if instance.blueprint.external else firewall.PROXY, self.ssh_port)
+
+    def admits(self, instance: Instance, caller: str, port: int) -> bool:
+        """Return whether the firewall lets an address connect to a TCP port of an instance."""
+        policies = self.part(firewall.Policies).policies
+        return firewall.admits(self.rules_in_force, policies, instance.body, caller, port)
 
     def held(self) -> Iterator[Blueprint]:
         """Return the requests of the instances that use the zones' capacity."""

@@ -43,7 +43,6 @@ def open_tunnel(cloud: Cloud, account: str, zone: str, name: str, port: int) -> 
         instance = cloud.instance(zone, name)
     except Refusal as refusal:
         raise NoTunnel(*NOT_AUTHORIZED) from refusal
-    rules = list(cloud.firewalls.values())
-    if instance.status != "RUNNING" or not firewall.admits(rules, instance.body, firewall.PROXY, port):
+    if instance.status != "RUNNING" or not cloud.admits(instance, firewall.PROXY, port):
         raise NoTunnel(*NOT_CONNECTED)
     return instance.address

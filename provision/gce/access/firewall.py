@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from provision.gce.access.denial import POLICIES_FIRST, Connection, denying_rule
 from provision.gce.access.public_ip import public_addresses
 from provision.gce.account import Account
+from provision.gce.catalog.networks import network_of
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
 from provision.gce.rest.api import ApiError, Json
@@ -39,6 +42,66 @@ def ssh_sources(account: Account, cloud: GceOptions) -> tuple[str, ...]:
     if not addresses:
         raise unknown_address()
     return addresses
+
+
+def open_sources(account: Account, spec: FleetSpec, cloud: GceOptions) -> tuple[str, ...]:
+    """Return the addresses that may use SSH, as `ssh_sources` does, if no other rule denies them.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: a rule denies SSH, or the address of this computer cannot be determined.
+    """
+    sources = ssh_sources(account, cloud)
+    if denial := denied_by(account, spec, cloud, sources):
+        raise _denied(account, spec, cloud, denial)
+    return sources
+
+
+def denied_by(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> str:
+    """Return a clause about the rule that denies SSH from all addresses of `sources`; empty if none is known.
+
+    Without external addresses, the connections come from Identity-Aware Proxy instead.
+
+    Raises:
+        ApiError: a call failed, other than because the caller may not read the rules.
+    """
+    sources = sources if cloud.external else [IAP_RANGE]
+    if not sources:
+        return ""
+    try:
+        effective, network = account.api.together(
+            lambda: account.api.effective_firewalls(cloud.network), lambda: account.api.network(cloud.network)
+        )
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        return ""
+    fleet_rules = _rules(account, spec, cloud, sources) if cloud.firewall else []
+    tags = {*cloud.tags, stem(spec.name, account.owner)}
+    policies_first = network.get("networkFirewallPolicyEnforcementOrder") == POLICIES_FIRST
+    connections = [Connection(source, cloud.ssh_port, tags) for source in sources if ":" not in source]
+    names = [denying_rule(effective, each, fleet_rules, policies_first=policies_first) for each in connections]
+    if not names or not all(names):
+        return ""
+    origin = ", ".join(source.removesuffix("/32") for source in sources)
+    return f"{names[0]} denies SSH from {origin if cloud.external else 'Identity-Aware Proxy'}"
+
+
+def _denied(account: Account, spec: FleetSpec, cloud: GceOptions, denial: str) -> ProviderError:
+    """Return the error that a rule denies SSH; it suggests Identity-Aware Proxy if that is allowed."""
+    proxy = replace(cloud, external=False)
+    is_open = cloud.external and not denied_by(account, spec, proxy, ())
+    network, project = network_of(cloud.network).name, account.host_project or account.api.project
+    show = ("gcloud", "compute", "networks", "get-effective-firewalls", network)
+    return ProviderError(
+        ErrorKind.MISSING,
+        denial,
+        cause="it takes precedence over the rule of the fleet",
+        hint="ask an administrator of the network for an exception"
+        + (", or reach the instances through Identity-Aware Proxy" if is_open else ""),
+        next_steps=[(*show, "--project", project, "--format", "yaml")],
+        again={"--iap": True} if is_open else None,
+    )
 
 
 def unknown_address() -> ProviderError:
@@ -120,7 +183,7 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
     if not cloud.firewall:
         return SshAccess(note=_no_firewall(account, spec, cloud))
     if not cloud.external:
-        return SshAccess()
+        return SshAccess(denied_by=denied_by(account, spec, cloud, ()))
     callers = caller_addresses(account)
     body, *_ = _rules(account, spec, cloud, callers)
     try:
@@ -141,7 +204,9 @@ def _followed(
     if current is None:
         return SshAccess((), callers)
     now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers, option=_OPTION)
-    if not callers or now.admits_caller or cloud.ssh_from:
+    if callers and now.admits_caller:
+        return replace(now, denied_by=denied_by(account, spec, cloud, callers))
+    if not callers or cloud.ssh_from:
         return now
     _write(account, spec, "patch", body)
     return SshAccess(callers, callers, changed=True, before=now.open_to, propagation_s=_PROPAGATION_S)

@@ -26,6 +26,7 @@ _ROLES = (
         for noun in ("networks", "subnetworks")
         for verb in ("create", "delete", "update", "patch", "expandIpCidrRange")
     ),
+    ("compute.networks.getEffectiveFirewalls", "roles/compute.networkViewer"),
     ("compute.routers.", "roles/compute.networkViewer"),
     ("compute.networks.", "roles/compute.networkUser"),
     ("compute.subnetworks.", "roles/compute.networkUser"),

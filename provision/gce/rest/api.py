@@ -368,6 +368,13 @@ class Api:
         project, name = network_of(path)
         return self._request("NetworksClient", "get", project=project or self.project, network=name)
 
+    def effective_firewalls(self, path: str) -> Json:
+        """Return the firewall rules and policies of a network, of this project or of a host project."""
+        project, name = network_of(path)
+        return self._request(
+            "NetworksClient", "get_effective_firewalls", project=project or self.project, network=name
+        )
+
     def instances(self, query: str) -> Listing:
         """Return the instances of all zones, with one call per page."""
         return self._aggregated("instances", query)

@@ -102,6 +102,11 @@ def share_networks(emulator: Emulator, given: Given) -> None:
     emulator.share_networks(given["project"], *given["names"])
 
 
+@action("propagation")
+def set_propagation(emulator: Emulator, given: Given) -> None:
+    emulator.cloud.propagation_s = float(given["seconds"])
+
+
 @action("nat")
 def translate_addresses(emulator: Emulator, given: Given) -> None:
     emulator.translate_addresses(*given["regions"], network=given.get("network", "default"))

@@ -56,7 +56,7 @@ def insert_firewall(cloud: Cloud, call: Call) -> Json:
         quota = cloud.limits.project_shortage("FIREWALLS", cloud.usage())
         if quota is None:
             cloud.firewalls[name] = made
-            cloud.apply_firewall()
+            cloud.change_firewall()
         return quota
 
     return launch(cloud, call, "insert", target, begin, made["id"])
@@ -74,7 +74,7 @@ def change_firewall(cloud: Cloud, call: Call) -> Json:
     def begin() -> Failure | None:
         if name in cloud.firewalls:
             cloud.firewalls[name] = changed
-            cloud.apply_firewall()
+            cloud.change_firewall()
         return None
 
     return launch(cloud, call, kind, old["selfLink"], begin, old["id"])
@@ -87,7 +87,7 @@ def delete_firewall(cloud: Cloud, call: Call) -> Json:
 
     def begin() -> Failure | None:
         cloud.firewalls.pop(name, None)
-        cloud.apply_firewall()
+        cloud.change_firewall()
         return None
 
     return launch(cloud, call, "delete", rule["selfLink"], begin, rule["id"])

@@ -9,6 +9,7 @@ from tests.emulator.catalog import locations, networks
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.creation import on_create
 from tests.emulator.failures import forbidden, invalid, not_found
+from tests.emulator.firewall import Policies
 from tests.emulator.listing import aggregated, page
 from tests.emulator.methods.common import existing_name
 from tests.emulator.registry import method
@@ -26,6 +27,13 @@ def get_network(cloud: Cloud, call: Call) -> Json:
 @method("compute.networks.list")
 def list_networks(cloud: Cloud, call: Call) -> Json:
     return page(cloud, call, [networks.network_body(cloud.base, name) for name in cloud.networks])
+
+
+@method("compute.networks.getEffectiveFirewalls")
+def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
+    network = get_network(cloud, call)["selfLink"]
+    rules = [rule for rule in cloud.firewalls.values() if rule["network"] == network]
+    return {"firewalls": rules, "firewallPolicys": cloud.part(Policies).policies}
 
 
 @method("compute.subnetworks.get")

@@ -1,0 +1,125 @@
+"""Rules and policies of a network that deny SSH, whatever the rules of a fleet allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.state import Store
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.gce.rest.bodies.network import IAP_RANGE
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+from tests.emulator import library as compute
+from tests.emulator.client import PROJECT, Client
+from tests.emulator.firewall import Policies
+from tests.next_steps import command_lines
+
+NAMES = ("worker-0", "worker-1")
+EVERYWHERE = "0.0.0.0/0"
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path) -> Make:
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+
+    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), **options)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+
+    return made
+
+
+def deny(emulator: Emulator, *ranges: str, priority: int = 1000) -> None:
+    """Create a rule of the network that denies SSH."""
+    client = Client(emulator.url)
+    rule = compute.Firewall(
+        name="closed",
+        network="global/networks/default",
+        denied=[compute.Denied(I_p_protocol="tcp", ports=["22"])],
+        source_ranges=list(ranges),
+        priority=priority,
+    )
+    client.wait(client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=rule))
+
+
+def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        provider.quote(spec, NAMES)
+    return caught.value
+
+
+def test_a_rule_that_denies_ssh_is_reported_before_anything_is_created(emulator: Emulator, make: Make) -> None:
+    deny(emulator, EVERYWHERE, priority=900)
+    provider, spec = make()
+    error = refused(provider, spec)
+    assert error.message == "firewall rule closed denies SSH from 127.0.0.1"
+    assert (
+        command_lines(error)
+        == "gcloud compute networks get-effective-firewalls default --project proj-1 --format yaml"
+    )
+    assert error.again is None
+    [finding] = [each for each in provider.doctor() if each.subject == "firewall"]
+    assert (finding.ok, finding.next_steps) == (False, error.next_steps)
+
+
+@pytest.mark.usefixtures("gcloud")
+def test_identity_aware_proxy_is_suggested_if_it_is_allowed(emulator: Emulator, make: Make) -> None:
+    match = {"srcIpRanges": [IAP_RANGE], "layer4Configs": [{"ipProtocol": "tcp", "ports": ["22"]}]}
+    emulator.cloud.part(Policies).policies = [
+        {
+            "type": "HIERARCHY",
+            "shortName": "acme",
+            "rules": [
+                {"action": "goto_next", "direction": "INGRESS", "priority": 1, "match": match},
+                {
+                    "action": "deny",
+                    "direction": "INGRESS",
+                    "priority": 2,
+                    "match": {**match, "srcIpRanges": [EVERYWHERE]},
+                },
+            ],
+        }
+    ]
+    provider, spec = make()
+    error = refused(provider, spec)
+    assert error.message == "rule 2 of firewall policy acme denies SSH from 127.0.0.1"
+    assert error.again == {"--iap": True}
+    provider, spec = make(external=False)
+    assert provider.quote(spec, NAMES).offers
+    deny(emulator, IAP_RANGE)
+    assert refused(provider, spec).message == "firewall rule closed denies SSH from Identity-Aware Proxy"
+
+
+def test_rules_that_cannot_be_read_stop_nothing(emulator: Emulator, make: Make) -> None:
+    deny(emulator, EVERYWHERE)
+    emulator.deny("compute.networks.getEffectiveFirewalls")
+    provider, spec = make()
+    assert provider.quote(spec, NAMES).offers
+    assert [each.ok for each in provider.doctor() if each.subject == "firewall"] == [True]
+
+
+def test_a_rule_with_a_lower_precedence_changes_nothing(emulator: Emulator, make: Make) -> None:
+    deny(emulator, EVERYWHERE, priority=1001)
+    provider, spec = make()
+    provider.quote(spec, NAMES)
+    provider.create(spec, NAMES, lambda *_: None)
+    assert provider.open_ssh(spec).denied_by == ""
+    [instance, _] = emulator.cloud.instances.values()
+    assert emulator.cloud.admits(instance, "127.0.0.1", 22)
+    deny_first = {**emulator.cloud.firewalls["closed"], "name": "first", "priority": 1}
+    emulator.cloud.firewalls["first"] = deny_first
+    emulator.cloud.change_firewall()
+    assert not emulator.cloud.admits(instance, "127.0.0.1", 22)
+    assert provider.open_ssh(spec).denied_by == "firewall rule first denies SSH from 127.0.0.1"
+    assert provider.delete_fleet("demo", lambda *_: None) == []

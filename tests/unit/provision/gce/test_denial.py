@@ -1,0 +1,101 @@
+"""The rule that denies SSH, in the order in which Compute Engine evaluates policies and rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provision.gce.access.denial import Connection, denying_rule
+from provision.gce.options import GceOptions
+from provision.gce.rest.bodies.network import firewalls
+
+HOME = "203.0.113.7/32"
+SSH = [{"IPProtocol": "tcp", "ports": ["20-25"]}]
+OWN = firewalls("demo", "k3jq7xab", "ada", GceOptions(), [HOME])
+CONNECTION = Connection(HOME, 22, {"demo-k3jq7xab", "web"})
+
+
+def rule(name: str = "no", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "direction": "INGRESS", "priority": 1000, "sourceRanges": ["0.0.0.0/0"], **fields}
+
+
+def policy(kind: str, *rules: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind, "shortName": kind.lower(), "rules": list(rules)}
+
+
+def part(
+    action: str, priority: int = 1, *, ranges: tuple[str, ...] = ("0.0.0.0/0",), **fields: Any
+) -> dict[str, Any]:
+    match = {"srcIpRanges": list(ranges), "layer4Configs": [{"ipProtocol": "all"}], **fields.pop("match", {})}
+    return {"action": action, "direction": "INGRESS", "priority": priority, "match": match, **fields}
+
+
+def denied(*rules: dict[str, Any], policies: tuple[dict[str, Any], ...] = (), first: bool = False) -> str:
+    effective = {"firewalls": list(rules), "firewallPolicys": list(policies)}
+    return denying_rule(effective, CONNECTION, OWN, policies_first=first)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_denied"),
+    [
+        ({"denied": SSH}, True),  # of equal priority, the denying one wins
+        ({"denied": [{"IPProtocol": "all"}], "priority": 1}, True),
+        ({"denied": SSH, "priority": 1001}, False),
+        ({"denied": SSH, "disabled": True}, False),
+        ({"denied": SSH, "direction": "EGRESS"}, False),
+        ({"denied": SSH, "targetTags": ["web"]}, True),
+        ({"denied": SSH, "targetTags": ["other"]}, False),
+        ({"denied": SSH, "targetServiceAccounts": ["a@b"]}, False),
+        ({"denied": SSH, "sourceRanges": ["203.0.113.0/24", "::/0"]}, True),
+        ({"denied": SSH, "sourceRanges": ["198.51.100.0/24"]}, False),
+        ({"denied": [{"IPProtocol": "tcp", "ports": ["3389"]}]}, False),
+        ({"denied": [{"IPProtocol": "udp"}]}, False),
+        ({"allowed": SSH, "priority": 1}, False),
+    ],
+)
+def test_a_rule_of_the_network_denies_what_it_matches(fields: dict[str, Any], is_denied: bool) -> None:
+    assert denied(rule(**fields)) == ("firewall rule no" if is_denied else "")
+
+
+def test_the_fleets_existing_rule_is_replaced_by_the_new_one() -> None:
+    assert denied(rule(OWN[0]["name"], denied=SSH)) == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_denied"),
+    [
+        ([part("deny")], True),
+        ([part("allow", 1), part("deny", 2)], False),
+        ([part("deny", 2), part("allow", 1, ranges=("198.51.100.0/24",))], True),
+        ([part("goto_next", 1), part("deny", 2)], False),
+        ([part("apply_security_profile_group", 1), part("deny", 2)], False),
+        ([part("deny", disabled=True)], False),
+        ([part("deny", direction="EGRESS")], False),
+        ([part("deny", targetType="INTERNAL_MANAGED_LB")], False),
+        # What is not known here is not reported.
+        ([part("deny", targetSecureTags=[{"name": "t"}])], False),
+        ([part("deny", match={"srcNetworkType": "NON_INTERNET"})], False),
+        ([part("deny", ranges=(), match={"srcRegionCodes": ["RU"]})], False),
+        ([part("allow", 1, ranges=(), match={"srcRegionCodes": ["DE"]}), part("deny", 2)], False),
+        ([part("deny", match={"srcRegionCodes": ["RU"]})], True),
+    ],
+)
+def test_a_policy_of_the_organization_comes_first(rules: list[dict[str, Any]], is_denied: bool) -> None:
+    name = denied(policies=(policy("HIERARCHY", *rules),))
+    assert name == (f"rule {rules[0]['priority']} of firewall policy hierarchy" if is_denied else "")
+
+
+def test_policies_of_the_network_come_after_its_rules_unless_it_is_configured_otherwise() -> None:
+    network = policy("NETWORK", part("deny", ruleName="closed"))
+    assert denied(policies=(network,)) == ""
+    assert denied(policies=(network,), first=True) == "rule closed of firewall policy network"
+    open_first = policy("HIERARCHY", part("allow"))
+    assert denied(policies=(network, open_first), first=True) == ""
+
+
+def test_a_range_that_is_denied_in_part_is_not_reported() -> None:
+    proxy = Connection("35.235.240.0/20", 22)
+    for ranges, is_denied in ((["35.235.241.0/24"], False), (["35.235.0.0/16"], True)):
+        effective = {"firewalls": [rule(denied=SSH, sourceRanges=ranges)]}
+        assert bool(denying_rule(effective, proxy)) == is_denied
