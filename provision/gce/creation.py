@@ -102,9 +102,16 @@ def _start(
 
 
 def offered(
-    account: Account, spec: FleetSpec, cloud: GceOptions, pinned: Sequence[str] = ()
+    account: Account, spec: FleetSpec, cloud: GceOptions, pinned: Sequence[str] = (), *, is_baked: bool = False
 ) -> Mapping[str, Sequence[str]]:
     """Return the zones, by region, that offer the machine type and GPU; the first of `pinned` if there are any.
+
+    Args:
+        account: The owner of the fleet.
+        spec: The fleet.
+        cloud: Its options, resolved.
+        pinned: Zones of the fleet's other instances.
+        is_baked: The image has the packages of the fleet, so that instances download none.
 
     Raises:
         ApiError: a call failed.
@@ -123,7 +130,7 @@ def offered(
     by_region: dict[str, list[str]] = {}
     for zone in zones:
         by_region.setdefault(region_of(zone), []).append(zone)
-    return with_nat(account, spec, cloud, by_region)
+    return by_region if is_baked else with_nat(account, spec, cloud, by_region)
 
 
 def regions_to_try(
@@ -225,9 +232,9 @@ def _search(
         progress: Called for each attempt.
     """
     until = account.clock() + cloud.wait_s
-    zones_by_region = offered(account, spec, cloud, pinned)
-    search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
     image = _image(account, spec, cloud, progress)
+    zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(image.path))
+    search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
     reasons: dict[str, str] = {}
     diagnosis: ProviderError | None = None
     retries = 0

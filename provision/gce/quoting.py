@@ -59,7 +59,8 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     login = _login(account, cloud, project)
     image = _image(account, spec, cloud, project, base, baked)
     pinned = sorted({zone_of(resource) for resource in existing})
-    regions = regions_to_try(account, cloud, offered(account, spec, cloud, pinned), pinned, count)
+    zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(image.path))
+    regions = regions_to_try(account, cloud, zones_by_region, pinned, count)
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
@@ -82,7 +83,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *_restarts(existing, names),
-            *image,
+            *filter(None, [image.note]),
             *login,
             *storage,
             *tunnels,
@@ -175,12 +176,12 @@ def _login(account: Account, cloud: GceOptions, project: Json) -> list[str]:
 
 def _image(
     account: Account, spec: FleetSpec, cloud: GceOptions, project: Json, base: Json, baked: Sequence[Json]
-) -> list[str]:
-    """Return a sentence about the image that fleet created with the requested content, if there is one."""
+) -> images.Choice:
+    """Return the image that fleet created with the requested content, if there is one."""
     if not baked:
-        return []
+        return images.Choice()
     of = images.content(spec, cloud, os_login.login_of(account, cloud, project))
-    return list(filter(None, [images.choose(baked, base, of, cloud).note]))
+    return images.choose(baked, base, of, cloud)
 
 
 def _restarts(existing: Sequence[Json], names: Sequence[str]) -> list[str]:

@@ -26,6 +26,14 @@ MODES: dict[str, dict[str, Any]] = {
 }
 """Options of each access mode."""
 
+OPTIONAL = {
+    "compute.networks.getEffectiveFirewalls",
+    "compute.resourcePolicies.list",
+    "compute.routers.list",
+    "serviceusage.services.get",
+}
+"""Without these, `fleet up` skips a check of the prerequisites, or a list of what it cannot have created."""
+
 
 def allow(emulator: Emulator) -> None:
     """Let the project have what the access modes require."""

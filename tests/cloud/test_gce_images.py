@@ -22,6 +22,7 @@ from provision.gce.checks.permissions import permissions
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import Timing
 from provision.gce.rest.images import FORMAT
+from tests.cloud.access_modes import OPTIONAL
 from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, reached
 from tests.cloud.spending import patched
 from tests.emulator import Emulator
@@ -96,7 +97,7 @@ def test_hosts_with_the_same_options_boot_from_the_image(team: Team) -> None:
     assert held(team.emulator) == []
     assert team.emulator.state()["images"] == [baked.image]
     of_fleets = permissions(resolved(GceOptions(setup="true")), "proj-1")
-    assert team.emulator.api.needed <= {*of_fleets, *PERMISSIONS}
+    assert team.emulator.api.needed <= {*of_fleets, *PERMISSIONS, *OPTIONAL}
     assert baked.created
     assert (baked.size_gb, round(baked.usd_month, 2)) == (10.0, 0.5)
     [again] = team.bake(gpu="t4").of(ImageBaked)
@@ -107,6 +108,16 @@ def test_hosts_with_the_same_options_boot_from_the_image(team: Team) -> None:
     assert team.boot_images() == {baked.image}
     team.down()
     assert team.emulator.state()["images"] == [baked.image]
+
+
+@pytest.mark.usefixtures("gcloud")
+def test_hosts_that_boot_from_the_image_need_no_cloud_nat(team: Team) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    team.up(external=False)
+    assert team.boot_images() == {baked.image}
+    team.down()
+    with pytest.raises(NotReadyError, match="no Cloud NAT"):
+        team.up(external=False, packages=("numpy",))
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,12 @@ from provision.gce.checks.permissions import permissions
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
+from tests.cloud.access_modes import OPTIONAL
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.client import Client
 
 NAMES = ("worker-0", "worker-1")
-OPTIONAL = {
-    "compute.networks.getEffectiveFirewalls",
-    "compute.resourcePolicies.list",
-    "compute.routers.list",
-    "serviceusage.services.get",
-}
-"""Without these, `fleet up` skips a check of the prerequisites, or a list of what it cannot have created."""
 
 
 def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:

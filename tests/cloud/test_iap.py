@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,12 @@ def test_regions_without_cloud_nat_are_left_out_if_packages_are_downloaded(emula
 def test_what_may_have_the_packages_needs_no_cloud_nat(make: Make, options: dict[str, Any]) -> None:
     provider, spec = make(("six",), zones=("us-west4",), **options)
     assert provider.quote(spec, NAMES).offers
+
+
+@pytest.mark.parametrize("given", [{"index_url": "https://index.internal/simple"}, {"pip_proxy": "http://10.0.0.9"}])
+def test_an_index_in_the_network_needs_no_cloud_nat(make: Make, given: dict[str, Any]) -> None:
+    provider, spec = make(("six",), zones=("us-west4",))
+    assert provider.quote(replace(spec, **given), NAMES).offers
 
 
 def test_missing_cloud_nat_is_reported_with_the_commands_that_create_it(emulator: Emulator, make: Make) -> None:

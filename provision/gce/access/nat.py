@@ -28,10 +28,12 @@ Offered = Mapping[str, Sequence[str]]
 def is_required(spec: FleetSpec, cloud: GceOptions) -> bool:
     """Return whether instances download packages and have no external address.
 
-    If the user gave an image or scripts for root, these may have the packages, or another package index.
+    If the user gave a package index or a proxy, it may be in the network. If the user gave an image or scripts for
+    root, these may have the packages, or another package index.
     """
     is_given = cloud.image not in (ARM_IMAGE, CPU_IMAGE, GPU_IMAGE) or bool(cloud.root_scripts)
-    return bool(spec.packages) and not cloud.external and not is_given
+    is_inside = bool(spec.index_url or spec.pip_proxy)
+    return bool(spec.packages) and not cloud.external and not is_given and not is_inside
 
 
 def regions_with_nat(account: Account, cloud: GceOptions) -> frozenset[str]:
@@ -95,7 +97,8 @@ def missing_nat(account: Account, cloud: GceOptions, region: str) -> ProviderErr
         f"instances without external addresses cannot download packages: network {name} has no Cloud NAT in the "
         "requested regions",
         cause="pip on the instances connects to the package index directly",
-        hint="create Cloud NAT in a region, or use an image that has the packages: --image, --python",
+        hint="create Cloud NAT in a region, or select a package index in the network (--index-url), or an image with "
+        "the packages (--image, --python)",
         next_steps=[
             (*routers, "create", _ROUTER, "--network", name, *common),
             (*routers, "nats", "create", _ROUTER, "--router", _ROUTER, *addresses, *common),
