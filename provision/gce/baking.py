@@ -41,6 +41,7 @@ _OF_HOST = ("zones", "anywhere", "machine_type")
 """Options of machines that the host of which an image is made has, too."""
 _ROLE = "roles/compute.storageAdmin"
 _CONFLICT = 409
+_USABLE = (READY, PENDING)
 
 
 def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
@@ -126,7 +127,8 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
     progress(worker, "stopping")
     account.change([account.call(resource, "stop")], "stopping the host")
     progress(worker, "creating the image")
-    delete_things(account, [of_image(account, image) for image in listed(account.api) if image["name"] == name])
+    failed = [image for image in listed(account.api) if image["name"] == name and image.get("status") not in _USABLE]
+    delete_things(account, [of_image(account, image) for image in failed])
     login = os_login.login_of(account, cloud, account.api.get_project())
     body = {
         "name": name,

@@ -27,6 +27,7 @@ from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, reached
 from tests.cloud.spending import patched
 from tests.emulator import Emulator
 from tests.emulator.catalog import images
+from tests.emulator.project_images import ProjectImages
 from tests.program import Program
 from tests.settings import settings
 from train.agent.packages import venv
@@ -271,6 +272,35 @@ def test_the_host_of_a_killed_bake_is_deleted_even_if_its_image_exists_now(
     [baked] = team.bake().of(ImageBaked)
     assert (baked.image, baked.created) == (elsewhere.image, False)
     assert held(team.emulator) == []
+
+
+def test_an_image_that_another_user_creates_at_the_same_time_is_kept(
+    team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    created: list[ImageBaked] = []
+
+    def reach_late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr("fleet.commands.fleets.bake.reach", reached)
+        created.extend(Team(team.emulator, tmp_path / "elsewhere").bake().of(ImageBaked))
+        return reached(*arguments, **options)
+
+    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reach_late)
+    [baked] = team.bake().of(ImageBaked)
+    assert baked == created[0]
+    assert team.emulator.state()["calls"].get("batch.compute.images.delete", 0) == 0
+    assert held(team.emulator) == []
+
+
+@pytest.mark.parametrize("status", ["FAILED", "PENDING"])
+def test_an_image_that_is_not_ready_is_not_used(team: Team, status: str) -> None:
+    [baked] = team.bake().of(ImageBaked)
+    stored = team.emulator.cloud.part(ProjectImages).bodies[baked.image]
+    stored["status"] = status
+    assert f"image {baked.image} is not used: its status is {status}" in notes(team.up())
+    team.down()
+    if status == "FAILED":
+        [renewed] = team.bake().of(ImageBaked)
+        assert (renewed.image, renewed.created) == (baked.image, True)
 
 
 def test_other_providers_have_no_images(team: Team) -> None:

@@ -123,10 +123,10 @@ class _Host:
         try:
             image = self._create_image(plan.image, replace(plan.host, public_key=self.directory.create()))
         except KeyboardInterrupt:
-            raise self._undone(CancelledError("fleet bake was interrupted; nothing is left")) from None
+            raise _leftovers(CancelledError("fleet bake was interrupted; nothing is left"), self._left()) from None
         except FleetError as error:
-            raise self._undone(error) from error
-        if left := self.delete():
+            raise _leftovers(error, self._left()) from error
+        if left := self._left():
             raise _leftovers(FleetError(f"image {image.name} is ready, but its host could not be deleted"), left)
         return image
 
@@ -147,19 +147,20 @@ class _Host:
             self.directory.delete()
         return left
 
-    def _undone(self, error: FleetError) -> FleetError:
-        """Delete the host; return `error`, with what is left of it."""
+    def _left(self) -> list[str]:
+        """Delete the host with all its resources; return what may be left, also if that is interrupted or fails."""
         try:
-            left = self.delete()
+            return self.delete()
         except KeyboardInterrupt:
-            return _leftovers(CancelledError("interrupted during cleanup"), ["the host"])
-        except FleetError as second:
-            return _leftovers(error, [second.message])
-        return _leftovers(error, left) if left else error
+            return ["the host"]
+        except FleetError as error:
+            return [error.message]
 
 
 def _leftovers(error: FleetError, left: list[str]) -> FleetError:
-    """Return `error` with the addition that some resources may be left."""
+    """Return `error` with the addition that some resources may be left, if there are any."""
+    if not left:
+        return error
     words = f"{counted(len(left), 'resource')} may be left and incur cost: {', '.join(left)}"
     cause = "\n".join(filter(None, (error.cause, words)))
     return error.replaced(

@@ -89,7 +89,7 @@ def insert_image(cloud: Cloud, call: Call) -> Json:
 @starting("compute.images.delete")
 def delete_image(cloud: Cloud, call: Call) -> Json:
     image, stored = _own(cloud, call, "image"), cloud.part(ProjectImages)
-    if image["status"] != "READY":
+    if image["status"] == "PENDING":
         raise Refusal(400, "resourceNotReady", f"The resource '{relative(image['selfLink'])}' is not ready")
 
     def begin() -> Failure | None:
