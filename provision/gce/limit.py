@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from provision.budget import USEFUL_S, Budget, budget_of
+from provision.budget import CREATED, USEFUL_S, Budget, budget_of
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.prices import Prices
@@ -25,10 +26,27 @@ def current_budget(account: Account, fleet: str, cloud: GceOptions, *, ending: b
 
 
 def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Sequence[Json]) -> Budget:
-    """Return what a fleet costs at most, given its existing instances; write nothing."""
+    """Return what a fleet costs at most, given its existing instances, without queued ones; write nothing."""
     now = account.clock()
+    entries = account.journal.intents(fleet)
+    queued = {str(resource["name"]) for resource in existing if resource.get("status") == "PENDING"}
     listed = entry(account.convert(existing), now)
-    return budget_of(cloud.max_cost_usd, [*account.journal.intents(fleet), listed], now)
+    return budget_of(cloud.max_cost_usd, [*entries, *_without(entries, queued), listed], now)
+
+
+def _without(entries: Sequence[Mapping[str, Any]], queued: set[str]) -> list[dict[str, Any]]:
+    """Return the entries that end requests of queued instances, as if these had been deleted."""
+    over = {each.get("request_id") for each in entries if each["intent"] == CREATED}
+    requests = [each for each in entries if each.get("separate") and each["request_id"] not in over]
+    return [
+        {
+            "intent": CREATED,
+            "request_id": each["request_id"],
+            "created": sum(name not in queued for name in each["names"]),
+        }
+        for each in requests
+        if queued.intersection(each["names"])
+    ]
 
 
 def limited(

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 import requests
@@ -31,6 +31,9 @@ from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
 from tests.emulator.gcloud import Gcloud
 from tests.settings import settings
+
+if TYPE_CHECKING:
+    from tests.cloud.moves import Story
 
 QUICK = Timing(
     first_poll_s=0.005,
@@ -100,7 +103,7 @@ class Quiet:
 class Queued(Quiet):
     """A sink of a history; when instances wait for capacity, something happens."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Story) -> None:
         super().__init__()
         self._history = history
 

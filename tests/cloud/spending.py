@@ -24,7 +24,20 @@ from provision.gce.provider import GceProvider
 from provision.gce.rest.resources import seconds
 from provision.options import ProviderOptions
 from provision.provider import Provider
-from tests.cloud.histories import QUICK, Fuse, Killed, QuickServices, Quiet, fused, play_each, reached, store_nothing
+from tests.cloud.histories import (
+    QUICK,
+    Fuse,
+    Killed,
+    Queued,
+    QuickServices,
+    Quiet,
+    fused,
+    play_each,
+    reached,
+    store_nothing,
+)
+from tests.cloud.moves import load
+from tests.cloud.moves.queue import make_scarce
 from tests.emulator import Emulator
 from tests.emulator.catalog.skus import compute_skus
 from tests.emulator.charges import Charge
@@ -115,6 +128,7 @@ class Customer:
         }
         self.store = Store(root)
         self.unprepared = False
+        self.sink: Callable[[], Quiet] = Quiet
 
     def services(self) -> Services:
         """Return services with the emulator's clock."""
@@ -130,7 +144,7 @@ class Customer:
 
     def up(self, *, unprepared: bool = False, **changes: Any) -> Quiet:
         """Run `fleet up` with some options changed, and return its events."""
-        self.unprepared, sink = unprepared, Quiet()
+        self.unprepared, sink = unprepared, self.sink()
         up.run(UpRequest(FLEET, settings(**{**self.options, **changes})), self.services(), sink)
         return sink
 
@@ -142,7 +156,7 @@ class Customer:
         """Replace lost hosts, as commands do that follow a job."""
         services = self.services()
         directory, record = services.store.need(FLEET)
-        repair_fleet(ExistingFleet(record, directory, services, "logs"), Quiet())
+        repair_fleet(ExistingFleet(record, directory, services, "logs"), self.sink())
 
     def down(self) -> Quiet:
         """Run `fleet down`, and return its events."""
@@ -192,6 +206,7 @@ class SpendingHistory:
     """One user's commands for one fleet with --max-cost; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
+        load()
         self.random = random.Random(seed)
         self.emulator = emulator
         self.patch = patch
@@ -210,6 +225,10 @@ class SpendingHistory:
         if options["gpu"] and options["max_duration_s"] and not options["spot"]:
             options["flex_start"] = self.random.choice((False, True))
         self.customer = Customer(emulator, root, options)
+        self.customer.sink = lambda: Queued(self)
+        if options.get("flex_start"):
+            self.customer.options["wait_s"] = 7200
+            make_scarce(self, self.workers)
 
     def play(self) -> None:
         """Run some commands, then never again; no instance may run when the limit is reached."""

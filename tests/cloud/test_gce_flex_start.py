@@ -180,8 +180,10 @@ def test_gc_deletes_queued_instances_without_a_record(abandoned: Customer) -> No
 
 
 def test_up_replaces_queued_instances(abandoned: Customer) -> None:
-    abandoned.emulator.set_capacity(ZONE, 3)
-    abandoned.up(wait_s=7200)
+    before = {instance.body["id"] for instance in abandoned.emulator.cloud.instances.values()}
+    abandoned.up(Watch(lambda: abandoned.emulator.set_capacity(ZONE, 2)), wait_s=7200)
+    after = {instance.body["id"] for instance in abandoned.emulator.cloud.instances.values()}
+    assert len(before & after) == 1
     assert abandoned.statuses() == ["RUNNING", "RUNNING"]
 
 
@@ -191,6 +193,16 @@ def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) ->
     abandoned.up(wait_s=7200)
     assert abandoned.statuses() == ["RUNNING", "RUNNING"]
     assert abandoned.emulator.state()["calls"]["batch.compute.instances.insert"] == 4  # at once, and in the queue
+
+
+def test_the_limit_of_the_cost_allows_to_replace_queued_instances(customer: Customer) -> None:
+    customer.emulator.set_capacity(ZONE, 1)
+    with pytest.raises(Killed):
+        customer.up(Watch(kill), wait_s=7200, max_cost_usd=2.0)
+    sink = customer.up(Watch(lambda: customer.emulator.set_capacity(ZONE, 2)), wait_s=7200, max_cost_usd=2.0)
+    [quoted] = sink.of(Quoted)
+    assert 0.9 < quoted.used_usd < 1.1  # of the instance that runs
+    assert customer.statuses() == ["RUNNING", "RUNNING"]
 
 
 def test_the_limit_of_the_cost_does_not_count_the_time_in_the_queue(customer: Customer) -> None:

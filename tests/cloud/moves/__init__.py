@@ -6,10 +6,13 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
+    from tests.cloud.spending import SpendingHistory
+
+    Story: TypeAlias = History | SpendingHistory
 
 Act = Callable[["History"], None]
 COMMANDS: dict[str, Act] = {}
@@ -18,7 +21,7 @@ EVENTS: list[tuple[float, Act]] = []
 STARTS: list[Act] = []
 """What changes the cloud before the first command."""
 CHECKS: dict[str, list[Act]] = {}
-QUEUED: list[Callable[[History, str], None]] = []
+QUEUED: list[Callable[[Story, str], None]] = []
 """Events while instances wait for capacity in a zone; one happens whenever their number changes."""
 
 

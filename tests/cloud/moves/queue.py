@@ -9,40 +9,46 @@ from tests.emulator.catalog.locations import ZONES
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
+    from tests.cloud.moves import Story
 
 
-def make_scarce(history: History) -> None:
-    """Let the zones have capacity for some of the workers, so that Flex-start VMs must wait."""
+def make_scarce(history: Story, workers: int) -> None:
+    """Let the zones have capacity for fewer workers, so that Flex-start VMs must wait."""
+    limit = history.random.randrange(workers)
+    for zone in ZONES:
+        history.emulator.set_capacity(zone, limit)
+    history.told.append(f"capacity for {limit} in each zone")
+
+
+def limit_capacity(history: History) -> None:
+    """Make capacity scarce before the first command of many histories with Flex-start VMs."""
     if history.settings.of("gce")["flex_start"] and history.random.random() < 0.7:
-        limit = history.random.randrange(history.workers)
-        for zone in ZONES:
-            history.emulator.set_capacity(zone, limit)
-        history.told.append(f"capacity for {limit} in each zone")
+        make_scarce(history, history.workers)
 
 
-def free_capacity(history: History, zone: str) -> None:
+def free_capacity(history: Story, zone: str) -> None:
     history.told.append(f"capacity in {zone}")
     history.emulator.set_capacity(zone, 100)
 
 
-def expire(history: History, zone: str) -> None:
+def expire(history: Story, zone: str) -> None:
     history.told.append(f"the queue of {zone} expires")
     history.emulator.clock.advance(7200)
 
 
-def kill(history: History, zone: str) -> None:
+def kill(history: Story, zone: str) -> None:
     from tests.cloud.histories import Killed
 
     history.told.append(f"killed in the queue of {zone}")
     raise Killed
 
 
-def interrupt(history: History, zone: str) -> None:
+def interrupt(history: Story, zone: str) -> None:
     history.told.append(f"interrupted in the queue of {zone}")
     raise KeyboardInterrupt
 
 
-STARTS.append(make_scarce)
+STARTS.append(limit_capacity)
 QUEUED += [free_capacity, expire, kill, interrupt]
 
 
