@@ -139,7 +139,7 @@ class FleetStatus:
         created_at: Seconds since the epoch.
         delete_at: Time at which its provider deletes it, in seconds since the epoch; 0: never.
         stored: The jobs that its hosts store, largest first.
-        stopped_at: When `fleet down --keep-disks` stopped it, in seconds since the epoch; 0: it did not.
+        stopped_at: When it was stopped or powered off, in seconds since the epoch; 0: it runs.
         stop_at: Time at which its jobs end and its hosts power off, in seconds since the epoch; 0: never.
     """
 

@@ -75,7 +75,7 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             cost_usd=cost_usd,
             max_cost_usd=spec.options.max_cost_usd if spec else 0.0,
         )
-    if record.stopped_at:
+    if record.stopped_at or _has_powered_off(record, services):
         return _stopped_status(record, directory, services)
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     return FleetStatus(
@@ -93,6 +93,16 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
     )
 
 
+def _has_powered_off(record: FleetRecord, services: Services) -> bool:
+    """Return whether the lifetime of a fleet is over, and its provider reports that all instances are stopped."""
+    if not 0 < record.stop_at < services.clock():
+        return False
+    with contextlib.suppress(FleetError):
+        instances = list_instances(record.spec.name, services.provider(record.spec.options), services)
+        return all(instance.state is InstanceState.STOPPED for instance in instances)
+    return False
+
+
 def _stopped_status(record: FleetRecord, directory: FleetDirectory, services: Services) -> FleetStatus:
     """Return the state of a stopped fleet, whose instances the provider reports; if it does not, as recorded."""
     spec, instances = record.spec, list(record.instances)
@@ -108,7 +118,7 @@ def _stopped_status(record: FleetRecord, directory: FleetDirectory, services: Se
         max_cost_usd=spec.options.max_cost_usd,
         created_at=record.created_at,
         delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
-        stopped_at=record.stopped_at,
+        stopped_at=record.stopped_at or record.stop_at,
     )
 
 

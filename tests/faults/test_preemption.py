@@ -46,7 +46,7 @@ import http.server, os, sys, time
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, _, query = self.path.partition("?")
-        if path != "/computeMetadata/v1/instance/preempted" or self.headers["Metadata-Flavor"] != "Google":
+        if path != "/computeMetadata/v1/instance/" or self.headers["Metadata-Flavor"] != "Google":
             return self.send_error(403)
         wanted = dict(word.split("=") for word in query.split("&") if word)
         end = time.monotonic() + float(wanted.get("timeout_sec", 0))
@@ -54,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(0.02)
             if time.monotonic() > end:
                 break
-        body = self.value().encode()
+        body = ('{"preempted": "%s"}' % self.value()).encode()
         self.send_response(200)
         for name, value in (("Metadata-Flavor", "Google"), ("ETag", self.value()), ("Content-Length", len(body))):
             self.send_header(name, str(value))

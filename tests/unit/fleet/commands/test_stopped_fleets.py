@@ -85,6 +85,19 @@ def test_status_shows_stopped_hosts_with_the_price_of_their_disks(stopped: World
     assert "`fleet up --fleet demo` starts it again; `fleet down --fleet demo` deletes it" in text
 
 
+@pytest.mark.parametrize("is_off", [True, False])
+def test_status_shows_a_fleet_as_stopped_if_it_has_powered_off(
+    fleet: World, monkeypatch: pytest.MonkeyPatch, is_off: bool
+) -> None:
+    monkeypatch.setattr("fleet.jobs.inspection.inspect_hosts", lambda *_: ((), None, ()))
+    fleet.store.fleet("demo").write(replace(record(fleet), stop_at=NOW + 3600))
+    if is_off:
+        fleet.cloud.instances = [replace(each, state=InstanceState.STOPPED) for each in fleet.cloud.instances]
+    [shown] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
+    assert shown.stopped_at == (NOW + 3600 if is_off else 0.0)
+    assert shown.price_usd_h == pytest.approx(2 * DISK_USD_H if is_off else 1.0)
+
+
 def test_status_names_an_instance_that_runs_although_the_fleet_is_stopped(stopped: World) -> None:
     stopped.cloud.make("demo", "worker-1")  # started elsewhere
     del stopped.cloud.instances[0]
