@@ -233,10 +233,10 @@ class Account:
         self.api.until(are_done, activity)
         return [failure for operation in done.values() for failure in from_operation(operation)]
 
-    def call(self, resource: Json, method: str, body: Json | None = None) -> batch.Call:
-        """Return the call of a method of an instance, for `change`."""
+    def call(self, resource: Json, method: str, body: Json | None = None, **query: str) -> batch.Call:
+        """Return the call of a method of an instance, for `change`; `query` has its parameters."""
         words = ("zones", zone_of(resource), "instances", str(resource["name"]), method)
-        return batch.Call("POST", self.api.path(*words, requestId=str(uuid.uuid4())), body)
+        return batch.Call("POST", self.api.path(*words, requestId=str(uuid.uuid4()), **query), body)
 
     def guest_attributes(self, resources: Sequence[Json], namespace: str) -> list[batch.Answer]:
         """Return the answers with the guest attributes of instances, all in one request."""

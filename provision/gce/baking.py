@@ -16,6 +16,7 @@ from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import confirmed, set_items
 from provision.gce.options import GceOptions
 from provision.gce.options.machines import MachineOptions
+from provision.gce.power import stop_call
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import image_labels, mark
 from provision.gce.rest.bodies.metadata import IMAGE, SEAL
@@ -125,7 +126,7 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
             cause="its startup script failed, or an organization policy hides guest attributes",
         )
     progress(worker, "stopping")
-    account.change([account.call(resource, "stop")], "stopping the host")
+    account.change([stop_call(account, resource)], "stopping the host")
     progress(worker, "creating the image")
     failed = [image for image in listed(account.api) if image["name"] == name and image.get("status") not in _USABLE]
     delete_things(account, [of_image(account, image) for image in failed])

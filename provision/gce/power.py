@@ -13,7 +13,7 @@ from provision.gce.expiry import set_deadlines
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
-from provision.gce.rest.resources import our_name
+from provision.gce.rest.resources import LOCAL_SSD, our_name
 from provision.model import Price
 from provision.provider import Progress
 
@@ -26,9 +26,18 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> Non
     """
     for resource in resources:
         progress(our_name(resource), "stopping")
-    account.change([account.call(resource, "stop") for resource in resources], "stopping the instances")
+    account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
     for resource in await_status(account, resources, "TERMINATED", "stopping the instances"):
         progress(our_name(resource), "stopped")
+
+
+def stop_call(account: Account, resource: Json) -> Call:
+    """Return the call that stops an instance; it must discard the content of Local SSDs, which a stop ends.
+
+    Source: ``discardLocalSsd`` of instances.stop in the discovery document of the Compute Engine API.
+    """
+    has_local_ssd = any(disk.get("type") == LOCAL_SSD for disk in resource.get("disks", ()))
+    return account.call(resource, "stop", discardLocalSsd="true") if has_local_ssd else account.call(resource, "stop")
 
 
 def start(account: Account, cloud: GceOptions, resources: Sequence[Json], progress: Progress) -> None:

@@ -393,7 +393,8 @@ def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> No
         else:
             raise required(f"resource.disks[{index}].initializeParams")
         attached.append(attach)
-    blueprint.body["disks"] = attached
+    local = range(blueprint.machine_type.local_ssds)
+    blueprint.body["disks"] = [*attached, *(_local_ssd(number, len(attached) + number) for number in local)]
 
 
 def _image(params: Json, index: int, find_image: FindImage) -> Image:
@@ -404,6 +405,21 @@ def _image(params: Json, index: int, find_image: FindImage) -> Image:
     if source:
         raise not_found(source)
     raise required(f"resource.disks[{index}].initializeParams.sourceImage")
+
+
+def _local_ssd(number: int, index: int) -> Json:
+    """Return a Local SSD that comes with a machine type; it is not a resource of its own."""
+    return {
+        "kind": "compute#attachedDisk",
+        "type": "SCRATCH",
+        "mode": "READ_WRITE",
+        "interface": "NVME",
+        "deviceName": f"local-nvme-ssd-{number}",
+        "index": index,
+        "boot": False,
+        "autoDelete": True,
+        "diskSizeGb": "375",
+    }
 
 
 def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Json:

@@ -186,7 +186,7 @@ def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) 
 
 
 def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
-    key = (instance.blueprint.zone, attached["source"].rsplit("/", 1)[-1])
+    key = (instance.blueprint.zone, attached.get("source", "").rsplit("/", 1)[-1])
     disk = cloud.disks.get(key)
     if disk is None:
         return
@@ -238,7 +238,10 @@ def _body(cloud: Cloud, blueprint: Blueprint, address: str) -> Json:
             _interface(cloud, blueprint, index, given, address)
             for index, given in enumerate(blueprint.body["networkInterfaces"])
         ],
-        "disks": [{**disk, "source": f"{zone_url}/disks/{disk['source']}"} for disk in blueprint.body["disks"]],
+        "disks": [
+            {**disk, "source": f"{zone_url}/disks/{disk['source']}"} if "source" in disk else disk
+            for disk in blueprint.body["disks"]
+        ],
     }
     if "resourcePolicies" in body:
         policies = f"{cloud.base}/regions/{blueprint.region}/resourcePolicies"

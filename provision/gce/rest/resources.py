@@ -29,6 +29,8 @@ _STATES = {
     "DEPROVISIONING": InstanceState.STOPPING,
 }
 GUEST_ATTRIBUTE = "Guest Attribute"
+LOCAL_SSD = "SCRATCH"
+"""Type of the Local SSDs that come with a machine type; their price is a part of its own, or of the machine."""
 HOST_KEY = "ssh-ed25519"
 _KEYS_BEGIN, _KEYS_END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 
@@ -103,7 +105,9 @@ def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
         gpu=last(str(gpus[0].get("acceleratorType", ""))),
         gpus=int(gpus[0].get("acceleratorCount", 0)),
         spot=resource.get("scheduling", {}).get("provisioningModel") == "SPOT",
-        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ())),
+        disk_gb=sum(
+            int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != LOCAL_SSD
+        ),
         disk_type=disk_type,
         external=any(interface.get("accessConfigs") for interface in interfaces),
     )

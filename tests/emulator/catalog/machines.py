@@ -51,6 +51,14 @@ class MachineType:
         """Return whether compact placement policies support it."""
         return self.family in _COMPACT
 
+    @property
+    def local_ssds(self) -> int:
+        """Return the number of its Local SSDs, of 375 GB each."""
+        stem = self.name.rpartition("-")[0]
+        return {"a2-ultragpu": 1, "a3-highgpu": 2, "a3-megagpu": 2, "a3-ultragpu": 4, "a4-highgpu": 4}.get(
+            stem, 0
+        ) * self.gpus
+
     def is_in(self, zone: str) -> bool:
         """Return whether it is available in `zone`."""
         return zone in self.zones if self.zones else zone not in AI_ZONES

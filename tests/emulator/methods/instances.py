@@ -115,7 +115,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
     if instance.body["deletionProtection"]:
         raise condition_not_met("Invalid resource usage: 'Resource cannot be deleted if it's protected.'.")
     for disk in instance.body["disks"]:
-        refuse_copied(cloud, disk["source"])
+        refuse_copied(cloud, disk.get("source", ""))
 
     def begin() -> Failure | None:
         instance.body["status"] = "STOPPING"
@@ -134,6 +134,8 @@ def stop(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
     if instance.status == "PENDING":
         raise Refusal(400, "resourceNotReady", f"The resource '{instance.blueprint.path}' is not ready")
+    if instance.blueprint.machine_type.local_ssds and "discardLocalSsd" not in call.query:
+        raise bad_request("VM has a Local SSD attached but an undefined value for `discardLocalSsd`.")
 
     def finish(done: Done) -> None:
         if instance.status == "TERMINATED":
