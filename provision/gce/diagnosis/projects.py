@@ -119,6 +119,17 @@ PROJECTS: tuple[Diagnose, ...] = (
         next_steps=("gcloud billing accounts list",),
     ),
     _free_trial,
+    # Also reported as a disabled API: that of the project to which gcloud itself belongs.
+    Rule(
+        ErrorKind.CREDENTIALS,
+        "{c.could_not}: these credentials do not name the project to which calls to {c.service} are charged",
+        text=r"requires a quota project, which is not set",
+        hint="set it, and enable the API in it",
+        next_steps=(
+            "gcloud auth application-default set-quota-project {c.project}",
+            "gcloud services enable {c.service} --project {c.project}",
+        ),
+    ),
     Rule(
         ErrorKind.MISSING,
         "the API {c.service} is not enabled in project {c.project}",
