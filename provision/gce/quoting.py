@@ -7,8 +7,10 @@ from typing import Any
 
 from provision.budget import Budget
 from provision.gce.access import bucket, iap, os_login
+from provision.gce.access.bucket import Access
 from provision.gce.access.firewall import open_sources
 from provision.gce.account import Account
+from provision.gce.catalog.buckets import is_far
 from provision.gce.catalog.machines import describe, image_refusal
 from provision.gce.catalog.reservations import split_path
 from provision.gce.creation import offered, regions_to_try
@@ -42,7 +44,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: images.listed(api) if images.is_prepared(spec) else [],
         lambda: open_sources(account, spec, cloud),
         lambda: _tunnels(account, cloud) if count else [],
-        lambda: _storage(account, cloud) if count else [],
+        lambda: bucket.examine(account, cloud) if count and cloud.bucket else None,
         lambda: account.update_prices(cloud),
     ]
     project, region_resources, existing, _, base, baked, sources, tunnels, storage, _ = api.together(*calls)
@@ -85,7 +87,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_restarts(existing, names),
             *filter(None, [image.note]),
             *login,
-            *storage,
+            *_storage(storage, cloud, paid[0][0].name),
             *tunnels,
             *_access(cloud, sources),
         ),
@@ -111,20 +113,23 @@ def _highest_price(account: Account, cloud: GceOptions, count: int, regions: Seq
     return [f"highest price: {format_money(highest * count)}/h for all, in {zone}"]
 
 
-def _storage(account: Account, cloud: GceOptions) -> list[str]:
-    """Return a sentence about the bucket of the fleet, if it has one.
+def _storage(access: Access | None, cloud: GceOptions, region: str) -> list[str]:
+    """Return sentences about the bucket of the fleet, if it has one.
 
-    Raises:
-        ApiError: Cloud Storage does not answer.
-        ProviderError: the bucket does not exist.
+    Args:
+        access: The access of the instances to it; None: no bucket.
+        cloud: Options of the fleet.
+        region: The region that is tried first.
     """
-    if not cloud.bucket:
+    if access is None:
         return []
-    access = bucket.examine(account, cloud)
-    if not access.doubt:
-        return [f"{access.email} reads and writes {cloud.bucket}"]
-    doubt = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
-    return [f"{doubt}; fleet doctor --bucket {cloud.bucket} shows the commands that grant them"]
+    notes = [f"{access.email} reads and writes {cloud.bucket}"]
+    if access.doubt:
+        doubt = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
+        notes = [f"{doubt}; fleet doctor --bucket {cloud.bucket} shows the commands that grant them"]
+    if is_far(access.location, region):
+        notes.append(f"{cloud.bucket} is in {access.location}: its traffic with instances in {region} costs extra")
+    return notes
 
 
 def _reservation(cloud: GceOptions) -> list[str]:

@@ -138,6 +138,25 @@ def test_policies_that_the_caller_cannot_read_leave_a_doubt(emulator: Emulator, 
     assert "fleet doctor --bucket gs://bkt" in notes(provider, spec)
 
 
+@pytest.mark.parametrize(
+    ("location", "is_far"),
+    [
+        ("US-CENTRAL1", False),
+        ("US", False),
+        ("NAM4", False),
+        ("US-WEST4", True),
+        ("EUROPE-WEST1", True),
+        ("EU", True),
+    ],
+)
+def test_traffic_with_a_bucket_elsewhere_is_no_surprise(
+    emulator: Emulator, make: Make, location: str, is_far: bool
+) -> None:
+    emulator.cloud.part(Storage).create("bkt").location = location
+    note = f"gs://bkt is in {location.lower()}: its traffic with instances in us-central1 costs extra"
+    assert (note in notes(*make())) is is_far
+
+
 def test_another_service_account_is_checked(emulator: Emulator, make: Make) -> None:
     email = "trainer@proj-1.iam.gserviceaccount.com"
     emulator.cloud.governance.service_accounts[email] = True

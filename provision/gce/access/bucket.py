@@ -23,10 +23,12 @@ class Access(NamedTuple):
     Attributes:
         email: E-mail address of the service account of the instances.
         doubt: Reason why the access is not certain; empty: it is.
+        location: Region of the bucket, or a larger location, ``us``; empty: unknown.
     """
 
     email: str
     doubt: str
+    location: str
 
     def grants(self, cloud: GceOptions) -> list[str]:
         """Return the commands that give the account the roles on the bucket."""
@@ -57,10 +59,18 @@ def examine(account: Account, cloud: GceOptions) -> Access:
             raise _missing(api, cloud) from error
         if error.status not in _HIDDEN:
             raise
-        return Access(email, "your account cannot read the policy of the bucket")
-    if can_use(email, api.project, of_bucket, _project_policy(api)):
-        return Access(email, "")
-    return Access(email, "the policies of bucket and project do not give it the roles")
+        return Access(email, "your account cannot read the policy of the bucket", _location(api, name))
+    is_certain = can_use(email, api.project, of_bucket, _project_policy(api))
+    doubt = "" if is_certain else "the policies of bucket and project do not give it the roles"
+    return Access(email, doubt, _location(api, name))
+
+
+def _location(api: Api, name: str) -> str:
+    """Return the location of a bucket; empty if it cannot be read."""
+    try:
+        return str(api.ask(_STORAGE, f"/storage/v1/b/{name}").get("location", "")).lower()
+    except ApiError:
+        return ""
 
 
 def _project_policy(api: Api) -> Json:

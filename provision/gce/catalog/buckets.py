@@ -12,9 +12,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from provision.gce.catalog.locations import is_region
 from provision.gce.options import GceOptions
 
 SCHEME = "gs://"
+_CONTINENTS = MappingProxyType({"us": "us-", "eu": "europe-", "asia": "asia-"})
 ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 """Roles that TensorFlow needs: it also reads the properties of the bucket."""
 
@@ -59,6 +61,20 @@ def with_storage_scope(cloud: GceOptions) -> GceOptions:
     if not cloud.bucket or not _SUFFICIENT.isdisjoint(cloud.scopes):
         return cloud
     return replace(cloud, scopes=(*cloud.scopes, _SCOPE))
+
+
+def is_far(location: str, region: str) -> bool:
+    """Return whether traffic between instances in a region and a bucket costs money, as far as that is known.
+
+    Source: https://cloud.google.com/storage/pricing#network-buckets.
+
+    Args:
+        location: Location of the bucket: a region, ``us``, ``eu``, or ``asia``; empty: unknown.
+        region: Region of the instances.
+    """
+    if is_region(location):
+        return location != region
+    return location in _CONTINENTS and not region.startswith(_CONTINENTS[location])
 
 
 def can_use(email: str, project: str, of_bucket: Mapping[str, Any], of_project: Mapping[str, Any]) -> bool:
