@@ -199,7 +199,13 @@ def test_a_fleet_without_external_addresses_runs_from_up_to_down(
     emulator.deny(USE)
     ran = program.run("train", "--", "true", code=13)
     assert "Error while connecting [4033: 'not authorized']" in ran.err
+    assert f"{GRANT} --member=user:{ME}" in ran.err
     emulator.cloud.denied.clear()
+    (gcloud.directory / "account").unlink()
+    ran = program.run("train", "--", "true", code=13)
+    assert "You do not currently have an active account selected" in " ".join(ran.err.split())
+    assert "gcloud auth login" in ran.err
+    gcloud.log_in()
     program.run("down", "--yes")
     assert not any(emulator.state()[key] for key in ("instances", "disks", "firewalls", "violations"))
     program.close()

@@ -47,13 +47,14 @@ class Proxy:
             theirs.close()
 
     def last_output(self) -> str:
-        """Return the last line that the program wrote to stderr."""
+        """Return the last line that the program wrote to stderr; one that begins with ``ERROR:`` if there is one."""
         if self._stderr.closed:
             return ""
         size = os.fstat(self._stderr.fileno()).st_size
         text = os.pread(self._stderr.fileno(), _STDERR_MAX, max(0, size - _STDERR_MAX)).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        errors = [line for line in lines if line.startswith("ERROR:")]  # of gcloud, followed by advice
+        return next(reversed(errors or lines), "")
 
     def close(self) -> None:
         """End the program; repeated calls do nothing."""

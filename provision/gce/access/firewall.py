@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from provision.gce.access import iap
 from provision.gce.access.denial import POLICIES_FIRST, Connection, denying_rule
 from provision.gce.access.public_ip import public_addresses
 from provision.gce.account import Account
@@ -179,10 +180,12 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
 
     Raises:
         ApiError: a call failed.
+        ProviderError: instances have no external address, and the account of gcloud cannot open tunnels.
     """
     if not cloud.firewall:
         return SshAccess(note=_no_firewall(account, spec, cloud))
     if not cloud.external:
+        iap.check(account)
         return SshAccess(denied_by=denied_by(account, spec, cloud, ()))
     callers = caller_addresses(account)
     body, *_ = _rules(account, spec, cloud, callers)
