@@ -90,7 +90,6 @@ def missing_nat(account: Account, cloud: GceOptions, region: str) -> ProviderErr
     """Return the error that no region has Cloud NAT, with the commands that create it in one."""
     name, project = network_of(cloud.network).name, account.host_project or account.api.project
     common = ("--region", region, "--project", project)
-    routers = ("gcloud", "compute", "routers")
     addresses = ("--auto-allocate-nat-external-ips", "--nat-all-subnet-ip-ranges")
     return ProviderError(
         ErrorKind.MISSING,
@@ -100,7 +99,7 @@ def missing_nat(account: Account, cloud: GceOptions, region: str) -> ProviderErr
         hint="create Cloud NAT in a region, or select a package index in the network (--index-url), or an image with "
         "the packages (--image, --python)",
         next_steps=[
-            (*routers, "create", _ROUTER, "--network", name, *common),
-            (*routers, "nats", "create", _ROUTER, "--router", _ROUTER, *addresses, *common),
+            ("gcloud", "compute", "routers", "create", _ROUTER, "--network", name, *common),
+            ("gcloud", "compute", "routers", "nats", "create", _ROUTER, "--router", _ROUTER, *addresses, *common),
         ],
     )
