@@ -18,7 +18,7 @@ from provision.gce.catalog.reservations import reserved_zones, split_path
 from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.diagnosis.failures import Failure
-from provision.gce.expiry import set_deadlines
+from provision.gce.expiry import correct_ends
 from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
@@ -63,8 +63,8 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
         pinned = sorted({zone_of(resource) for resource in existing.values()})
         _insert(account, spec, cloud, missing, pinned, progress)
     made = account.named(spec.name)
-    if missing and cloud.flex_start and not cloud.max_cost_usd:  # their lifetime has not begun with the request
-        set_deadlines(account, cloud, [made[name] for name in missing if name in made])
+    if cloud.flex_start:
+        correct_ends(account, [made[name] for name in missing if name in made])
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from provision.gce.account import Account
+from provision.gce.catalog.series import FLEX_START
 from provision.gce.options import GceOptions
 from provision.gce.options.preparation import root_scripts
-from provision.gce.options.time import END_AT, STOP_AT
+from provision.gce.options.time import END_AT, POWER_OFF_S, STOP_AT
 from provision.gce.rest.api import Json
 from provision.gce.rest.bodies.metadata import STARTUP, deadlines, items_of, runs_scripts, scripts, startup_script
-from provision.gce.rest.resources import our_name
+from provision.gce.rest.resources import our_name, seconds
 from provision.provider import ErrorKind, ProviderError
 
 _ACTIVITY = "setting the stop time of the instances"
@@ -30,13 +31,33 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
 
 
 def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
-    """Let running instances power off only at the end of their lifetime.
+    """Let running instances power off only at the end of their lifetime, and correct that of Flex-start VMs.
 
     Raises:
         ApiError: a call failed.
     """
     ends = [items_of(resource).get(END_AT, "0") if cloud.powers_off else "0" for resource in targets]
-    _change(account, [(each, {STOP_AT: end}) for each, end in zip(targets, ends, strict=True)], _ACTIVITY)
+    changes = [(each, {STOP_AT: end, **_queued_end(each)}) for each, end in zip(targets, ends, strict=True)]
+    _change(account, changes, _ACTIVITY)
+
+
+def correct_ends(account: Account, targets: Sequence[Json]) -> None:
+    """Let the lifetime of running Flex-start VMs begin with their start, not with the request that was queued.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    _change(account, [(each, _queued_end(each)) for each in targets], _ACTIVITY)
+
+
+def _queued_end(resource: Json) -> dict[str, str]:
+    """Return the metadata item with the end of the jobs of a Flex-start VM; empty for other instances."""
+    scheduling = resource.get("scheduling", {})
+    delete_at = seconds(resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""))
+    if scheduling.get("provisioningModel") != FLEX_START or not delete_at:
+        return {}
+    lifetime_s = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
+    return {END_AT: str(round(delete_at) - min(POWER_OFF_S, lifetime_s // 4))}
 
 
 def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:

@@ -14,6 +14,7 @@ from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
+from provision.gce.rest.resources import seconds
 from provision.model import InstanceState
 from tests.cloud.histories import Killed, QuickServices, Quiet, reached, store_nothing
 from tests.emulator import Emulator
@@ -127,6 +128,29 @@ def test_the_request_waits_until_there_is_capacity_for_all(customer: Customer) -
     assert customer.statuses() == ["RUNNING", "RUNNING"]
 
 
+def ends(customer: Customer) -> set[int]:
+    """Return the times from the end of jobs to the deletion of the instances, in seconds."""
+    return {
+        round(seconds(instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"]))
+        - int(instance.metadata()["fleet-end-at"])
+        for instance in customer.emulator.cloud.instances.values()
+    }
+
+
+@pytest.mark.parametrize("max_cost_usd", [0.0, 2.0])
+def test_jobs_end_before_the_deletion_however_long_the_request_waited(
+    customer: Customer, max_cost_usd: float
+) -> None:
+    customer.emulator.set_capacity(ZONE, 0)
+
+    def free_later() -> None:
+        customer.emulator.clock.advance(3000)
+        customer.emulator.set_capacity(ZONE, 2)
+
+    customer.up(Watch(free_later), wait_s=7200, max_duration_s=3600, max_cost_usd=max_cost_usd)
+    assert ends(customer) == {600}
+
+
 def test_if_the_request_expires_everything_is_deleted(customer: Customer) -> None:
     customer.emulator.set_capacity(ZONE, 1)
     with pytest.raises(CapacityError):
@@ -188,9 +212,11 @@ def test_up_replaces_queued_instances(abandoned: Customer) -> None:
 
 
 def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) -> None:
+    abandoned.emulator.clock.advance(3000)
     abandoned.emulator.set_capacity(ZONE, 2)
     abandoned.emulator.settle()
     abandoned.up(wait_s=7200)
+    assert ends(abandoned) == {600}
     assert abandoned.statuses() == ["RUNNING", "RUNNING"]
     assert abandoned.emulator.state()["calls"]["batch.compute.instances.insert"] == 4  # at once, and in the queue
 
