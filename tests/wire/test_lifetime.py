@@ -93,3 +93,27 @@ def test_a_job_is_saved_and_its_hosts_power_off_without_a_client(rented: Program
     [saved] = rented.directory.glob("results/*/checkpoints/*")
     assert saved.read_text() == last
     assert "0 left" in rented.run("down", "--yes").err
+
+
+# Ends when a file exists.
+WAITING = """
+import os, time
+while not os.path.exists("/tmp/end"):
+    time.sleep(0.05)
+print("ended", flush=True)
+"""
+
+
+def test_a_host_without_a_job_powers_off_after_the_idle_timeout(rented: Program, emulator: Emulator) -> None:
+    rented.script("task.py", WAITING)
+    rented.run(*UP, "--workers", "1", "--idle-timeout", "10m")
+    rented.run("train", "task.py", "--detach")
+    [instance] = emulator.cloud.instances.values()
+    emulator.advance(1200.0)
+    [files_of] = [emulator.cloud.directory / instance.body["id"] / "covers"]
+    (files_of / "tmp" / "end").touch()
+    wait_for("the result", lambda: files(emulator, "*/jobs/*/*/result.json"))
+    assert instance.status == "RUNNING"
+    emulator.advance(1200.0)
+    wait_for("the power-off", lambda: instance.status == "TERMINATED")
+    assert "0 left" in rented.run("down", "--yes").err

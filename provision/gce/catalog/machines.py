@@ -29,7 +29,7 @@ from provision.gce.catalog.series import (
     series_of,
 )
 from provision.gce.options import GceOptions
-from provision.gce.options.time import MAX_DURATION_MAX_S
+from provision.gce.options.time import IDLE_TIMEOUT_MIN_S, MAX_DURATION_MAX_S
 from provision.provider import ErrorKind, ProviderError
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -504,6 +504,11 @@ def _check_numbers(cloud: GceOptions) -> None:
             f"Compute Engine deletes instances after {MAX_DURATION_MIN_S} seconds to 120 days, "
             f"not after {duration_s} seconds; 0 disables the deletion"
         )
+    if cloud.idle_timeout_s and cloud.idle_timeout_s < IDLE_TIMEOUT_MIN_S:
+        raise ValueError("--idle-timeout is at least 5 minutes; 0 disables it")
+    if cloud.idle_timeout_s and (cloud.max_cost_usd or cloud.flex_start):
+        other = "--max-cost" if cloud.max_cost_usd else "--flex-start"
+        raise ValueError(f"--idle-timeout excludes {other}: such instances are deleted, and do not power off")
     if not 0 <= cloud.max_cost_usd < math.inf:
         raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
     if not 0 <= cloud.max_price_usd_h < math.inf:

@@ -19,6 +19,11 @@ quota for preemptible instances: https://cloud.google.com/compute/docs/instances
 MAX_DURATION_MAX_S = 120 * 24 * 3600
 """Longest such time: https://cloud.google.com/compute/docs/instances/limit-vm-runtime."""
 
+IDLE_TIMEOUT = "fleet-idle-timeout"
+"""Metadata item with the time in seconds without a job and a login after which an instance powers off."""
+
+IDLE_TIMEOUT_MIN_S = 300
+
 POWER_OFF_S = 600
 """Shortest time between the power-off of instances, or the end of their jobs, and their deletion."""
 
@@ -30,6 +35,7 @@ class TimeOptions:
     Attributes:
         max_duration_s: Time from the start of an instance until it powers off, or is deleted; 0: never.
         max_cost_usd: Limit of the cost of the fleet, which shortens this time; 0: none.
+        idle_timeout_s: Time without a job and without a login after which an instance powers off; 0: never.
         is_temporary: The instances are deleted after this time and do not power off; not an option.
     """
 
@@ -51,5 +57,14 @@ class TimeOptions:
         label="limit of the cost",
         group=GENERAL,
         fixed=False,
+    )
+    idle_timeout_s: int = option(
+        0,
+        DURATION,
+        "idle-timeout",
+        metavar="TIME",
+        help="Power instances off after this time without a job and without a login; 0 disables it.",
+        label="idle timeout",
+        group=GENERAL,
     )
     is_temporary: bool = False

@@ -45,6 +45,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         machine-type = "n1-standard-8"
         spot = true
         max-duration = "90m"
+        idle-timeout = "30m"
         max-cost = 7.5
         anywhere = true
         max-price = 0.5
@@ -86,6 +87,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         machine_type="n1-standard-8",
         spot=True,
         max_duration_s=5400,
+        idle_timeout_s=1800,
         max_cost_usd=7.5,
         anywhere=True,
         max_price_usd_h=0.5,

@@ -38,6 +38,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
+from train.agent.supervisor.notices.idleness import job_mark, mark_job
 from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
@@ -117,6 +118,7 @@ class Supervisor:
             OSError: the disk is full before anything was started.
         """
         self._take_signals()
+        mark_job()
         adopt_orphans()
         if self._last is not None or self._commit.join or self._commit.resume is not None:
             self._need_replicator()  # this host may hold a checkpoint already
@@ -562,6 +564,7 @@ class Supervisor:
 
     def _end(self) -> None:
         self._links.close()
+        remove_file(job_mark())
         self._queue.close()
         if self._notices is not None:
             self._notices.close()

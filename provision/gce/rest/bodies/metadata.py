@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.gce.options import GceOptions
-from provision.gce.options.time import END_AT, STOP_AT
+from provision.gce.options.time import END_AT, IDLE_TIMEOUT, STOP_AT
 from provision.options import split_pair
 
 OS_LOGIN = "enable-oslogin"
@@ -77,6 +77,7 @@ def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[
         "enable-guest-attributes": "TRUE",
         STARTUP: startup_script(),
         **deadlines(cloud, now),
+        **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and cloud.powers_off else {}),
         **{key: text for key, text in scripts(cloud).items() if text},
     }
     return [{"key": key, "value": value} for key, value in items.items()]

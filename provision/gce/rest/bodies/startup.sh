@@ -10,12 +10,14 @@
 #    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
 #    again if the file /run/fleet/again/SHA256 appears.
 # 4. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
-# 5. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
+# 5. Power off after the number of seconds in the item fleet-idle-timeout without a job and without a login. A job is the
+#    file /run/fleet/jobs/PID of its agent, which may wait in the queue.
+# 6. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
 #    and confirm it as the guest attribute fleet/image.
 
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
 base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
-each_boot=/run/fleet/scripts once=/var/lib/fleet/scripts again=/run/fleet/again
+each_boot=/run/fleet/scripts once=/var/lib/fleet/scripts again=/run/fleet/again jobs=/run/fleet/jobs
 
 fetch() {
     curl -sf -m 5 --noproxy '*' -H 'Metadata-Flavor: Google' "$@"
@@ -33,6 +35,29 @@ watch_stop_at() {
             shutdown -P now
         fi
         sleep 5
+    done
+}
+
+is_in_use() {
+    for file in "$jobs"/*; do
+        [ -e "$file" ] || continue
+        kill -0 "${file##*/}" 2>/dev/null && return
+        rm -f "$file"
+    done
+    pgrep -f '^sshd(-session)?: [^ ]*@' >/dev/null
+}
+
+watch_idle() {
+    timeout=$(fetch "$base/attributes/fleet-idle-timeout") || return
+    case $timeout in '' | *[!0-9]* | 0) return ;; esac
+    used=$(date +%s)
+    while sleep 5; do
+        now=$(date +%s)
+        if is_in_use; then
+            used=$now
+        elif [ $((now - used)) -ge "$timeout" ]; then
+            shutdown -P now
+        fi
     done
 }
 
@@ -114,7 +139,8 @@ watch_scripts() {
 
 watch_stop_at </dev/null >/dev/null 2>&1 &
 configure </dev/null >/dev/null 2>&1
-mkdir -p "$each_boot" "$once" "$again"
-chmod 1777 "$again"
+mkdir -p "$each_boot" "$once" "$again" "$jobs"
+chmod 1777 "$again" "$jobs"
+watch_idle </dev/null >/dev/null 2>&1 &
 run_both
 watch_scripts </dev/null >/dev/null 2>&1 &

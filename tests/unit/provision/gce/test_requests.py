@@ -280,6 +280,12 @@ def test_jobs_end_before_instances_power_off_and_these_before_they_are_deleted(
     assert request["scheduling"].get("maxRunDuration", {"seconds": "0"}) == {"seconds": str(delete_s)}
 
 
+@pytest.mark.parametrize(("cloud", "idle"), [(GceOptions(), None), (GceOptions(idle_timeout_s=1800), "1800")])
+def test_the_idle_timeout_is_an_item_of_the_metadata(cloud: GceOptions, idle: str | None) -> None:
+    items = {item["key"]: item["value"] for item in properties(cloud)["metadata"]["items"]}
+    assert items.get("fleet-idle-timeout") == idle
+
+
 def test_a_field_that_does_not_exist_would_be_noticed() -> None:
     assert problems_of({**body(GceOptions()), "workers": 2}, "compute.instances.bulkInsert")
 

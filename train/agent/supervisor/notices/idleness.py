@@ -1,0 +1,20 @@
+"""Show the startup script of an instance that a job holds this host, so that it does not power off as idle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+# The startup script creates the directory: provision/gce/rest/bodies/startup.sh.
+_DIRECTORY = "/run/fleet/jobs"
+
+
+def job_mark() -> str:
+    """Return the path of the file that shows the job of this process; the script deletes it after the process."""
+    return os.path.join(_DIRECTORY, str(os.getpid()))
+
+
+def mark_job() -> None:
+    """Create that file, if this host has such a script."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(job_mark(), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
