@@ -89,6 +89,7 @@ def test_a_gpu_fleet_in_full() -> None:
             gpus=2,
             image=GPU_IMAGE,
             disk_type="pd-balanced",
+            placement="any",
         ),
     )
 
@@ -96,7 +97,9 @@ def test_a_gpu_fleet_in_full() -> None:
 def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
     spec = asked(settings(provider="gce"))
     assert spec.packages == PACKAGES
-    assert spec.options == GceOptions(machine_type="n1-standard-4", image=CPU_IMAGE, disk_type="pd-balanced")
+    assert spec.options == GceOptions(
+        machine_type="n1-standard-4", image=CPU_IMAGE, disk_type="pd-balanced", placement="any"
+    )
 
 
 @pytest.mark.parametrize(
