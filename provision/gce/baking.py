@@ -16,7 +16,7 @@ from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import confirmed, set_items
 from provision.gce.options import GceOptions
 from provision.gce.options.machines import MachineOptions
-from provision.gce.power import stop_call
+from provision.gce.power import stop
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import image_labels, mark
 from provision.gce.rest.bodies.metadata import IMAGE, SEAL
@@ -113,9 +113,11 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
 
     Raises:
         ApiError: a call failed.
-        ProviderError: the host does not confirm that it is cleaned; no image was created.
+        ProviderError: the host is gone, or does not confirm that it is cleaned; no image was created.
     """
-    [resource] = account.resources(spec.name)
+    resource = next(iter(account.resources(spec.name)), None)
+    if resource is None:
+        raise ProviderError(ErrorKind.UNREACHABLE, "the host of which the image should be made is gone")
     worker = our_name(resource)
     progress(worker, "removing keys, scripts, and logs")
     set_items(account, [resource], SEAL, "preparing the host for the image")
@@ -125,8 +127,7 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
             f"{worker} did not confirm that its keys and scripts are removed, so no image was created",
             cause="its startup script failed, or an organization policy hides guest attributes",
         )
-    progress(worker, "stopping")
-    account.change([stop_call(account, resource)], "stopping the host")
+    stop(account, [resource], progress)
     progress(worker, "creating the image")
     failed = [image for image in listed(account.api) if image["name"] == name and image.get("status") not in _USABLE]
     delete_things(account, [of_image(account, image) for image in failed])

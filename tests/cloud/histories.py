@@ -272,7 +272,7 @@ class History:
 
     def instances(self, fleet: str) -> list[emulated.Instance]:
         """Return the instances of a fleet."""
-        existing = self.emulator.cloud.instances.values()
+        existing = list(self.emulator.cloud.instances.values())  # operations may run
         return [instance for instance in existing if instance.body["labels"].get("fleet") == fleet]
 
     def running(self) -> list[emulated.Instance]:

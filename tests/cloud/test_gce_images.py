@@ -10,7 +10,7 @@ import pytest
 
 from fleet.commands.fleets import bake, down, gc, up
 from fleet.console.reports import format_report
-from fleet.errors import CredentialsError, NotReadyError, QuotaError, UsageError
+from fleet.errors import CredentialsError, NotReadyError, QuotaError, UnreachableError, UsageError
 from fleet.events import BootstrapProgress, ImageBaked, OrphansFound, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
@@ -217,6 +217,18 @@ def test_the_host_of_an_image_is_deleted_if_it_cannot_be_prepared(team: Team) ->
     assert [*failed.value.next_steps] == [Again({})]
     assert held(team.emulator) == team.emulator.state()["images"] == []
     assert not team.store.baking.names()
+
+
+def test_a_host_that_is_deleted_while_it_is_prepared_is_reported(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach_nothing(*arguments: Any, **options: Any) -> Any:
+        hosts = reached(*arguments, **options)
+        team.emulator.cloud.instances.clear()
+        return hosts
+
+    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reach_nothing)
+    with pytest.raises(UnreachableError, match="is gone"):
+        team.bake()
+    assert team.emulator.state()["images"] == []
 
 
 @pytest.mark.parametrize("denied", ["compute.images.create", "compute.disks.useReadOnly"])

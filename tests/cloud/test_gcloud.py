@@ -274,7 +274,7 @@ def test_gcloud_shows_every_field_of_a_fleet(gcloud: Gcloud, tmp_path: Path) -> 
     assert (items["enable-oslogin"], items["enable-guest-attributes"]) == ("FALSE", "TRUE")
     assert made["networkInterfaces"][0]["nicType"] == "GVNIC"
     assert [account["scopes"] for account in made["serviceAccounts"]] == [list(cloud.scopes)]
-    assert made["scheduling"]["maxRunDuration"] == {"seconds": "28800"}
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": "604800"}
     [policy] = gcloud.query("resource-policies", "list", f"--filter=name={stem}-compact")
     assert (policy["groupPlacementPolicy"], made["resourcePolicies"]) == (
         {"collocation": "COLLOCATED"},

@@ -37,7 +37,8 @@ def bake_elsewhere(history: History) -> None:
 
 @check("up")
 def check_hosts_boot_from_images_that_exist(history: History) -> None:
-    booted = {disk["sourceImage"].rpartition("/")[2] for disk in history.emulator.cloud.disks.values()}
+    disks = list(history.emulator.cloud.disks.values())  # operations may run
+    booted = {disk["sourceImage"].rpartition("/")[2] for disk in disks}
     assert {name for name in booted if name.startswith("fleet-")} <= {*history.emulator.state()["images"]}
 
 

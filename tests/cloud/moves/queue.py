@@ -54,4 +54,4 @@ QUEUED += [free_capacity, expire, kill, interrupt]
 
 @check("up")
 def check_none_is_queued(history: History) -> None:
-    assert not [each for each in history.emulator.cloud.instances.values() if each.status == "PENDING"]
+    assert not [each for each in list(history.emulator.cloud.instances.values()) if each.status == "PENDING"]

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def run_stop(history: History) -> None:
     history.kept = {}
     down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
-    instances = history.emulator.cloud.instances.values()
+    instances = list(history.emulator.cloud.instances.values())
     history.kept = {our_name(each.body): (each.body["id"], each.address) for each in instances}
 
 
 @event(0.2)
 def forget_stop(history: History) -> None:
     """Let another program start the stopped instances, as a user does in the console."""
-    for instance in history.emulator.cloud.instances.values():
+    for instance in list(history.emulator.cloud.instances.values()):
         if instance.status == "TERMINATED":
             url = f"{history.emulator.url}/compute/v1/{instance.blueprint.path}/start"
             requests.post(url, timeout=10)
