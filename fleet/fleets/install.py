@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import BootstrapProgress, Note, Sink
-from fleet.fleets.agents import call_all, open_agents
+from fleet.fleets.agents import call_all, call_each, open_agents
 from fleet.remote.client import AgentClient
 from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan
 from fleet.settings import read_pip_source
@@ -83,7 +83,12 @@ def job_packages(requirements: str, constraints: str, spec: FleetSpec) -> Bootst
 
 
 def install(
-    clients: Sequence[AgentClient], request: Bootstrap, sink: Sink, *, created: Collection[str] = ()
+    clients: Sequence[AgentClient],
+    request: Bootstrap,
+    sink: Sink,
+    *,
+    created: Collection[str] = (),
+    sources: Sequence[AgentClient] = (),
 ) -> list[Bootstrapped]:
     """Install requirements on the hosts of `clients`, once per content, and check that their GPUs can be used.
 
@@ -92,14 +97,15 @@ def install(
         request: The requirements; the interpreter is that of each host.
         sink: Takes BootstrapProgress.
         created: Hosts on which scripts of root that failed do not run again.
+        sources: Agents of other hosts, from which these hosts may copy the environment.
 
     Returns:
-        The interpreter, versions, and GPUs of each host, in their order.
+        The interpreter, versions, and GPUs of each host of `clients`, in their order.
 
     Raises:
         FleetError: a host cannot be prepared; the error names all of these hosts.
     """
-    return _Installation(request, sink, created).run(clients)
+    return _Installation(request, sink, created).run(clients, sources)
 
 
 class _Installation:
@@ -118,13 +124,13 @@ class _Installation:
         self._secret = secrets.token_hex(32)
         self._plans: dict[str, CopyPlan] = {}  # by the keys of environments
 
-    def run(self, clients: Sequence[AgentClient]) -> list[Bootstrapped]:
-        """Return the answer of each host, in their order.
+    def run(self, clients: Sequence[AgentClient], sources: Sequence[AgentClient]) -> list[Bootstrapped]:
+        """Return the answer of each host of `clients`, in their order.
 
         Raises:
             FleetError: a host cannot be prepared.
         """
-        waits = bool(self._request.requirements) and len(clients) > 1
+        waits = bool(self._request.requirements) and len(clients) + len(sources) > 1
         answers = call_all(clients, lambda client: self._ask(client, self._request._replace(waits=waits)), _VERB)
         complete: dict[str, Bootstrapped] = {}
         lacking: list[tuple[AgentClient, str]] = []
@@ -134,8 +140,17 @@ class _Installation:
             else:
                 lacking.append((client, answer.key))
         if lacking:
-            complete |= self._complete(clients, complete, lacking)
+            complete |= self._find_sources(sources)
+            complete |= self._complete([*clients, *sources], complete, lacking)
         return [complete[client.host.name] for client in clients]
+
+    def _find_sources(self, sources: Sequence[AgentClient]) -> dict[str, Bootstrapped]:
+        """Return the answers of the hosts of `sources` that have the environment; change nothing on them."""
+        request = self._request._replace(gpus=0, scripts={}, waits=True)
+        answers = call_each(
+            sources, lambda client: client.bootstrap(request._replace(python=client.host.python), lambda _: None)
+        )
+        return {item.host.name: item.value for item in answers if isinstance(item.value, Bootstrapped)}
 
     def _complete(
         self,

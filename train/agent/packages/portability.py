@@ -179,7 +179,6 @@ def complete(directory: str, items: Sequence[Item], tick: Callable[[], None]) ->
             os.utime(path, ns=(item.mtime_ns, item.mtime_ns))
         else:
             remove_file(path)
-            make_directory(os.path.dirname(path))
             copy_file(os.path.join(directory, first[item.entry.sha256]), path, item.entry.mode, item.mtime_ns)
         tick()
     for item in reversed(later):  # a directory without the permission to write into it comes after its files

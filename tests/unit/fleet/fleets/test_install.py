@@ -213,6 +213,20 @@ def test_a_host_that_cannot_install_does_not_delay_the_others(broken: list[str])
     assert network.count("copy") == 0
 
 
+def test_another_host_may_be_the_source_and_never_installs() -> None:
+    for complete, kind in ((["worker-9"], "copy worker-0 worker-9"), ([], "install worker-0")):
+        network = Network(complete)
+        places = hosts(10)
+        request = Bootstrap("adds")
+        (answer,) = install([network.client(places[0])], request, network, sources=[network.client(places[9])])
+        assert answer.environment == "key"
+        assert network.actions[-1] == kind
+        assert network.count("install worker-9") == 0
+        assert not [
+            item for item in network.events if isinstance(item, BootstrapProgress) and item.host == "worker-9"
+        ]
+
+
 def test_gpus_are_checked_after_all_copies() -> None:
     network = Network()
     network.install(hosts(4), gpus=2)
