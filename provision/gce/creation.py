@@ -150,7 +150,8 @@ def regions_to_try(
     """
     cloud = replace(cloud, zones=tuple(pinned)) if pinned else cloud
     if cloud.reservation:
-        zones = _reserved(account, cloud, zones, count)
+        reserved = find_reserved(account, cloud, count)
+        zones = {region: [zone for zone in listed if zone in reserved] for region, listed in zones.items()}
     regions = candidates(cloud, zones, account.prices)
     if not regions:
         unlimited = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
@@ -160,10 +161,8 @@ def regions_to_try(
     return regions
 
 
-def _reserved(
-    account: Account, cloud: GceOptions, zones: Mapping[str, Sequence[str]], count: int
-) -> Mapping[str, Sequence[str]]:
-    """Return those of `zones`, by region, whose reservation has room for `count` instances.
+def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str]:
+    """Return the zones in which the reservation of `cloud` has room for `count` instances.
 
     Raises:
         ApiError: the reservations cannot be listed.
@@ -181,7 +180,7 @@ def _reserved(
             hint="instances use a reservation only in its zone, and all instances of a fleet are in one zone",
             again={"--zone": reserved[0]},
         )
-    return {region: [zone for zone in listed if zone in reserved] for region, listed in zones.items()}
+    return reserved
 
 
 def _insert(

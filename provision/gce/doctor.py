@@ -15,7 +15,7 @@ from provision.gce.checks.permissions import PERMISSIONS
 from provision.gce.checks.policies import policy_checks
 from provision.gce.checks.prices import PRICES
 from provision.gce.checks.project import API, PROJECT
-from provision.gce.checks.quotas import GLOBAL_QUOTA, REGIONAL_QUOTA, TRIAL
+from provision.gce.checks.quotas import GLOBAL_QUOTA, REGIONAL_QUOTA, RESERVATION, TRIAL
 from provision.gce.checks.service_account import SERVICE_ACCOUNT
 from provision.gce.options import GceOptions
 from provision.model import Finding
@@ -28,6 +28,7 @@ _OF_INSTANCES = (
     TRIAL,
     GLOBAL_QUOTA,
     REGIONAL_QUOTA,
+    RESERVATION,
     SERVICE_ACCOUNT,
     BUCKET,
     OS_LOGIN,

@@ -12,7 +12,10 @@ from fleet.errors import CapacityError, FleetError, UsageError
 from fleet.events import Quoted
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
-from tests.cloud.histories import QuickServices, Quiet, reached, store_nothing
+from provision.gce.catalog.machines import resolved
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from tests.cloud.histories import QUICK, QuickServices, Quiet, reached, store_nothing
 from tests.emulator import Emulator
 from tests.emulator import library as compute
 from tests.emulator.client import PROJECT, Client, codes, spot
@@ -122,6 +125,7 @@ def test_a_reservation_that_does_not_fit_is_refused_before_anything_is_created(
     client: Client,
     customer: Customer,
     reservation: dict[str, Any] | None,
+    tmp_path: Path,
     values: dict[str, Any],
     words: str,
     again: dict[str, Any] | None,
@@ -132,6 +136,10 @@ def test_a_reservation_that_does_not_fit_is_refused_before_anything_is_created(
         customer.up(**values)
     step = repetition(refusal.value)
     assert (step.change if step else None) == again
+    given = {"project": PROJECT, "endpoint": emulator.url, "reservation": "r1", **values}
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, resolved(GceOptions(**given)), QUICK)
+    [finding] = [each for each in provider.doctor() if each.subject == "reservation"]
+    assert (finding.ok, finding.message) == (False, refusal.value.message)
     if "--zone" not in (again or {}):
         assert "gcloud compute reservations list --project proj-1" in next_lines(refusal.value)
     assert not emulator.cloud.charges.all

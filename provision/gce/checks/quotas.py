@@ -1,10 +1,11 @@
-"""Check that the quotas have room for an instance, in all regions together and in at least one region."""
+"""Check that quotas and the reservation have room for an instance: in all regions together, and in one region."""
 
 from __future__ import annotations
 
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.checks.check import Check
+from provision.gce.creation import find_reserved
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.projects import free_trial
 from provision.gce.options import GceOptions
@@ -56,6 +57,17 @@ def _regional(account: Account, cloud: GceOptions) -> str:
     return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
+def _reservation(account: Account, cloud: GceOptions) -> str:
+    """Return where the reservation has room for an instance, as a message.
+
+    Raises:
+        ProviderError: it cannot be used.
+    """
+    if not cloud.reservation:
+        return "none: instances use one only with --reservation"
+    return f"{cloud.reservation} has room for {describe(cloud)} in {', '.join(find_reserved(account, cloud, 1))}"
+
+
 def _of_region(quotas: Quotas, cloud: GceOptions, region: str) -> list[Diagnosis]:
     return [problem for problem in quotas.problems(cloud, 1, region) if problem.scope is Scope.REGION]
 
@@ -68,3 +80,4 @@ def _quotas(account: Account) -> tuple[Quotas, list[str]]:
 TRIAL = Check("free trial", _trial)
 GLOBAL_QUOTA = Check("global quota", _global)
 REGIONAL_QUOTA = Check("regional quota", _regional)
+RESERVATION = Check("reservation", _reservation)
