@@ -108,7 +108,7 @@ def test_up_waits_for_the_driver_and_restarts_after_an_upgrade_of_it(
     assert "1 of Tesla P100" in ran.err
     [instance] = emulator.cloud.instances.values()
     assert instance.guest is not None
-    assert instance.guest.serial().count("Server listening") == 2
+    assert instance.guest.serial().count("Linux version") == 2
 
 
 class OldScript(SshGuests):

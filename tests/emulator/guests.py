@@ -232,6 +232,7 @@ class SshGuest:
         self._lock = threading.Lock()
         self._off = threading.Event()
         self._off.set()
+        self._external = ""
         self._decide: Callable[[], bool] = lambda: True
         self._space: space.Space | None = None
         self._server: MetadataServer | None = None
@@ -241,6 +242,7 @@ class SshGuest:
             if not self._off.is_set():
                 return
             self._off = threading.Event()
+            self._external = external
         threading.Thread(
             target=self._boot, args=(self._off, external), name=f"{self._spec.name} boots", daemon=True
         ).start()
@@ -356,7 +358,7 @@ class SshGuest:
     def restart(self) -> None:
         if not self._off.is_set():
             self.power_off()
-            self.boot()
+            self.boot(self._external)
 
     def save(self, directory: Path) -> None:
         with self._lock:
