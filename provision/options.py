@@ -216,6 +216,8 @@ class PreemptionNotice(NamedTuple):
             server does not support it.
         key: Key of the notice that the host is about to be taken; empty: the whole body is its value.
         end_key: Key of the time by which all jobs of the host must have ended, in seconds since the epoch; 0: never.
+        maintenance_key: Key of the notice that the host is stopped for maintenance, up to an hour before.
+        maintenance_value: Value of that key if it is.
     """
 
     product: str
@@ -226,6 +228,8 @@ class PreemptionNotice(NamedTuple):
     wait: str = ""
     key: str = ""
     end_key: str = ""
+    maintenance_key: str = ""
+    maintenance_value: str = ""
 
 
 @dataclass(frozen=True)

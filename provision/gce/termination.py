@@ -12,7 +12,8 @@ from provision.gce.rest.resources import last, our_name, seconds
 
 PREEMPTED = "compute.instances.preempted"
 POWERED_OFF = "compute.instances.guestTerminate"
-_ENDS = (PREEMPTED, POWERED_OFF, "delete", "stop")
+MAINTAINED = "compute.instances.terminateOnHostMaintenance"
+_ENDS = (PREEMPTED, POWERED_OFF, MAINTAINED, "delete", "stop")
 _SYSTEM = "system"
 
 
@@ -51,6 +52,8 @@ def clause(operation: Json) -> str:
         return f"was preempted at {at}"
     if kind == POWERED_OFF:
         return f"powered off at {at}"
+    if kind == MAINTAINED:
+        return f"was stopped for maintenance of its machine at {at}"
     verb = "deleted" if kind == "delete" else "stopped"
     if user == _SYSTEM:
         return f"was {verb} by Compute Engine at {at}"

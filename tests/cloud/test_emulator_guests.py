@@ -55,6 +55,9 @@ class Guest:
     def warn_of_preemption(self) -> None:
         self.done.append("warn")
 
+    def announce_maintenance(self, event: str) -> None:
+        self.done.append(event)
+
     def follow_clock(self) -> None:
         self.done.append("follow clock")
 

@@ -318,6 +318,17 @@ def test_only_spot_instances_can_be_preempted(emulator: Emulator, client: Client
         emulator.preempt("other")
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_simulated_maintenance_event_stops_an_instance_that_cannot_migrate(
+    emulator: Emulator, client: Client, stops: bool
+) -> None:
+    client.create("demo", scheduling={"on_host_maintenance": "TERMINATE" if stops else "MIGRATE"})
+    client.wait(client.instances.simulate_maintenance_event_unary(**AT_ZONE, instance="demo"))
+    emulator.advance(61)
+    emulator.settle()
+    assert client.instances.get(**AT_ZONE, instance="demo").status == ("TERMINATED" if stops else "RUNNING")
+
+
 def test_a_simulated_maintenance_event_preempts_a_spot_instance(emulator: Emulator, client: Client) -> None:
     client.create("demo", scheduling=spot())
     client.wait(client.instances.simulate_maintenance_event_unary(**AT_ZONE, instance="demo"))

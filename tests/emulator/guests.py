@@ -58,6 +58,9 @@ class Guest(Protocol):
     def warn_of_preemption(self) -> None:
         """Let its metadata server report the preemption."""
 
+    def announce_maintenance(self, event: str) -> None:
+        """Let its metadata server report a maintenance event of its host; ``NONE``: there is none."""
+
     def follow_clock(self) -> None:
         """Show its programs that the clock was advanced."""
 
@@ -133,6 +136,9 @@ class NoGuest:
         return self._console.text()
 
     def warn_of_preemption(self) -> None:
+        """Do nothing: no process runs on it."""
+
+    def announce_maintenance(self, event: str) -> None:
         """Do nothing: no process runs on it."""
 
     def follow_clock(self) -> None:
@@ -259,6 +265,7 @@ class SshGuest:
             if self._has_accounts:
                 self._refresh_accounts()
             self._metadata.set("preempted", "FALSE")
+            self._metadata.set("maintenance-event", "NONE")
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
             script = self._disk.write_boot_script(
@@ -335,6 +342,9 @@ class SshGuest:
 
     def warn_of_preemption(self) -> None:
         self._metadata.set("preempted", "TRUE")
+
+    def announce_maintenance(self, event: str) -> None:
+        self._metadata.set("maintenance-event", event)
 
     def follow_clock(self) -> None:
         with self._lock:

@@ -18,6 +18,7 @@ from tests.emulator.reservations import reservation_shortage
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
+MAINTENANCE = "compute.instances.terminateOnHostMaintenance"
 GUEST_TERMINATED = "compute.instances.guestTerminate"
 
 
@@ -153,6 +154,17 @@ def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
         cloud.aside(instance.guest.warn_of_preemption)
     action = instance.blueprint.scheduling.get("instanceTerminationAction", "STOP")
     cloud.clock.call_in(grace_s, lambda: _end(cloud, instance, instance.starts, PREEMPTED, action))
+
+
+def maintain(cloud: Cloud, instance: Instance) -> None:
+    """Its host is maintained: it migrates, or is announced to stop, an hour before if it has GPUs, and stops."""
+    action = instance.blueprint.scheduling.get("onHostMaintenance", "MIGRATE")
+    if instance.guest:
+        guest = instance.guest
+        cloud.aside(lambda: guest.announce_maintenance(f"{action}_ON_HOST_MAINTENANCE"))
+    notice_s = 3600.0 if instance.blueprint.gpus else 60.0
+    if action == "TERMINATE":
+        cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, instance.starts, MAINTENANCE, "STOP"))
 
 
 def _limit(cloud: Cloud, instance: Instance) -> None:

@@ -41,6 +41,7 @@ from train.agent.gang.reconciler import (
     Finish,
     HeldAtGate,
     InspectTask,
+    MaintenanceScheduled,
     OpenGate,
     PortsProbed,
     Preempted,
@@ -430,6 +431,12 @@ class World:
         self._turn(host, node, actions)
         self._pulse(host, host.life)
         self.feed(host, EndScheduled(self.lifetime_end))
+
+    def maintain(self, host: Host, in_s: float) -> None:
+        """Announce that a host is stopped for maintenance, and stop it then."""
+        self.say(f"{host.name} is stopped for maintenance in {in_s:.1f} s")
+        self.feed(host, MaintenanceScheduled(True))
+        self.at(in_s, lambda: self.kill_host(host))
 
     def end_lifetime(self, in_s: float) -> None:
         """Schedule the end of the lifetime of all hosts; an earlier one is replaced."""

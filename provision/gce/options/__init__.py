@@ -49,6 +49,9 @@ class GceOptions(
         wait="wait_for_change=true&last_etag={etag}&timeout_sec={seconds}",
         key="preempted",
         end_key=f"attributes/{END_AT}",
+        # 60 min before for instances with GPUs: https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance
+        maintenance_key="maintenanceEvent",
+        maintenance_value="TERMINATE_ON_HOST_MAINTENANCE",
     )
 
     @property

@@ -222,8 +222,11 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
         raise Refusal(400, "resourceNotReady", f"The resource '{instance.blueprint.path}' is not ready")
 
     def finish(done: Done) -> None:
-        if instance.blueprint.spot and instance.status == "RUNNING":
-            lifecycle.preempt(cloud, instance, cloud.grace_s)
+        if instance.status == "RUNNING":
+            if instance.blueprint.spot:
+                lifecycle.preempt(cloud, instance, cloud.grace_s)
+            else:
+                lifecycle.maintain(cloud, instance)
         done(_effected(call))
 
     kind = "compute.instances.simulateMaintenanceEvent"

@@ -116,6 +116,12 @@ class Preempted(NamedTuple):
     """The cloud provider is about to take this host."""
 
 
+class MaintenanceScheduled(NamedTuple):
+    """The cloud provider stops this host for maintenance within an hour, or does not any more."""
+
+    scheduled: bool
+
+
 class EndScheduled(NamedTuple):
     """The jobs of this host must have ended at a time of the monotonic clock; None: they may run for ever."""
 
@@ -124,7 +130,8 @@ class EndScheduled(NamedTuple):
 
 SlotEvent: TypeAlias = (
     "Union[DesiredState, Reserved, Restored, HeldAtGate, PortsProbed, Exited, Closed, "
-    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted, EndScheduled]"
+    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted, EndScheduled, "
+    "MaintenanceScheduled]"
 )
 
 
@@ -269,7 +276,18 @@ class Slot(NamedTuple):
 
 Step: TypeAlias = "Tuple[Slot, List[SlotAction]]"
 # Fields of the status that do not belong to an attempt.
-_OF_HOST = ("facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "preempted", "queued", "end_at")
+_OF_HOST = (
+    "facts",
+    "address",
+    "link_port",
+    "snapshot",
+    "source",
+    "stop_grace_s",
+    "preempted",
+    "queued",
+    "end_at",
+    "leaving",
+)
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
@@ -290,6 +308,8 @@ def step(slot: Slot, event: SlotEvent) -> Step:
         slot = update_status(slot, preempted=True)
     elif isinstance(event, EndScheduled):
         slot = update_status(slot, end_at=event.at)
+    elif isinstance(event, MaintenanceScheduled):
+        slot = update_status(slot, leaving=event.scheduled)
     elif isinstance(event, Unqueued):
         slot = update_status(slot, queued=False)
     elif isinstance(event, Claimed):

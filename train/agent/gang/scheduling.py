@@ -7,7 +7,7 @@ again together, with new ports, from the newest complete checkpoint.
 
 from __future__ import annotations
 
-from train.agent.checkpoints.snapshot import Snapshot, newest
+from train.agent.checkpoints.snapshot import Snapshot, newer, newest
 from train.agent.gang import growth, readiness
 from train.agent.gang.assignment import (
     Assignments,
@@ -158,6 +158,8 @@ class Gang(NamedTuple):
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
     lifetime_end: Optional[float] = None  # when the jobs of the first connected host must have ended
+    leaving: FrozenSet[str] = frozenset()  # slots whose hosts are stopped for maintenance soon
+    leaving_since: Optional[Snapshot] = None  # newest checkpoint when a host was last announced to leave
     warned_of: Optional[float] = None  # the end of the lifetime of which the user was warned
     end: Optional[End] = None
     ended_at: float = 0.0  # when the end of the attempt was decided; its tasks end after that
@@ -221,10 +223,12 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     if report.attempt < _status_of(gang, report.slot).attempt:
         gang = mark_lost(gang, report.slot, "another agent replaced it", now)
     is_new = report.preempted and not _is_preempted(gang, report.slot)
+    is_leaving = report.leaving and report.slot not in gang.leaving
     is_eventful = report.exit is not None or bool(report.reason) or report.preempted
     gang = gang._replace(
         statuses={**gang.statuses, report.slot: report},
         eventful=gang.eventful | {report.slot} if is_eventful else gang.eventful - {report.slot},
+        leaving=gang.leaving | {report.slot} if report.leaving else gang.leaving - {report.slot},
         connected=gang.connected | {report.slot},
         snapshot=gang.snapshot if gang.stage in _FIXED_CHECKPOINT_STAGES else newest(gang.snapshot, report.snapshot),
     )
@@ -232,6 +236,9 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
         others = tuple(member for member in gang.joined if member.slot != report.slot)
         gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
     gang = _update_lifetime(gang)
+    if is_leaving:
+        notice = f"{_display_name(gang, report.slot)} is stopped for maintenance within an hour{_substitution(gang)}"
+        gang = gang._replace(leaving_since=gang.snapshot, notices=(*gang.notices, notice))
     if is_new:
         gang = gang._replace(notices=(*gang.notices, _preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:
@@ -441,18 +448,38 @@ def _is_preempted(gang: Gang, slot: str) -> bool:
     return report is not None and report.preempted
 
 
+def _continues(gang: Gang) -> bool:
+    """Return True if the job survives the loss of one more host."""
+    return tolerates_preemption(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
+
+
+def _substitute(gang: Gang) -> str:
+    """Return the slot that can take over from a host that leaves; empty if there is none.
+
+    The loss of the leader ends the attempt in any case, so nothing is gained before if its host leaves.
+    """
+    if gang.local_slot in gang.leaving:
+        return ""
+    busy = _assigned_slots(gang)
+    free = [slot for slot in sorted(_available_slots(gang)) if slot not in busy and slot not in gang.leaving]
+    return free[0] if free and _continues(gang) else ""
+
+
+def _substitution(gang: Gang) -> str:
+    """Return the end of a warning that a host leaves."""
+    slot = _substitute(gang)
+    return f"; {slot} takes over at the next complete checkpoint" if slot else ""
+
+
 def _preemption_warning(gang: Gang, slot: str) -> str:
     """Return the warning for the user that the cloud provider is about to take a host."""
     playing = _assigned_slots(gang)
     replacement = next((candidate for candidate in sorted(_available_slots(gang)) if candidate not in playing), "")
-    continues = (
-        tolerates_preemption(gang.terms.policy, gang.preemptions) or gang.restarts < gang.terms.policy.restarts
-    )
     if slot not in playing:
         consequence = "it has no task now"
     elif slot in _evaluator_slots(gang):
         consequence = "training continues without it"
-    elif not continues or not gang.started:
+    elif not _continues(gang) or not gang.started:
         consequence = "the job ends with it"
     else:
         consequence = f"{replacement} replaces it" if replacement else "the job continues when it is replaced"
@@ -611,7 +638,8 @@ def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = No
         gang, end = _reject(gang, end)
     if grace_s is None:
         hopeless = end.outcome is Outcome.FAILED and not end.final and not _is_growth(end)
-        longest_s = PREEMPTION_GRACE_S if _is_preempted(gang, end.first_failed_slot) else FAILURE_GRACE_S
+        is_taken = _is_preempted(gang, end.first_failed_slot) or end.first_failed_slot in gang.leaving
+        longest_s = PREEMPTION_GRACE_S if is_taken else FAILURE_GRACE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
     return _enter(gang._replace(end=end, ended_at=now, grace_s=grace_s), Stage.STOP, now)
 
@@ -735,10 +763,23 @@ def _advance_go(gang: Gang, now: float) -> Gang:
         if failure is not None:
             return _end_attempt(gang, failure, now)
         if not _has_succeeded(gang):
-            grown = _watch_for_growth(gang, now)
+            grown = _watch_for_departure(_watch_for_growth(gang, now), now)
             return _watch_for_hang(grown, now) if grown.stage is Stage.GO else grown
         gang = gang._replace(evaluation=gang.evaluation._replace(trained_at=now))
     return _advance_evaluation(gang, now)
+
+
+def _watch_for_departure(gang: Gang, now: float) -> Gang:
+    """End the attempt at a checkpoint if a host is stopped soon and another one can take over."""
+    if gang.stage is not Stage.GO or not gang.leaving:
+        return gang
+    leaving = [slot for slot in _required_slots(gang) if slot in gang.leaving and not _has_ended(gang, slot)]
+    snapshot = gang.snapshot
+    is_fresh = snapshot is not None and snapshot.attempt == gang.attempt and newer(snapshot, gang.leaving_since)
+    if not leaving or not is_fresh or not _substitute(gang):
+        return gang
+    reason = Reason(f"{_describe_slot(gang, leaving[0])} is stopped for maintenance soon", ReasonKind.PREEMPTED)
+    return _end_attempt(gang, End(Outcome.FAILED, leaving[0], reason, host_lost=True), now)
 
 
 # --- growth --------------------------------------------------------------------------------------------------------
@@ -947,7 +988,10 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
         return gang
     before, idle = _assignments(gang), [slot for slot in _available_slots(gang) if slot not in gang.growth.rejected]
     tasks, whole = _required_tasks(gang), _has_quorum(gang)
-    assignments = reassign(tasks, before, idle, fewest=None) if whole else None
+    staying = [slot for slot in idle if slot not in gang.leaving]
+    assignments = (
+        reassign(tasks, before, staying, fewest=None) or reassign(tasks, before, idle, fewest=None) if whole else None
+    )
     if assignments is None and now >= _give_up_time(gang):
         assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang)) if whole else None
         if assignments is None:

@@ -124,6 +124,7 @@ class SlotStatus(NamedTuple):
     hang: Optional[records.HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
     end_at: Optional[float] = None  # its jobs must have ended: monotonic clock; in a message, seconds from now
+    leaving: bool = False  # the cloud provider stops its host for maintenance within an hour
     queued: bool = False  # an earlier job holds its host
     term: int = 0  # of the leader that the sender follows
 

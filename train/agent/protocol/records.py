@@ -288,6 +288,8 @@ class PreemptionNotice(NamedTuple):
     wait: str = ""  # query that delays the response until the value changes, with {etag} and {seconds}
     key: str = ""  # empty: the whole body is the value
     end_key: str = ""  # of the time by which all jobs must have ended, seconds since the epoch; 0: never
+    maintenance_key: str = ""  # of the notice that the host is stopped for maintenance
+    maintenance_value: str = ""  # of that key if it is
 
 
 class Replication(NamedTuple):

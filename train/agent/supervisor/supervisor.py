@@ -182,6 +182,8 @@ class Supervisor:
         before = self._peer.slot.status.end_at
         if end_at is None or before is None or abs(end_at - before) > _CLOCK_S:
             self._feed(reconciler.EndScheduled(end_at))
+        if notices.maintenance != self._peer.slot.status.leaving:
+            self._feed(reconciler.MaintenanceScheduled(notices.maintenance))
         if notices.preempted and not self._is_preempted:
             self._is_preempted = True
             self._loop.cancel("terminate")

@@ -81,6 +81,7 @@ class Notices(NamedTuple):
 
     preempted: bool = False
     end_in_s: Optional[float] = None  # until all jobs must have ended, by the server's clock; None: never
+    maintenance: bool = False  # the host is stopped for maintenance within an hour
 
 
 def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
@@ -92,10 +93,13 @@ def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
     except JsonError:
         return Notices()
     preempted = _find(content, notice.key).upper() == notice.value.upper()
+    maintenance = bool(notice.maintenance_key) and (
+        _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper()
+    )
     end_at = _find(content, notice.end_key)
     if not end_at.isdecimal() or int(end_at) == 0:
-        return Notices(preempted)
-    return Notices(preempted, int(end_at) - _time_of(answer))
+        return Notices(preempted, None, maintenance)
+    return Notices(preempted, int(end_at) - _time_of(answer), maintenance)
 
 
 def _find(content: Any, key: str) -> str:

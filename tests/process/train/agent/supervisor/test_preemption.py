@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.jobs.policy import preemption_notices
+from tests.emulator.metadata import Metadata
 from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
@@ -108,6 +109,8 @@ AT = 1796205600
     [
         ('{"preempted": "FALSE", "attributes": {"fleet-end-at": "0"}}', Notices()),
         ('{"preempted": "TRUE"}', Notices(preempted=True)),
+        ('{"maintenanceEvent": "TERMINATE_ON_HOST_MAINTENANCE"}', Notices(maintenance=True)),
+        ('{"maintenanceEvent": "MIGRATE_ON_HOST_MAINTENANCE"}', Notices()),
         (f'{{"preempted": "FALSE", "attributes": {{"fleet-end-at": "{AT + 90}"}}}}', Notices(end_in_s=90.0)),
         (f'{{"preempted": "TRUE", "attributes": {{"fleet-end-at": "{AT - 5}"}}}}', Notices(True, -5.0)),
         ('{"preempted": true, "attributes": {"fleet-end-at": "soon"}}', Notices()),
@@ -118,6 +121,23 @@ AT = 1796205600
 )
 def test_the_notices_of_a_response_by_the_clock_of_its_server(content: str, notices: Notices) -> None:
     assert read_notices(NOTICE, Answer(200, {"date": DATE}, content)) == notices
+
+
+def test_the_notices_in_the_metadata_of_an_instance() -> None:
+    attributes = {"fleet-end-at": str(AT + 60), "startup-script": "#!/bin/sh\n" * 1000}
+    instance = {"preempted": "FALSE", "maintenance-event": "NONE", "attributes": attributes}
+    metadata = Metadata(instance, "proj-1", lambda *_: None, lambda: AT)
+
+    def read() -> Notices:
+        text = metadata.read("/instance/", {"recursive": "true"})
+        assert text is not None
+        return read_notices(NOTICE, Answer(200, {"date": DATE}, text[0]))
+
+    assert read() == Notices(end_in_s=60.0)
+    metadata.set("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
+    assert read() == Notices(end_in_s=60.0, maintenance=True)
+    metadata.set("preempted", "TRUE")
+    assert read().preempted
 
 
 def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> None:

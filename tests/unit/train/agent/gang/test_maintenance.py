@@ -1,0 +1,80 @@
+"""A host that is stopped for maintenance hands its task over to a spare at a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.train.agent.gang.test_gang import Play
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import reconciler, scheduling
+from train.agent.gang.reconciler import MaintenanceScheduled, Slot
+from train.agent.gang.states import SlotStatus, Source, Stage
+from train.agent.protocol.records import Policy
+
+AGAIN = Policy(restarts=1, backoff_s=0.1, host_timeout_s=30.0)
+
+
+def leaving(policy: Policy = AGAIN, spares: int = 1) -> Play:
+    """Return a running gang; worker-1 has a checkpoint, and its host is stopped for maintenance."""
+    play = Play(2 + spares, policy, spares=spares).start()
+    play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"), source=Source("a", 1))
+    play.send_record("worker-1", leaving=True)
+    return play
+
+
+def test_a_spare_takes_over_at_the_next_complete_checkpoint() -> None:
+    play = leaving()
+    [notice] = scheduling.desired_state(play.gang).notices
+    assert notice == (
+        "worker-1 is stopped for maintenance within an hour; worker-2 takes over at the next complete checkpoint"
+    )
+    play.wait(600.0)
+    assert play.at(Stage.GO)
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    state = scheduling.desired_state(play.gang)
+    assert (state.stage, state.first_failed_slot) == (Stage.STOP, "worker-1")
+    assert "is stopped for maintenance soon" in state.reason.text
+    play.close()
+    play.wait(1.0)
+    members = [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members]
+    assert members == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
+    play.start()
+    play.send_record("worker-0", snapshot=Snapshot(2, 1, "c"))
+    assert play.at(Stage.GO)
+
+
+@pytest.mark.parametrize(("policy", "spares"), [(AGAIN, 0), (Policy(), 1)])
+def test_without_a_spare_or_a_restart_the_job_runs_until_the_host_stops(policy: Policy, spares: int) -> None:
+    play = leaving(policy, spares)
+    assert scheduling.desired_state(play.gang).notices == ["worker-1 is stopped for maintenance within an hour"]
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    assert play.at(Stage.GO)
+
+
+def test_a_cancelled_maintenance_changes_nothing() -> None:
+    play = leaving()
+    play.send_record("worker-1", leaving=False)
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    assert play.at(Stage.GO)
+
+
+def test_a_spare_whose_host_is_stopped_too_does_not_take_over() -> None:
+    play = leaving()
+    play.send_record("worker-2", leaving=True)
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    assert play.at(Stage.GO)
+
+
+def test_a_slot_reports_the_maintenance_in_whatever_attempt() -> None:
+    slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), MaintenanceScheduled(True))
+    assert slot.status.leaving
+    slot, _ = reconciler.step(slot, MaintenanceScheduled(False))
+    assert not slot.status.leaving
+
+
+def test_the_host_of_the_leader_keeps_its_task() -> None:
+    play = Play(3, AGAIN, spares=1).start()
+    play.send_record("worker-0", leaving=True, snapshot=Snapshot(1, 1, "a"))
+    assert scheduling.desired_state(play.gang).notices == ["worker-0 is stopped for maintenance within an hour"]
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    assert play.at(Stage.GO)
