@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Agent
+from tests.process.train.agent.hosts import Agent, end_all
 from tests.process.train.agent.packages.test_packages import done, venvs
 from tests.process.train.agent.wheels import pip_environment, wheel
 from train.agent.files.paths import VenvPaths
@@ -42,10 +42,11 @@ ADDRESS = "127.0.0.1"
 NO_INDEX = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/dev/null"}
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> Path:
-    wheel(tmp_path / "wheels", "adds", "1.0", "VALUE = 41\n")
-    return tmp_path / "wheels"
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheels")
+    wheel(directory, "adds", "1.0", "VALUE = 41\n")
+    return directory
 
 
 def ask(agent: Agent, request: Record) -> tuple[list[BootstrapStep], Record]:
@@ -93,11 +94,11 @@ def tree(directory: Path) -> dict[str, tuple[object, ...]]:
     return paths
 
 
-@pytest.fixture
-def source(connect: Connect, wheels: Path) -> tuple[Agent, Path]:
-    """Return a host, and its environment, which has links, unusual modes, and files with equal contents."""
-    agent = connect(env=pip_environment(wheels))
-    directory = Path(done(agent, requirements="adds").python).parents[1]
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path, interpreter: str) -> Iterator[Path]:
+    """Yield the environment of a host, which has links, unusual modes, and files with equal contents."""
+    with Agent(tmp_path_factory.mktemp("source"), python=interpreter, env=pip_environment(wheels)) as agent:
+        directory = Path(done(agent, requirements="adds").python).parents[1]
     (site,) = directory.glob("lib/python*/site-packages")
     (site / "twin.py").write_bytes((site / "adds.py").read_bytes())
     (site / "empty").touch()
@@ -106,7 +107,23 @@ def source(connect: Connect, wheels: Path) -> tuple[Agent, Path]:
     (site / "data" / "large").write_bytes(os.urandom(3_000_000))
     (site / "data" / "large").chmod(0o640)
     (site / "data").chmod(0o550)
-    return agent, directory
+    yield directory
+    end_all([agent.root])
+
+
+@pytest.fixture
+def source(environment: Path, interpreter: str) -> Iterator[tuple[Agent, Path]]:
+    """Yield a connection to the host with the environment, and the environment."""
+    with Agent(environment.parents[1], python=interpreter) as agent:
+        yield agent, environment
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory, interpreter: str) -> Iterator[Agent]:
+    """Yield a host without environments."""
+    with Agent(tmp_path_factory.mktemp("victim"), python=interpreter, env=NO_INDEX) as agent:
+        yield agent
+    end_all([agent.root])
 
 
 def test_an_environment_is_copied_with_links_modes_and_bytecode(connect: Connect, source: tuple[Agent, Path]) -> None:
@@ -153,21 +170,20 @@ def test_a_changed_file_is_refused_and_pip_can_install_instead(
     assert done(other, requirements="adds").made
 
 
-def test_a_source_that_ends_during_the_copy(connect: Connect, source: tuple[Agent, Path]) -> None:
+def test_a_source_that_ends_during_the_copy(victim: Agent, source: tuple[Agent, Path]) -> None:
     agent, directory = source
     shared = share(agent, str(directory / "bin/python"))
     (site,) = directory.glob("lib/python*/site-packages")
     os.truncate(site / "data" / "large", 1_000_000)
-    other = connect(1, env=NO_INDEX)
-    assert "bytes arrived from 127.0.0.1" in not_copied(other, shared)
+    assert "bytes arrived from 127.0.0.1" in not_copied(victim, shared)
     agent.close()
-    assert not_copied(other, shared).startswith("0 of ")
+    assert not_copied(victim, shared).startswith("0 of ")
 
 
-def test_a_source_with_another_secret_gets_and_sends_nothing(connect: Connect, source: tuple[Agent, Path]) -> None:
+def test_a_source_with_another_secret_gets_and_sends_nothing(victim: Agent, source: tuple[Agent, Path]) -> None:
     agent, directory = source
     shared = share(agent, str(directory / "bin/python"), secret="cd" * 32)
-    assert not_copied(connect(1, env=NO_INDEX), shared).startswith("0 of ")
+    assert not_copied(victim, shared).startswith("0 of ")
 
 
 def test_only_complete_environments_of_the_fleet_are_shared(
@@ -180,6 +196,7 @@ def test_only_complete_environments_of_the_fleet_are_shared(
         assert "is not an interpreter of this fleet's environments" in answer.reason
     (directory / "outside").symlink_to("/etc/passwd")
     _, answer = ask(agent, ShareEnvironment(str(directory / "bin/python"), SECRET, ADDRESS))
+    (directory / "outside").unlink()
     assert isinstance(answer, Refused)
     assert "is a link out of the environment" in answer.reason
 
@@ -233,10 +250,9 @@ def file_at(path: str) -> Item:
     ],
 )
 def test_a_hostile_list_of_files_is_refused(
-    connect: Connect, tmp_path: Path, stack: ExitStack, items: list[Item], reason: str
+    victim: Agent, tmp_path: Path, stack: ExitStack, items: list[Item], reason: str
 ) -> None:
-    agent = connect(env=NO_INDEX)
-    assert reason in not_copied(agent, hostile(stack, tmp_path, encode_items(items)))
+    assert reason in not_copied(victim, hostile(stack, tmp_path, encode_items(items)))
     assert not list(tmp_path.rglob("outside"))
 
 
@@ -253,16 +269,14 @@ def test_a_hostile_list_of_files_is_refused(
         b"[" * 100_000,
     ],
 )
-def test_a_list_that_is_not_one_is_refused(
-    connect: Connect, tmp_path: Path, stack: ExitStack, listing: bytes
-) -> None:
-    reason = not_copied(connect(env=NO_INDEX), hostile(stack, tmp_path, listing))
+def test_a_list_that_is_not_one_is_refused(victim: Agent, tmp_path: Path, stack: ExitStack, listing: bytes) -> None:
+    reason = not_copied(victim, hostile(stack, tmp_path, listing))
     assert "the list of files is invalid" in reason
 
 
-def test_a_name_of_contents_is_not_a_path(connect: Connect, tmp_path: Path, stack: ExitStack) -> None:
+def test_a_name_of_contents_is_not_a_path(victim: Agent, tmp_path: Path, stack: ExitStack) -> None:
     row = ["a", "file", 0o644, 1, "../../outside", "", 1]
-    reason = not_copied(connect(env=NO_INDEX), hostile(stack, tmp_path, json.dumps({"items": [row]}).encode()))
+    reason = not_copied(victim, hostile(stack, tmp_path, json.dumps({"items": [row]}).encode()))
     assert "invalid hash or size" in reason
     assert not list(tmp_path.rglob("outside*"))
 
@@ -290,12 +304,11 @@ def test_everything_that_must_agree_is_part_of_the_key(tmp_path: Path, monkeypat
     assert len(others | {key}) == 8
 
 
-def test_a_copy_that_does_not_fit_on_the_disk_is_refused(connect: Connect, source: tuple[Agent, Path]) -> None:
+def test_a_copy_that_does_not_fit_on_the_disk_is_refused(victim: Agent, source: tuple[Agent, Path]) -> None:
     agent, directory = source
     shared = share(agent, str(directory / "bin/python"))
-    other = connect(1, env=NO_INDEX)
     free = shutil.disk_usage("/").free
     lines = "\n".join(f"torch=={number}" for number in range(free // (9 << 30) + 2))
-    _, answer = ask(other, Bootstrap(lines, copy_from=shared))
+    _, answer = ask(victim, Bootstrap(lines, copy_from=shared))
     assert isinstance(answer, Refused)
     assert answer.reason.startswith("no space left on this host")
