@@ -18,6 +18,7 @@ from provision.gce.catalog.reservations import reserved_zones, split_path
 from provision.gce.deletion import delete_instances
 from provision.gce.diagnosis.cases import Scope
 from provision.gce.diagnosis.failures import Failure
+from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import correct_ends
 from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import current_budget, dearest, limited, too_expensive
@@ -151,7 +152,8 @@ def regions_to_try(
     cloud = replace(cloud, zones=tuple(pinned)) if pinned else cloud
     if cloud.reservation:
         reserved = find_reserved(account, cloud, count)
-        zones = {region: [zone for zone in listed if zone in reserved] for region, listed in zones.items()}
+        if reserved is not None:
+            zones = {region: [zone for zone in listed if zone in reserved] for region, listed in zones.items()}
     regions = candidates(cloud, zones, account.prices)
     if not regions:
         unlimited = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
@@ -161,15 +163,29 @@ def regions_to_try(
     return regions
 
 
-def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str]:
+def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str] | None:
     """Return the zones in which the reservation of `cloud` has room for `count` instances.
+
+    None: the caller may not list the reservations of another project, and has given the zone.
 
     Raises:
         ApiError: the reservations cannot be listed.
         ProviderError: the reservation cannot be used, or is in another zone.
     """
     project, name = split_path(cloud.reservation)
-    reservations = account.api.reservations(name, project)
+    try:
+        reservations = account.api.reservations(name, project)
+    except ApiError as error:
+        if project in ("", account.api.project) or error.status not in (403, 404):
+            raise
+        if cloud.zones:
+            return None
+        raise ProviderError(
+            ErrorKind.USAGE,
+            f"reservation {name!r} of project {project} cannot be read, so its zone is unknown",
+            hint="give its zone with --zone, or let an administrator of that project permit it",
+            next_steps=[grant_role("projects", [project], "roles/compute.viewer", account.api.member())],
+        ) from error
     if not reservations:
         account.require(reservations.silent)
     reserved = reserved_zones(cloud, count, reservations, project or account.api.project)

@@ -157,6 +157,21 @@ def test_a_reservation_in_a_zone_that_does_not_answer_is_not_taken_as_missing(
     customer.up()
 
 
+def test_a_shared_reservation_that_cannot_be_read_needs_a_zone(
+    emulator: Emulator, client: Client, customer: Customer
+) -> None:
+    client.reserve("r1", 2, ZONE)
+    path = "projects/other-proj/reservations/r1"
+    with pytest.raises(UsageError, match="of project other-proj cannot be read, so its zone is unknown") as refusal:
+        customer.up(reservation=path)
+    assert "gcloud projects add-iam-policy-binding other-proj --role roles/compute.viewer" in next_lines(
+        refusal.value
+    )
+    customer.up(reservation=path, zones=(ZONE,))
+    for instance in emulator.cloud.instances.values():
+        assert instance.body["reservationAffinity"]["values"] == [path]
+
+
 def test_more_workers_need_room_in_the_zone_of_the_fleet(
     emulator: Emulator, client: Client, customer: Customer
 ) -> None:

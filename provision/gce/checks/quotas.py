@@ -10,6 +10,7 @@ from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.projects import free_trial
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
+from provision.model import Finding
 from provision.quantities import counted
 
 
@@ -57,15 +58,18 @@ def _regional(account: Account, cloud: GceOptions) -> str:
     return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
 
 
-def _reservation(account: Account, cloud: GceOptions) -> str:
-    """Return where the reservation has room for an instance, as a message.
+def _reservation(account: Account, cloud: GceOptions) -> str | Finding:
+    """Return where the reservation has room for an instance, as a message, or that it cannot be read.
 
     Raises:
         ProviderError: it cannot be used.
     """
     if not cloud.reservation:
         return "none: instances use one only with --reservation"
-    return f"{cloud.reservation} has room for {describe(cloud)} in {', '.join(find_reserved(account, cloud, 1))}"
+    zones = find_reserved(account, cloud, 1)
+    if zones is None:
+        return Finding("reservation", None, f"{cloud.reservation} cannot be read in its project")
+    return f"{cloud.reservation} has room for {describe(cloud)} in {', '.join(zones)}"
 
 
 def _of_region(quotas: Quotas, cloud: GceOptions, region: str) -> list[Diagnosis]:
