@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fleet.commands.fleets import bake, gc
 from fleet.errors import FleetError
 from fleet.state import BAKING, Store
-from tests.cloud.moves import check, command, event
+from tests.cloud.moves import STARTS, check, command, event
 from tests.settings import settings
 
 if TYPE_CHECKING:
@@ -23,7 +23,16 @@ def run_bake(history: History) -> None:
     history.images.add(baked.image)
 
 
-@event(0.3)
+def bake_first(history: History) -> None:
+    """In some histories, let the user bake on another computer before the first command."""
+    if history.random.random() < 0.3:
+        bake_elsewhere(history)
+
+
+STARTS.append(bake_first)
+
+
+@event(0.2)
 def bake_elsewhere(history: History) -> None:
     """Let the user bake on another computer, without faults."""
     history.emulator.faults.clear()
