@@ -252,11 +252,14 @@ class History:
             self.random.choice(("", "t4", "t4:2")),
             self.random.choice(("", "spot", "flex-start", "reservation")),
         )
+        compact = not gpu and model != "reservation" and self.random.random() < 0.5
         self.settings = settings(
             provider="gce",
             project="proj-1",
             endpoint=emulator.url,
             gpu=gpu,
+            machine_type="n2-standard-4" if compact else "",
+            placement="compact" if compact else "",
             spot=model == "spot",
             flex_start=model == "flex-start" and bool(gpu),
             wait_s=7200 if model == "flex-start" and gpu else 0,
@@ -298,6 +301,7 @@ class History:
                 if self.random.random() < chance:
                     act(self)
         self.emulator.faults.clear()
+        self.emulator.set_outage()
         self.unprepared = False
         self.end()
 
