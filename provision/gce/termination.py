@@ -11,9 +11,14 @@ from provision.gce.rest.bodies.labels import instance_name
 from provision.gce.rest.resources import last, our_name, seconds
 
 PREEMPTED = "compute.instances.preempted"
-POWERED_OFF = "compute.instances.guestTerminate"
-MAINTAINED = "compute.instances.terminateOnHostMaintenance"
-_ENDS = (PREEMPTED, POWERED_OFF, MAINTAINED, "delete", "stop")
+_CLAUSES = {
+    PREEMPTED: "was preempted",
+    "compute.instances.guestTerminate": "powered off",
+    "compute.instances.hostError": "was stopped by an error of its machine",
+    "compute.instances.terminateOnHostMaintenance": "was stopped for maintenance of its machine",
+}
+"""Operations of the system, from https://cloud.google.com/compute/docs/logging/audit-logging#system_event."""
+_ENDS = (*_CLAUSES, "delete", "stop")
 _SYSTEM = "system"
 
 
@@ -48,12 +53,8 @@ def clause(operation: Json) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(_at(operation)))
     user = operation.get("user", "")
     kind = operation.get("operationType", "")
-    if kind == PREEMPTED:
-        return f"was preempted at {at}"
-    if kind == POWERED_OFF:
-        return f"powered off at {at}"
-    if kind == MAINTAINED:
-        return f"was stopped for maintenance of its machine at {at}"
+    if kind in _CLAUSES:
+        return f"{_CLAUSES[kind]} at {at}"
     verb = "deleted" if kind == "delete" else "stopped"
     if user == _SYSTEM:
         return f"was {verb} by Compute Engine at {at}"

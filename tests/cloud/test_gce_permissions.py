@@ -42,7 +42,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
         if rule.get("sourceRanges") and cloud.external:
             rule["sourceRanges"] = ["198.51.100.7/32"]  # the previous address of the caller
     provider.open_ssh(spec)
-    provider.extend(instances, 3600, lambda *_: None)
+    provider.extend(instances, 30 * 24 * 3600, lambda *_: None)  # longer than until the deletion
     provider.stop_at(instances, time.time() + 600)
     provider.termination_reasons("demo", NAMES)
     provider.delete(instances[:1], lambda *_: None)

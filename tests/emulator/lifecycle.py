@@ -18,6 +18,7 @@ from tests.emulator.reservations import reservation_shortage
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
+HOST_ERROR = "compute.instances.hostError"
 MAINTENANCE = "compute.instances.terminateOnHostMaintenance"
 GUEST_TERMINATED = "compute.instances.guestTerminate"
 
@@ -165,6 +166,11 @@ def maintain(cloud: Cloud, instance: Instance) -> None:
     notice_s = 3600.0 if instance.blueprint.gpus else 60.0
     if action == "TERMINATE":
         cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, instance.starts, MAINTENANCE, "STOP"))
+
+
+def fail_host(cloud: Cloud, instance: Instance) -> None:
+    """Its machine fails: it stops without a warning, and is not restarted."""
+    _end(cloud, instance, instance.starts, HOST_ERROR, "STOP")
 
 
 def _limit(cloud: Cloud, instance: Instance) -> None:

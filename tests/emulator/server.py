@@ -176,6 +176,16 @@ class Emulator:
             if not self.clock.wait_for(self._is_moving, deadline - time.monotonic()):
                 raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
 
+    def fail_host(self, name: str) -> None:
+        """Let the machine of an instance fail: it stops without a warning.
+
+        Raises:
+            LookupError: no instance of that name runs.
+        """
+        with self.clock.changed:
+            self.clock.run_due()
+            lifecycle.fail_host(self.cloud, self._running(name))
+
     def advance(self, seconds: float) -> None:
         """Advance the clock of the cloud and of its guests."""
         self.clock.advance(seconds)

@@ -62,6 +62,11 @@ def preempt(emulator: Emulator, given: Given) -> None:
     emulator.preempt(given["name"], given.get("grace_s"))
 
 
+@action("host-error")
+def fail_host(emulator: Emulator, given: Given) -> None:
+    emulator.fail_host(given["name"])
+
+
 @action("quota")
 def set_quota(emulator: Emulator, given: Given) -> None:
     emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))
