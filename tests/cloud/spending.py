@@ -32,9 +32,8 @@ from tests.cloud.histories import (
     QuickServices,
     Quiet,
     fused,
+    patched,
     play_each,
-    reached,
-    store_nothing,
 )
 from tests.cloud.moves import load
 from tests.cloud.moves.queue import make_scarce
@@ -96,16 +95,6 @@ def _usd_h(charge: Charge, prices: Prices) -> float:
     )
     assert price is not None
     return price.machine + price.gpu + price.address
-
-
-def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
-    """Let commands work without SSH, which is tested elsewhere."""
-    for module in ("commands.fleets.up", "commands.fleets.extend", "fleets.repair"):
-        patch.setattr(f"fleet.{module}.reach", reached)
-    for module in ("fleets.agents", "commands.fleets.extend"):
-        patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
-    patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
-    patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
 
 
 class Customer:

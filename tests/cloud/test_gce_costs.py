@@ -10,7 +10,8 @@ import pytest
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
-from tests.cloud.spending import FLEET, LATE_S, Customer, patched, play
+from tests.cloud.histories import patched
+from tests.cloud.spending import FLEET, LATE_S, Customer, play
 from tests.emulator import Emulator
 from tests.next_steps import next_lines, repetition
 

@@ -23,8 +23,7 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import Timing
 from provision.gce.rest.images import FORMAT
 from tests.cloud.access_modes import OPTIONAL
-from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, reached
-from tests.cloud.spending import patched
+from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, patched, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import images
 from tests.emulator.project_images import ProjectImages
@@ -80,7 +79,6 @@ class Team:
 @pytest.fixture
 def team(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
     patched(monkeypatch, emulator)
-    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reached)
     return Team(emulator, tmp_path / "state")
 
 
