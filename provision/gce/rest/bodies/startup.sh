@@ -48,7 +48,10 @@ is_in_use() {
 }
 
 watch_idle() {
-    timeout=$(fetch "$base/attributes/fleet-idle-timeout") || return
+    until timeout=$(fetch "$base/attributes/fleet-idle-timeout"); do
+        [ $? -ne 22 ] || return # the server answers, and the item is missing
+        sleep 5
+    done
     case $timeout in '' | *[!0-9]* | 0) return ;; esac
     used=$(date +%s)
     while sleep 5; do
