@@ -104,11 +104,8 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
         existing = list_instances(spec.name, provider, services)
     existing = [instance for instance in existing if index_of(instance.name) < spec.workers]  # not of a failed resize
     recorded = {instance.id for instance in record.instances}
-    new = [
-        instance
-        for instance in existing
-        if instance.name in steps.create or instance.name in record.kept or instance.id not in recorded
-    ]
+    other = {*steps.create, *record.kept, *_moved(record, existing, provider)}
+    new = [instance for instance in existing if instance.name in other or instance.id not in recorded]
     if not new:
         return record
     if record.kept:
@@ -117,6 +114,16 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     record = replace_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
     return record
+
+
+def _moved(record: FleetRecord, instances: Sequence[Instance], provider: Provider) -> list[str]:
+    """Return the hosts whose addresses are not the recorded ones: their provider has restarted them."""
+    addresses = {host.name: host.address for host in record.hosts}
+    running = [instance for instance in instances if instance.state is InstanceState.RUNNING]
+    with contextlib.suppress(FleetError):
+        hosts = provider.hosts(record.spec, [instance for instance in running if instance.name in addresses])
+        return [host.name for host in hosts if host.address != addresses[host.name]]
+    return []
 
 
 def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance]:

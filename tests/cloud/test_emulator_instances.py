@@ -261,6 +261,20 @@ def test_an_instance_keeps_its_resources_over_stop_and_start(emulator: Emulator,
     assert after.access_configs[0].nat_i_p not in ("", before.access_configs[0].nat_i_p)
 
 
+@pytest.mark.parametrize(("restarts", "status"), [(True, "RUNNING"), (False, "TERMINATED")])
+def test_an_instance_restarts_after_an_error_of_its_host(
+    restarts: bool, status: str, emulator: Emulator, client: Client
+) -> None:
+    made = client.create("demo", scheduling=compute.Scheduling(automatic_restart=restarts))
+    emulator.fail_host("demo")
+    emulator.settle()
+    ended = client.instances.get(**AT_ZONE, instance="demo")
+    assert (ended.id, ended.status) == (made.id, status)
+    kinds = [operation.operation_type for operation in client.of("ZoneOperations").list(**AT_ZONE)]
+    assert "compute.instances.hostError" in kinds
+    assert ("compute.instances.automaticRestart" in kinds) is restarts
+
+
 def test_scheduling_can_be_set_only_while_stopped(client: Client) -> None:
     client.create("demo", scheduling=limited(3600))
     change: dict[str, Any] = {"instance": "demo", "scheduling_resource": limited(7200), **AT_ZONE}

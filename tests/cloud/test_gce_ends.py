@@ -49,7 +49,8 @@ def test_an_instance_that_stops_keeps_its_disk_and_starts_again(
     emulator.reset()
     store = Store(tmp_path)
     store.fleet("demo").create()
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url, gpu="t4", zones=("us-central1-a",))
+    spot = end is Emulator.fail_host  # instances on demand restart then
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url, gpu="t4", zones=("us-central1-a",), spot=spot)
     provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
     provider.create(spec, NAMES, lambda *_: None)

@@ -21,6 +21,7 @@ PREEMPTED = "compute.instances.preempted"
 HOST_ERROR = "compute.instances.hostError"
 MAINTENANCE = "compute.instances.terminateOnHostMaintenance"
 GUEST_TERMINATED = "compute.instances.guestTerminate"
+AUTOMATIC_RESTART = "compute.instances.automaticRestart"
 
 
 def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
@@ -169,8 +170,28 @@ def maintain(cloud: Cloud, instance: Instance) -> None:
 
 
 def fail_host(cloud: Cloud, instance: Instance) -> None:
-    """Its machine fails: it stops without a warning, and is not restarted."""
+    """Its machine fails: it ends without a warning, and starts on another machine if ``automaticRestart`` is true.
+
+    Source: https://cloud.google.com/compute/docs/instances/host-maintenance-overview (host errors).
+    """
     _end(cloud, instance, instance.starts, HOST_ERROR, "STOP")
+    if not instance.blueprint.scheduling["automaticRestart"]:
+        return
+
+    def begin() -> Failure | None:
+        if gone(cloud, instance) or instance.status != "TERMINATED":
+            return None
+        instance.body["status"] = "STAGING"
+        return None
+
+    def finish(done: Done) -> None:
+        if not gone(cloud, instance) and instance.status == "STAGING":
+            start(cloud, instance)
+        done(None)
+
+    zone, target = f"zones/{instance.blueprint.zone}", instance.body["selfLink"]
+    restart = Launch(zone, AUTOMATIC_RESTART, target, instance.body["id"], user=SYSTEM)
+    instance.latest = cloud.operations.launch(restart, Work(begin, finish), instance.latest)
 
 
 def _limit(cloud: Cloud, instance: Instance) -> None:

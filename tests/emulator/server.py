@@ -177,7 +177,7 @@ class Emulator:
                 raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
 
     def fail_host(self, name: str) -> None:
-        """Let the machine of an instance fail: it stops without a warning.
+        """Let the machine of an instance fail: it stops without a warning, and restarts if its scheduling says so.
 
         Raises:
             LookupError: no instance of that name runs.

@@ -144,7 +144,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         for note in warnings(program, prepared[:first], terms):
             sink.emit(note)
         notices = preemption_notices(record.spec.options)
-        commits = _commits(request, job, program, prepared, choice, Extras(notices, origin))
+        extras = Extras(notices, origin, record.spec.options.restarts)
+        commits = _commits(request, job, program, prepared, choice, extras)
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
@@ -255,10 +256,12 @@ class Extras:
     Attributes:
         notices: Servers that announce that a host will be preempted.
         origin: The checkpoint from which the job continues; None: it starts without one.
+        rejoins: Whether a host that is restarted rejoins the job by itself.
     """
 
     notices: list[records.PreemptionNotice]
     origin: Origin | None
+    rejoins: bool
 
 
 def _commits(
@@ -301,6 +304,7 @@ def _commits(
             joinable=joinable,
             after=request.after or "",
             warm=request.warm,
+            rejoins=extras.rejoins,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]

@@ -9,6 +9,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     probe.json              cached probes of interpreters and GPUs
     resident                locked by the resident agent; describes it
     resident.sock           its socket
+    boot                    program that the startup script of an instance runs after a restart
     hook/                   code that a task's interpreter runs first
     warm/                   socket and ID of the process from which tasks are forked
     venvs/HASH/             a virtual environment, named by what is installed in it
@@ -23,6 +24,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
+        boot.json           what this host needs to rejoin the job after a restart; missing once the job has ended
         queued              the job that this one waits for, while it waits
         src/                working directory of the task, with the bundle; or a link to its directory
         checkpoints/  logs/  model/
@@ -93,6 +95,7 @@ class HostPaths(_Roots):
     queue = _Path("queue")  # file that is locked while a job is queued or uncommitted files are removed
     jobs = _Path("jobs")  # directory of all jobs
     probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
+    boot = _Path("boot")  # program that rejoins the running job after a restart of the host
     hook = _Path("hook")  # directory of the code that a task's interpreter runs first
     resident = _Path("resident")  # file that the resident agent keeps locked
     resident_socket = _Path("resident.sock")  # socket of the resident agent
@@ -139,6 +142,7 @@ class TaskPaths(_Directory):
     """Paths of one task of one job."""
 
     job = _Path("job.json")  # the commit
+    boot = _Path("boot.json")  # what a supervisor needs after a restart of the host; missing once the job has ended
     queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
     source = _Path("src")  # the task's working directory
     programs = _Path("bin")  # directory of programs that come first on the task's PATH

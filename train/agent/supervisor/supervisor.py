@@ -503,6 +503,7 @@ class Supervisor:
         self._result = self._with_time(result)
         try:
             write_result(self._start.paths, self._result)
+            remove_file(self._start.paths.boot)
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()

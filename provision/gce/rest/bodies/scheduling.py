@@ -13,13 +13,15 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
     """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others.
 
     Neither can instances that are placed close to each other.
+    Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
+    again, so that they do not restart if their cost is limited.
     """
     model = provisioning_model(cloud)
     migrates = model == STANDARD and not has_gpus(cloud) and cloud.placement != COMPACT
     values: dict[str, Any] = {
         "provisioningModel": model,
         "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",
-        "automaticRestart": False,
+        "automaticRestart": model == STANDARD and not cloud.max_cost_usd,
     }
     if cloud.delete_after_s:
         values["maxRunDuration"] = {"seconds": str(cloud.delete_after_s)}

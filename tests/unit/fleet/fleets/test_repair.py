@@ -55,6 +55,13 @@ class Cloud:
     against: list[ProviderError] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
+        return [
+            replace(host(rented), address=self.addresses.get(rented.name, host(rented).address))
+            for rented in instances
+        ]
 
     def list(self, fleet: str) -> list[Instance]:
         self.calls.append("list")
@@ -202,6 +209,14 @@ def test_an_instance_that_another_command_recreated_is_recorded(world: World) ->
     record = repair_instances(world.record, world.directory, world.services, world.story)
     assert record.hosts[1].address == "10.0.0.12"
     assert "create" not in " ".join(world.cloud.calls)
+
+
+def test_the_address_of_a_restarted_instance_is_recorded(world: World) -> None:
+    world.cloud.addresses["worker-1"] = "203.0.113.7"
+    record = repair_instances(world.record, world.directory, world.services, world.story)
+    assert world.reached == [["11"]]
+    assert "create" not in " ".join(world.cloud.calls)
+    assert world.directory.read() == record
 
 
 def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) -> None:

@@ -87,7 +87,7 @@ def test_two_instances_with_a_t4_each() -> None:
             "scheduling": {
                 "provisioningModel": "STANDARD",
                 "onHostMaintenance": "TERMINATE",
-                "automaticRestart": False,
+                "automaticRestart": True,
                 "maxRunDuration": {"seconds": "604800"},
                 "instanceTerminationAction": "DELETE",
             },
@@ -135,8 +135,13 @@ def test_spot_and_time_limit() -> None:
     assert properties(GceOptions(max_duration_s=0))["scheduling"] == {
         "provisioningModel": "STANDARD",
         "onHostMaintenance": "MIGRATE",
-        "automaticRestart": False,
+        "automaticRestart": True,
     }
+
+
+def test_instances_do_not_restart_by_themselves_if_their_cost_is_limited() -> None:
+    scheduling = properties(GceOptions(max_cost_usd=5.0))["scheduling"]
+    assert (scheduling["automaticRestart"], "maxRunDuration" in scheduling) == (False, True)
 
 
 def test_gpus_that_come_with_the_machine_are_not_attached() -> None:

@@ -1,0 +1,54 @@
+"""Store what a host needs to rejoin its running job after a restart, readable only by its owner.
+
+A supervisor ends with its host. Another one needs the secret of the job and the environment of its session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+
+from train.agent.files.disk import write_atomic
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.protocol.classes import TYPE_CHECKING
+from train.agent.protocol.records import Commit
+
+if TYPE_CHECKING:
+    from typing import Dict
+
+_PROGRAM = "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.boot import main; main({root!r})"
+
+
+def store_boot(
+    host: HostPaths, paths: TaskPaths, request: Commit, session: Dict[str, str], umask: int, gpus: int
+) -> None:
+    """Store what this host needs to rejoin a job after a restart.
+
+    Args:
+        host: Paths of the fleet on this host.
+        paths: Paths of the task.
+        request: The commit; values of ``--secret`` must not be stored, so that a job with any does not rejoin.
+        session: Environment of the session in which the job was committed.
+        umask: Of the user's script.
+        gpus: Number of GPUs that the host has.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if not request.rejoins or request.secret_env:
+        return
+    values = {"secret": request.secret, "session": session, "umask": umask, "gpus": gpus}
+    write_atomic(paths.boot, json.dumps(values).encode("utf-8", "surrogateescape"), sync=True)
+    program = _PROGRAM.format(agent=_agent(), root=host.common)
+    command = shlex.join([sys.executable, "-I", "-S", "-c", program])
+    write_atomic(HostPaths(host.common).boot, f"#!/bin/sh\nexec {command}\n".encode(), 0o700)
+
+
+def _agent() -> str:
+    """Return the directory or archive from which this agent was imported."""
+    path = os.path.abspath(__file__)
+    for _ in __name__.split("."):
+        path = os.path.dirname(path)
+    return path
