@@ -65,7 +65,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
         _paid_s(account, cloud, targets, price, ending=True)
-        stop(account, targets, progress)
+        targets = stop(account, targets, progress)
         paid_s = _paid_s(account, cloud, targets, price)
         _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
         return
@@ -76,7 +76,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
-        stop(account, targets, progress)
+        targets = stop(account, targets, progress)
         _start(account, cloud, targets, None, progress)
 
 

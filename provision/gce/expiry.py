@@ -10,7 +10,15 @@ from provision.gce.options import GceOptions
 from provision.gce.options.preparation import root_scripts
 from provision.gce.options.time import END_AT, POWER_OFF_S, STOP_AT
 from provision.gce.rest.api import Json
-from provision.gce.rest.bodies.metadata import STARTUP, deadlines, items_of, runs_scripts, scripts, startup_script
+from provision.gce.rest.bodies.metadata import (
+    STARTUP,
+    deadlines,
+    items_of,
+    restarts,
+    runs_scripts,
+    scripts,
+    startup_script,
+)
 from provision.gce.rest.resources import our_name, seconds
 from provision.provider import ErrorKind, ProviderError
 
@@ -61,12 +69,12 @@ def _queued_end(resource: Json) -> dict[str, str]:
 
 
 def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
-    """Let the lifetime of instances begin now.
+    """Let the lifetime of instances begin now; with ``--unattended``, they start each other again from now on.
 
     Raises:
         ApiError: a call failed.
     """
-    set_items(account, targets, deadlines(cloud, account.clock()), _ACTIVITY)
+    set_items(account, targets, {**deadlines(cloud, account.clock()), **restarts(cloud)}, _ACTIVITY)
 
 
 def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:

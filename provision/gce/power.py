@@ -9,26 +9,34 @@ from typing import Any
 
 from provision.budget import START
 from provision.gce.account import Account
-from provision.gce.expiry import set_deadlines
+from provision.gce.expiry import set_deadlines, set_items
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
+from provision.gce.rest.bodies.metadata import RESTARTS, items_of
 from provision.gce.rest.resources import LOCAL_SSD, our_name
 from provision.model import Price
 from provision.provider import Progress
 
 
-def stop(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+def stop(account: Account, resources: Sequence[Json], progress: Progress) -> list[Json]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
+
+    Returns:
+        The instances as they are then.
 
     Raises:
         ApiError: an instance does not stop.
     """
     for resource in resources:
         progress(our_name(resource), "stopping")
+    unattended = [resource for resource in resources if RESTARTS in items_of(resource)]
+    set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")  # by a host that stops later
     account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
-    for resource in await_status(account, resources, "TERMINATED", "stopping the instances"):
+    stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
+    for resource in stopped:
         progress(our_name(resource), "stopped")
+    return stopped
 
 
 def stop_call(account: Account, resource: Json) -> Call:
@@ -100,11 +108,14 @@ def stop_started(account: Account, resources: Sequence[Json], progress: Progress
 
 
 def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
-    """Return the call that lets Compute Engine delete an instance this many seconds after its next start."""
+    """Return the call that lets Compute Engine delete an instance this many seconds after its next start.
+
+    With ``--unattended``, the instance is stopped instead.
+    """
     scheduling: dict[str, Any] = {
         **resource.get("scheduling", {}),
         "maxRunDuration": {"seconds": str(seconds)},
-        "instanceTerminationAction": "DELETE",
+        "instanceTerminationAction": resource.get("scheduling", {}).get("instanceTerminationAction", "DELETE"),
     }
     return account.call(resource, "setScheduling", scheduling)
 

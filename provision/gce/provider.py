@@ -19,6 +19,7 @@ from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
+from provision.gce.options.identity import check_identity
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
 from provision.gce.rest.api import Api, Json, Timing
@@ -99,6 +100,7 @@ class GceProvider(Provider):
         changed = replace(options, **fields)
         check_preparation(changed)
         check_labels(changed)
+        changed = check_identity(changed, spot=changed.spot, max_cost_usd=changed.max_cost_usd)
         try:
             return resolved(changed)
         except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from provision.budget import Budget
-from provision.gce.access import bucket, iap, os_login
+from provision.gce.access import bucket, iap, os_login, restarting
 from provision.gce.access.bucket import Access
 from provision.gce.access.firewall import open_sources
 from provision.gce.account import Account
@@ -23,7 +23,7 @@ from provision.gce.rest.api import Json
 from provision.gce.rest.resources import our_name, zone_of
 from provision.gce.zones import Region
 from provision.model import FleetSpec, Offer, Quote
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
 from provision.quantities import format_money, format_span
 
 
@@ -85,6 +85,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *_restarts(existing, names),
+            *_unattended(account, cloud),
             *filter(None, [image.note]),
             *login,
             *_storage(storage, cloud, paid[0][0].name),
@@ -195,6 +196,28 @@ def _restarts(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
     again = [name for name in names if name in stopped]
     verb = "is" if len(again) == 1 else "are"
     return [f"{', '.join(again)} {verb} stopped and started again, with the same disk"] if again else []
+
+
+def _unattended(account: Account, cloud: GceOptions) -> list[str]:
+    """Return sentences about what ``--unattended`` does.
+
+    Raises:
+        ProviderError: the service account does not have the permissions.
+    """
+    if not cloud.unattended:
+        return []
+    result = restarting.examine(account, cloud)
+    if result.doubt:
+        raise ProviderError(
+            ErrorKind.USAGE,
+            f"--unattended: {result.note}",
+            hint="create the role, and give it to the account",
+            next_steps=restarting.grants(account, cloud),
+        )
+    return [
+        result.note,
+        "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks",
+    ]
 
 
 def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:

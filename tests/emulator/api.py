@@ -17,6 +17,8 @@ from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
 from tests.emulator.failures import Refusal, Violation
 from tests.emulator.faults import Faults, Rule
+from tests.emulator.grants import check_service_account
+from tests.emulator.identity import identity_of
 from tests.emulator.outage import check_zone
 from tests.emulator.registry import METHODS, STARTING
 from tests.emulator.services import Service, services
@@ -211,7 +213,11 @@ class Api:
 
     def _check_access(self, service: Service, call: Call) -> None:
         self.cloud.governance.check_call(discovery(service.DOCUMENT).host, self.cloud.project)
+        caller = identity_of(call.token)
         for project, permission in service.permissions(self.cloud, call):
+            if caller is not None and service.DOCUMENT == "compute.v1":
+                check_service_account(self.cloud, caller, permission)
+                continue
             self.needed.add(permission if project == self.cloud.project else f"{project}:{permission}")
             if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
                 raise failures.forbidden(permission, f"projects/{project}")

@@ -17,6 +17,16 @@ PROJECT_NUMBER = "100000000001"
 DEFAULT_ACCOUNT = f"{PROJECT_NUMBER}-compute@developer.gserviceaccount.com"
 
 
+ROLES = {
+    "roles/compute.viewer": ("compute.instances.get", "compute.instances.list"),
+    "roles/compute.instanceAdmin.v1": (
+        *("compute.instances.delete", "compute.instances.get", "compute.instances.list"),
+        *("compute.instances.start", "compute.instances.stop"),
+    ),
+}
+"""Some permissions of predefined roles."""
+
+
 @dataclass
 class Governance:
     """The project's billing account, enabled APIs, organization policies, and service accounts.
@@ -28,6 +38,7 @@ class Governance:
         disabled: Hosts of the APIs that the project has not enabled.
         policies: Effective policies by constraint, each as the `spec` of a Policy; others have the default.
         service_accounts: Whether each service account is enabled, by its e-mail address.
+        roles: Permissions of roles, by their names; the policy of the project is in `tests.emulator.storage`.
     """
 
     billing_account: str = "billingAccounts/012345-567890-ABCDEF"
@@ -36,6 +47,7 @@ class Governance:
     disabled: set[str] = field(default_factory=set)
     policies: dict[str, Json] = field(default_factory=dict)
     service_accounts: dict[str, bool] = field(default_factory=lambda: {DEFAULT_ACCOUNT: True})
+    roles: dict[str, list[str]] = field(default_factory=lambda: {name: list(names) for name, names in ROLES.items()})
 
     @property
     def is_billed(self) -> bool:

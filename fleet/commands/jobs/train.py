@@ -144,7 +144,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         for note in warnings(program, prepared[:first], terms):
             sink.emit(note)
         notices = preemption_notices(record.spec.options)
-        extras = Extras(notices, origin, record.spec.options.restarts)
+        options = record.spec.options
+        extras = Extras(notices, origin, rejoins=options.restarts, revives=options.unattended)
         commits = _commits(request, job, program, prepared, choice, extras)
         if request.dry_run:
             _show(record, commits, sink)
@@ -257,11 +258,13 @@ class Extras:
         notices: Servers that announce that a host will be preempted.
         origin: The checkpoint from which the job continues; None: it starts without one.
         rejoins: Whether a host that is restarted rejoins the job by itself.
+        revives: Whether hosts start lost hosts again.
     """
 
     notices: list[records.PreemptionNotice]
     origin: Origin | None
     rejoins: bool
+    revives: bool
 
 
 def _commits(
@@ -305,6 +308,7 @@ def _commits(
             after=request.after or "",
             warm=request.warm,
             rejoins=extras.rejoins,
+            revives=extras.revives,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeVar
+
 from provision.deferred import dataclass
 from provision.gce.options.groups import NETWORK
-from provision.options import TEXT, TEXTS, option
+from provision.options import FLAG, TEXT, TEXTS, option
+
+COMPUTE = "https://www.googleapis.com/auth/compute"
+"""Scope with which the service account of an instance may start others, if a role allows it."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,7 @@ class IdentityOptions:
     Attributes:
         scopes: OAuth scopes of the instances' service account; empty: no account.
         service_account: E-mail address of that account; empty: the project's default, if there are scopes.
+        unattended: Spot VMs are stopped, not deleted, and the other hosts start them again.
     """
 
     scopes: tuple[str, ...] = option(
@@ -33,3 +40,31 @@ class IdentityOptions:
         help="Service account of the instances.",
         group=NETWORK,
     )
+    unattended: bool = option(
+        False,
+        FLAG,
+        "unattended",
+        help="Keep the disks of preempted Spot VMs; the other hosts start them again, without this computer.",
+        group=NETWORK,
+        selects=True,
+    )
+
+
+Options = TypeVar("Options", bound=IdentityOptions)
+
+
+def check_identity(cloud: Options, *, spot: bool, max_cost_usd: float) -> Options:
+    """Return options with the scope that ``--unattended`` needs.
+
+    Raises:
+        ValueError: it contradicts other options.
+    """
+    if not cloud.unattended:
+        return cloud
+    if not spot:
+        raise ValueError("--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself")
+    if not cloud.service_account:
+        raise ValueError("--unattended requires --service-account: hosts start each other with this account")
+    if max_cost_usd:
+        raise ValueError("--unattended cannot be combined with --max-cost: each start begins the lifetime again")
+    return cloud if COMPUTE in cloud.scopes else replace(cloud, scopes=(*cloud.scopes, COMPUTE))

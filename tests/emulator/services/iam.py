@@ -18,8 +18,27 @@ ACT_AS = "iam.serviceAccounts.actAs"
 
 def permissions(cloud: Cloud, call: Call) -> tuple[tuple[str, str], ...]:
     """Return the permission that a call needs; callers may always test theirs."""
-    verb = call.method.id.rpartition(".")[2]
-    return () if verb == "testIamPermissions" else ((cloud.project, f"iam.serviceAccounts.{verb}"),)
+    *_, noun, verb = call.method.id.split(".")
+    return () if verb == "testIamPermissions" else ((cloud.project, f"iam.{noun}.{verb}"),)
+
+
+@method("iam.projects.roles.create")
+def create_role(cloud: Cloud, call: Call) -> Json:
+    name = f"projects/{cloud.project}/roles/{call.body['roleId']}"
+    cloud.governance.roles[name] = list(call.body["role"]["includedPermissions"])
+    return _role(cloud, name)
+
+
+@method("iam.projects.roles.get")
+@method("iam.roles.get")
+def get_role(cloud: Cloud, call: Call) -> Json:
+    return _role(cloud, call.path["name"])
+
+
+def _role(cloud: Cloud, name: str) -> Json:
+    if name not in cloud.governance.roles:
+        raise Refusal(404, "notFound", f"The role named {name} was not found.", canonical="NOT_FOUND")
+    return {"name": name, "includedPermissions": cloud.governance.roles[name]}
 
 
 @method("iam.projects.serviceAccounts.get")

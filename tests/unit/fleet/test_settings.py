@@ -67,6 +67,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         scopes = ["cloud-platform"]
         bucket = "gs://training-data"
         service-account = "a@b"
+        unattended = true
         startup-script = "boot.sh"
         setup = "true"
         metadata = { note = "a=b" }
@@ -109,6 +110,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         scopes=("cloud-platform",),
         bucket="gs://training-data",
         service_account="a@b",
+        unattended=True,
         startup_script="true\n",
         setup="true",
         metadata=("note=a=b",),

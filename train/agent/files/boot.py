@@ -41,12 +41,12 @@ def store_boot(
         return
     values = {"secret": request.secret, "session": session, "umask": umask, "gpus": gpus}
     write_atomic(paths.boot, json.dumps(values).encode("utf-8", "surrogateescape"), sync=True)
-    program = _PROGRAM.format(agent=_agent(), root=host.common)
+    program = _PROGRAM.format(agent=agent_path(), root=host.common)
     command = shlex.join([sys.executable, "-I", "-S", "-c", program])
     write_atomic(HostPaths(host.common).boot, f"#!/bin/sh\nexec {command}\n".encode(), 0o700)
 
 
-def _agent() -> str:
+def agent_path() -> str:
     """Return the directory or archive from which this agent was imported."""
     path = os.path.abspath(__file__)
     for _ in __name__.split("."):

@@ -277,12 +277,12 @@ def _synchronize(peer: Peer, now: float) -> Step:
             break
         peer, more = _step_slot(peer, desired)
         actions += more
-    missing = peer.gang is not None and bool(_missing_slots(peer))
+    missing = peer.gang is not None and bool(missing_slots(peer))
     probe_at = None if not missing else peer.probe_at if peer.probe_at is not None else now + PROBE_INTERVAL_S
     return peer._replace(probe_at=probe_at), actions
 
 
-def _missing_slots(peer: Peer) -> List[str]:
+def missing_slots(peer: Peer) -> List[str]:
     """Return the slots that a leader probes: all that took part and are not connected."""
     gang = peer.gang
     if gang is None or gang.isolated or gang.stage is Stage.RESULT:
@@ -542,7 +542,7 @@ def _deadline_reached(peer: Peer, now: float) -> Step:
     if peer.gang is not None:
         gang, actions = scheduling.advance(peer.gang, now), []
         if peer.probe_at is not None and now >= peer.probe_at:
-            actions = [ProbePeer(slot, _claim(peer)) for slot in _missing_slots(peer)]
+            actions = [ProbePeer(slot, _claim(peer)) for slot in missing_slots(peer)]
             peer = peer._replace(probe_at=now + PROBE_INTERVAL_S)
         return peer._replace(gang=gang), list(actions)
     late = deadline(peer, now)

@@ -12,6 +12,7 @@ from collections import deque
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.files.boot import agent_path
 from train.agent.files.disk import remove_file
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
@@ -45,6 +46,8 @@ from train.agent.supervisor.watchdog import Watchdog
 if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
+    from train.agent.peers.revive import Reviver
+
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
 _REPLICATORS = 5
@@ -72,6 +75,7 @@ class Supervisor:
         self._control = ControlServer(self._loop, start.control, self._handle_request)
         self._attempt: Optional[Attempt] = None
         self._replicator: Optional[Replicator] = None
+        self._reviver: Optional[Reviver] = None
         self._pending_close: Optional[reconciler.Closed] = None
         self._on_settled: Callable[[], None] = self._deliver_close
         self._restoring: Optional[reconciler.Restore] = None
@@ -313,6 +317,22 @@ class Supervisor:
             self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(election.DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
+        self._revive_lost()
+
+    def _revive_lost(self) -> None:
+        """Let the leader start lost hosts again, in a process of its own."""
+        if not self._commit.revives:
+            return
+        lost = election.missing_slots(self._peer)
+        if lost and self._reviver is None:
+            from train.agent.peers.revive import Reviver
+
+            slots = len(self._start.host.slots()) - 1
+            self._reviver = Reviver(agent_path(), self._commit.slot, slots)
+            if self._attempt is not None:
+                self._attempt.task.excluded.add(self._reviver.pid)
+        if self._reviver is not None:
+            self._reviver.update(lost)
 
     def _receive(self, slot: str, values: Dict[str, Any]) -> None:
         try:
@@ -429,6 +449,8 @@ class Supervisor:
             before.reap()
         if self._replicator is not None:
             attempt.task.excluded.add(self._replicator.pid)
+        if self._reviver is not None:
+            attempt.task.excluded.add(self._reviver.pid)
         self._attempt = attempt
         return attempt
 
@@ -573,6 +595,8 @@ class Supervisor:
             self._notices.close()
         if self._replicator is not None:
             self._replicator.close()
+        if self._reviver is not None:
+            self._reviver.close()
         if self._attempt is not None:
             self._attempt.reap()
         remove_file(self._start.paths.processes)

@@ -14,6 +14,9 @@ from provision.options import split_pair
 OS_LOGIN = "enable-oslogin"
 """Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
 
+RESTARTS = "fleet-restarts"
+"""Metadata item with the URL of the API with which hosts start each other again, see train.agent.peers.revive."""
+
 IMAGE = "fleet-image"
 """Metadata item that lets an instance remove what belongs to it alone, so that its disk can become an image."""
 
@@ -58,6 +61,11 @@ def deadlines(cloud: GceOptions, now: float) -> dict[str, str]:
     return {key: str(round(now) + seconds if seconds else 0) for key, seconds in after_s.items()}
 
 
+def restarts(cloud: GceOptions) -> dict[str, str]:
+    """Return the metadata item with which the hosts start each other again, if the options request that."""
+    return {RESTARTS: cloud.endpoint or "https://compute.googleapis.com"} if cloud.unattended else {}
+
+
 def items_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the metadata items of an instance."""
     return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
@@ -77,6 +85,7 @@ def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[
         "enable-guest-attributes": "TRUE",
         STARTUP: startup_script(),
         **deadlines(cloud, now),
+        **restarts(cloud),
         **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and cloud.powers_off else {}),
         **{key: text for key, text in scripts(cloud).items() if text},
     }

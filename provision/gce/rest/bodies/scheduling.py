@@ -26,7 +26,7 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
     if cloud.delete_after_s:
         values["maxRunDuration"] = {"seconds": str(cloud.delete_after_s)}
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
-        values["instanceTerminationAction"] = "DELETE"
+        values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
     return values
 
 

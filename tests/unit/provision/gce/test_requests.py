@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
 from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
 from provision.gce.rest.bodies.bulk import bulk_insert
 from provision.gce.rest.bodies.labels import instance_name, label_value, labels, mark, marked, marked_project, stem
 from provision.gce.rest.bodies.metadata import ssh_keys
@@ -142,6 +143,30 @@ def test_spot_and_time_limit() -> None:
 def test_instances_do_not_restart_by_themselves_if_their_cost_is_limited() -> None:
     scheduling = properties(GceOptions(max_cost_usd=5.0))["scheduling"]
     assert (scheduling["automaticRestart"], "maxRunDuration" in scheduling) == (False, True)
+
+
+def test_unattended_instances_are_stopped_and_may_start_each_other() -> None:
+    given = {"spot": True, "unattended": True, "service_account": "a@p.iam.gserviceaccount.com"}
+    request = properties(GceProvider.change(GceOptions(), given))
+    assert request["scheduling"]["instanceTerminationAction"] == "STOP"
+    assert request["serviceAccounts"] == [
+        {"email": "a@p.iam.gserviceaccount.com", "scopes": ["https://www.googleapis.com/auth/compute"]}
+    ]
+    items = {item["key"]: item["value"] for item in request["metadata"]["items"]}
+    assert items["fleet-restarts"] == "https://compute.googleapis.com"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "--unattended is for Spot VMs"),
+        ({"spot": True}, "--unattended requires --service-account"),
+        ({"spot": True, "service_account": "a@p", "max_cost_usd": 5.0}, "cannot be combined with --max-cost"),
+    ],
+)
+def test_options_that_contradict_unattended_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GceProvider.change(GceOptions(), {"unattended": True, **given})
 
 
 def test_gpus_that_come_with_the_machine_are_not_attached() -> None:
