@@ -124,7 +124,9 @@ def offered(
     calls = [lambda: api.machine_types(cloud.machine_type)]
     if cloud.gpu:
         calls.append(lambda: api.accelerator_types(cloud.gpu))
-    zones, *others = ([zone_of(resource) for resource in resources] for resources in api.together(*calls))
+    listings = api.together(*calls)
+    account.silent = frozenset(zone for listing in listings for zone in listing.silent)
+    zones, *others = ([zone_of(resource) for resource in resources] for resources in listings)
     region = subnetwork_of(cloud.subnetwork).region
     zones = [zone for zone in zones if is_zone(zone) and all(zone in other for other in others)]
     zones = [zone for zone in zones if region in ("", region_of(zone))]
@@ -258,10 +260,7 @@ def _search(
         if isinstance(allowed, ProviderError):
             diagnosis, search = diagnosis or allowed, search.skip(region, Scope.REGION)
             continue
-        others = [
-            zone for zone in zones_by_region.get(region.name, ()) if zone not in region.zones and not is_ai_zone(zone)
-        ]
-        attempt = Attempt(region, names, others)
+        attempt = Attempt(region, names, _excluded(account, region, zones_by_region))
         progress(attempt.location, f"requesting {counted(len(names), 'instance')}")
         allowed = replace(allowed, wait_s=_time_in_queue(until - account.clock()))
         failures, zones_tried = _tried(account, replace(spec, options=allowed), attempt, image, progress)
@@ -309,6 +308,16 @@ def _limited(
         return cloud
     budget = current_budget(account, fleet, cloud)
     return limited(budget, cloud, dearest(account.prices, cloud, region.zones), count, account.clock())
+
+
+def _excluded(account: Account, region: Region, zones_by_region: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the zones of a region that Compute Engine must not choose: not requested now, or they do not answer.
+
+    In a zone that does not answer, instances could be created, but not listed.
+    """
+    silent = [zone for zone in sorted(account.silent) if is_zone(zone) and region_of(zone) == region.name]
+    zones = dict.fromkeys((*zones_by_region.get(region.name, ()), *silent))
+    return [zone for zone in zones if zone not in region.zones and not is_ai_zone(zone)]
 
 
 def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:

@@ -255,10 +255,10 @@ class History:
         credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
         gpu, model = (
-            self.random.choice(("", "t4", "t4:2")),
+            self.random.choice(("", "", "t4", "t4:2")),
             self.random.choice(("", "spot", "flex-start", "reservation")),
         )
-        compact = not gpu and model != "reservation" and self.random.random() < 0.5
+        compact = not gpu and model != "reservation" and self.random.random() < 0.8
         self.settings = settings(
             provider="gce",
             project="proj-1",
@@ -272,7 +272,7 @@ class History:
             reservation="r1" if model == "reservation" else "",
             zones=self.random.choice(ZONES),
             anywhere=self.random.choice((False, True)),
-            max_price_usd_h=self.random.choice((0.0, 0.0, 1.3)),
+            max_price_usd_h=0.0 if compact else self.random.choice((0.0, 0.0, 1.3)),
             python="/usr/bin/python3",
             setup="true",
             workers=self.workers,

@@ -101,6 +101,7 @@ def test_a_fleet_is_created_in_a_zone_that_answers(emulator: Emulator, make: Mak
     assert ZONE not in {offer.zone for offer in provider.quote(anywhere, WORKERS).offers}
     provider.create(anywhere, WORKERS, lambda *_: None)
     assert [instance.name for instance in provider.list("demo")] == WORKERS
+    assert ZONE not in {zone for zone, _ in emulator.cloud.instances}
     provider.delete_fleet("demo", lambda *_: None)
 
 

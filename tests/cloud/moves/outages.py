@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from tests.cloud.histories import History
 
 
-@event(0.2)
+@event(0.3)
 def change_outage(history: History) -> None:
     used = sorted({instance.blueprint.zone for instance in history.instances(history.fleet)})
-    zones = history.random.choice(((), used[:1], ("us-west4-a",)))
+    zones = history.random.choice(((), used[:1], used[:1], ("us-west4-a",)))
     history.emulator.set_outage(*zones)
     history.told.append(f"zones that do not answer: {', '.join(zones) or 'none'}")
