@@ -157,7 +157,7 @@ class Gang(NamedTuple):
     lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
-    lifetime_end: Optional[float] = None  # when the jobs of the first connected host must have ended
+    lifetime_end: Optional[float] = None  # when the job must have ended on the first of its connected hosts
     leaving: FrozenSet[str] = frozenset()  # slots whose hosts are stopped for maintenance soon
     leaving_since: Optional[Snapshot] = None  # newest checkpoint when a host was last announced to leave
     warned_of: Optional[float] = None  # the end of the lifetime of which the user was warned
@@ -235,7 +235,6 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     if report.slot in gang.terms.joinable:
         others = tuple(member for member in gang.joined if member.slot != report.slot)
         gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
-    gang = _update_lifetime(gang)
     if is_leaving:
         notice = f"{_display_name(gang, report.slot)} is stopped for maintenance within an hour{_substitution(gang)}"
         gang = gang._replace(leaving_since=gang.snapshot, notices=(*gang.notices, notice))
@@ -261,7 +260,7 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
         connected=gang.connected - {slot}, lost=lost, fenced_until=fenced_until, last_lost_at=last_lost_at
     )
     gang = gang._replace(growth=gang.growth._replace(rejected=gang.growth.rejected - {slot}))
-    return advance(_update_lifetime(gang), now)
+    return advance(gang, now)
 
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
@@ -572,8 +571,11 @@ def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
 
 
 def _update_lifetime(gang: Gang) -> Gang:
-    """Return the gang with the end of the lifetime that ends first among those of the connected hosts."""
-    reports = [report for slot, report in gang.statuses.items() if slot in gang.connected]
+    """Return the gang with the end of the lifetime that ends first among those of the hosts that it requires.
+
+    Spares do not count, nor do evaluators, without which training continues.
+    """
+    reports = [gang.statuses[slot] for slot in _required_slots(gang) if slot in gang.connected]
     earliest = min((report.end_at for report in reports if report.end_at is not None), default=None)
     return gang if earliest == gang.lifetime_end else gang._replace(lifetime_end=earliest)
 
@@ -600,6 +602,7 @@ def _is_warned(gang: Gang) -> bool:
 
 def _enforce_lifetime(gang: Gang, now: float) -> Gang:
     """Warn of the end of the hosts' lifetime; end the job in time to copy its last checkpoint to all hosts."""
+    gang = _update_lifetime(gang)
     last = _last_moment(gang)
     if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - _WARN_S:
         return gang
@@ -793,7 +796,7 @@ def _candidates(gang: Gang) -> Tuple[str, ...]:
     """Return the slots that join in the next attempt."""
     if not gang.terms.policy.max_workers:
         return ()
-    busy = {*_assigned_slots(gang), *gang.growth.rejected}
+    busy = {*_assigned_slots(gang), *gang.growth.rejected, *gang.leaving}
     return growth.choose_candidates(
         [slot for slot in _available_slots(gang) if slot not in busy],
         workers=count_workers(_assigned_tasks(gang)),
@@ -988,10 +991,7 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
         return gang
     before, idle = _assignments(gang), [slot for slot in _available_slots(gang) if slot not in gang.growth.rejected]
     tasks, whole = _required_tasks(gang), _has_quorum(gang)
-    staying = [slot for slot in idle if slot not in gang.leaving]
-    assignments = (
-        reassign(tasks, before, staying, fewest=None) or reassign(tasks, before, idle, fewest=None) if whole else None
-    )
+    assignments = reassign(tasks, before, _prefer_staying(gang, idle, len(tasks)), fewest=None) if whole else None
     if assignments is None and now >= _give_up_time(gang):
         assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang)) if whole else None
         if assignments is None:
@@ -999,6 +999,18 @@ def _advance_wait(gang: Gang, now: float) -> Gang:
     elif assignments is not None:
         assignments = _with_candidates(gang, assignments, idle)
     return gang if assignments is None else _begin_attempt(gang, assignments, now)
+
+
+def _prefer_staying(gang: Gang, idle: List[str], count: int) -> List[str]:
+    """Return the slots for `count` tasks, without those whose hosts leave as far as others can take over.
+
+    The last tasks stay on hosts that leave if not all of them can be replaced.
+    """
+    assigned = _assigned_slots(gang)
+    leaving = [slot for slot in idle if slot in gang.leaving and slot not in assigned]
+    leaving += [slot for slot in assigned if slot in gang.leaving and slot in idle]
+    replaced = leaving[: max(0, len(idle) - count)]
+    return [slot for slot in idle if slot not in replaced]
 
 
 def _required_tasks(gang: Gang) -> List[str]:
@@ -1033,7 +1045,7 @@ def _fewest_workers(gang: Gang) -> int:
 def _with_candidates(gang: Gang, assignments: Assignments, idle: List[str]) -> Assignments:
     """Return the assignments of the next attempt, with further workers in the slots that are left."""
     policy, workers = gang.terms.policy, count_workers(assignments)
-    free = [slot for slot in idle if slot not in assignments.values()]
+    free = [slot for slot in idle if slot not in assignments.values() and slot not in gang.leaving]
     joining = growth.choose_candidates(
         free, workers=workers, max_workers=policy.max_workers, spares=gang.terms.spares
     )

@@ -25,6 +25,7 @@ _TRIES = 6  # before any answer; then there is no such server
 _LONGEST_ANSWER = 1 << 22  # bytes
 _READ = 1 << 16  # bytes at once
 _DATE = "%a, %d %b %Y %H:%M:%S GMT"
+_LONGEST_TIME = 12  # digits of seconds since the epoch
 _OK = 200
 _PORT = 80
 _TIMER = "notices"
@@ -97,7 +98,7 @@ def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
         _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper()
     )
     end_at = _find(content, notice.end_key)
-    if not end_at.isdecimal() or int(end_at) == 0:
+    if len(end_at) > _LONGEST_TIME or not end_at.isdecimal() or int(end_at) == 0:
         return Notices(preempted, None, maintenance)
     return Notices(preempted, int(end_at) - _time_of(answer), maintenance)
 

@@ -114,6 +114,7 @@ AT = 1796205600
         (f'{{"preempted": "FALSE", "attributes": {{"fleet-end-at": "{AT + 90}"}}}}', Notices(end_in_s=90.0)),
         (f'{{"preempted": "TRUE", "attributes": {{"fleet-end-at": "{AT - 5}"}}}}', Notices(True, -5.0)),
         ('{"preempted": true, "attributes": {"fleet-end-at": "soon"}}', Notices()),
+        (f'{{"attributes": {{"fleet-end-at": "{"9" * 400}"}}}}', Notices()),
         ('{"attributes": "none"}', Notices()),
         ("TRUE", Notices()),
         ("[" * 100_000, Notices()),

@@ -66,6 +66,17 @@ def test_a_host_joins_at_the_next_checkpoint_of_the_attempt_without_using_a_rest
     assert (play.gang.attempt, play.gang.restarts) == (2, 0)
 
 
+def test_a_host_that_is_stopped_for_maintenance_soon_does_not_join() -> None:
+    play = GrowingPlay()
+    play.start()
+    play.join("worker-2", leaving=True)
+    play.save(1)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", leaving=False)
+    play.save(2)
+    assert play.at(Stage.STOP)
+
+
 def test_the_end_of_the_attempt_is_reported_as_growth() -> None:
     play = GrowingPlay(backoff_s=1.0)
     play.start()

@@ -87,21 +87,39 @@ def test_the_lifetime_of_a_host_that_is_gone_does_not_count() -> None:
     assert play.gang.lifetime_end == play.now + 630.0
 
 
+def test_the_lifetime_of_a_spare_counts_when_it_has_a_task() -> None:
+    play = Play(3, AGAIN, spares=1, grace_s=GRACE_S).start()
+    for name, end_s in (("worker-0", 9000.0), ("worker-1", 9000.0), ("worker-2", 600.0)):
+        play.send_record(name, end_at=play.now + end_s)
+    assert play.gang.lifetime_end == play.now + 9000.0
+    play.wait(300.0)
+    play.lose("worker-1")
+    play.close("worker-1")
+    play.wait(60.0)
+    assert [member.slot for member in play.gang.members] == ["worker-0", "worker-2"]
+    assert play.gang.lifetime_end == play.now + 600.0 - 360.0
+
+
+def test_the_lifetime_of_an_evaluator_does_not_end_the_training() -> None:
+    play = Play(3, AGAIN, tasks=("worker-0", "worker-1", "evaluator-0"), grace_s=GRACE_S).start()
+    play.send_record("worker-2", end_at=play.now + 100.0)
+    play.wait(100.0)
+    assert play.at(Stage.GO)
+
+
 def test_a_job_that_waits_for_its_next_attempt_ends_too() -> None:
-    play = ending(300.0)
+    play = ending(LEAD_S + 5.0)
     play.exit("worker-0", KILLED)
     play.send_record("worker-0", closed=True)
     play.send_record("worker-1", exit=KILLED, closed=True)
     assert play.at(Stage.WAIT)
-    play.wait(0.0)
-    play.gang = play.gang._replace(lifetime_end=play.now + LEAD_S)
-    play.wait(0.0)
+    play.wait(5.0)
     assert play.result.reason_kind is ReasonKind.LIFETIME
 
 
 def test_a_trained_job_that_is_only_evaluated_has_succeeded() -> None:
     play = Play(3, AGAIN, tasks=("worker-0", "worker-1", "evaluator-0"), grace_s=GRACE_S).start()
-    play.send_record("worker-2", end_at=play.now + 100.0)
+    play.send_record("worker-1", end_at=play.now + 100.0)
     for name in ("worker-0", "worker-1"):
         play.send_record(name, exit=DONE, closed=True)
     play.wait(40.0)

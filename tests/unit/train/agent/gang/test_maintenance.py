@@ -65,6 +65,21 @@ def test_a_spare_whose_host_is_stopped_too_does_not_take_over() -> None:
     assert play.at(Stage.GO)
 
 
+def test_one_spare_takes_over_once_if_two_hosts_are_stopped() -> None:
+    play = Play(4, AGAIN._replace(restarts=3), spares=1).start()
+    play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"), source=Source("a", 1))
+    play.send_record("worker-1", leaving=True)
+    play.send_record("worker-2", leaving=True)
+    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
+    play.close()
+    play.wait(1.0)
+    members = [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members]
+    assert members == [("worker-0", "worker-0"), ("worker-3", "worker-1"), ("worker-2", "worker-2")]
+    play.start()
+    play.send_record("worker-0", snapshot=Snapshot(2, 1, "c"))
+    assert play.at(Stage.GO)
+
+
 def test_a_slot_reports_the_maintenance_in_whatever_attempt() -> None:
     slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), MaintenanceScheduled(True))
     assert slot.status.leaving
