@@ -35,6 +35,10 @@ def pip_environment(environment: Dict[str, str], source: PipSource, netrc: str) 
         for name in _INDEX_VARIABLES:
             variables.pop(name, None)
         variables["PIP_INDEX_URL"] = source.index_url
+        location = urlsplit(source.index_url)
+        if location.scheme == "http":  # pip ignores such an index unless it is listed there, too
+            trusted = variables.get("PIP_TRUSTED_HOST", "")
+            variables["PIP_TRUSTED_HOST"] = f"{trusted} {location.netloc}".strip()
     if source.password:
         variables["NETRC"] = netrc
     if source.proxy:

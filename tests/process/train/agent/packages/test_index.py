@@ -113,6 +113,14 @@ def test_an_index_without_a_login_is_used_and_decides_the_environment(connect: C
         assert len(venvs(agent)) == 2
 
 
+def test_an_index_without_tls_is_used_although_it_is_not_on_this_computer(connect: Connect, packages: Path) -> None:
+    agent = connect(env={**ENVIRONMENT, "all_proxy": "", "PIP_TRUSTED_HOST": "other.example.com"})
+    with serve(packages) as proxy:  # it answers for all hosts
+        source = PipSource("http://pypi.example.com:8080/simple", proxy=f"http://{proxy.location}")
+        assert done(agent, requirements="adds", source=source).made
+        assert proxy.paths[0].startswith("http://pypi.example.com:8080/simple/adds")
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
