@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 
 from train.agent.files.containment import is_inner_link
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_LISTING = 64 << 20  # bytes
 _OS_RELEASE = "/etc/os-release"
-_INTERPRETERS = "bin/python"  # links of the environment to the interpreter, which each host creates itself
+_INTERPRETERS = re.compile(r"bin/python[0-9.]*t?")  # links to the interpreter, which each host creates itself
 _OF_THE_HOST = ("pyvenv.cfg",)
 
 
@@ -67,7 +68,7 @@ def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
 
     Args:
         paths: Paths of the environment.
-        tick: Called after each file with the bytes that were read so far.
+        tick: Called for each piece with the bytes of the files that were read so far.
 
     Raises:
         RefusedError: it contains something that cannot be copied, such as a link that leads out of it.
@@ -75,6 +76,11 @@ def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
     """
     items: List[Item] = []
     total = 0
+
+    def read() -> bool:
+        tick(total)
+        return False
+
     for path, status in _walk(paths.directory, ""):
         mode = stat.S_IMODE(status.st_mode)
         absolute = os.path.join(paths.directory, path)
@@ -86,10 +92,9 @@ def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
                 raise RefusedError(Refusal.REQUEST, f"{absolute} is a link out of the environment, to {target}")
             entry = Entry(path, EntryKind.LINK, mode, target=target)
         elif stat.S_ISREG(status.st_mode):
-            digest, size = hash_file(absolute)
+            digest, size = hash_file(absolute, read)
             entry = Entry(path, EntryKind.FILE, mode, size, digest)
             total += size
-            tick(total)
         else:
             raise RefusedError(Refusal.REQUEST, f"{absolute} is not a file, link, or directory")
         items.append(Item(entry, status.st_mtime_ns))
@@ -112,7 +117,8 @@ def is_copied(path: str) -> bool:
     """Return True if a path of an environment is copied; the others are created on each host."""
     paths = VenvPaths("")
     others = (*_OF_THE_HOST, paths.ready, paths.listing, paths.scratch)
-    return path not in others and not path.startswith((f"{paths.scratch}/", _INTERPRETERS))
+    of_the_host = path.startswith(f"{paths.scratch}/") or _INTERPRETERS.fullmatch(path)
+    return path not in others and not of_the_host
 
 
 def encode_items(items: Sequence[Item]) -> bytes:
@@ -129,7 +135,7 @@ def decode_items(data: bytes) -> List[Item]:
     """
     try:
         rows = parse_object(data, LONGEST_LISTING)["items"]
-        items = [Item(_entry(*row[:-1]), int(row[-1])) for row in rows]
+        items = [_item(*row) for row in rows]
     except (ValueError, TypeError, LookupError) as error:
         raise RefusedError(Refusal.BUNDLE, f"the list of files is invalid: {error}") from error
     check_entries([item.entry for item in items])
@@ -138,11 +144,11 @@ def decode_items(data: bytes) -> List[Item]:
     return items
 
 
-def _entry(path: str, kind: str, mode: int, size: int, sha256: str, target: str) -> Entry:
+def _item(path: str, kind: str, mode: int, size: int, sha256: str, target: str, mtime_ns: int) -> Item:
     texts = all(isinstance(text, str) for text in (path, sha256, target))
-    if not texts or not isinstance(mode, int) or not isinstance(size, int):
+    if not texts or not all(isinstance(number, int) for number in (mode, size, mtime_ns)):
         raise ValueError("a field of another type")
-    return Entry(path, EntryKind(kind), mode & 0o777, size, sha256, target)
+    return Item(Entry(path, EntryKind(kind), mode & 0o777, size, sha256, target), mtime_ns)
 
 
 def contents_of(items: Sequence[Item]) -> Dict[str, Item]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from train.agent.files.contents import Receiver, hash_file
-from train.agent.files.disk import make_directory, write_atomic
+from train.agent.files.disk import DISK_RESERVE, free_space, make_directory, readable_size, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.ports import listen_for_links
 from train.agent.host.runner import Steps
 from train.agent.packages.portability import (
     LONGEST_LISTING,
+    Item,
     complete,
     contents_of,
     decode_items,
@@ -23,16 +25,49 @@ from train.agent.peers.relay import HeldContents, RelayServer, fetch
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import EnvironmentShared, EnvironmentSource, Refusal, Relay, ShareEnvironment
+from train.agent.protocol.records import (
+    EntryKind,
+    EnvironmentShared,
+    EnvironmentSource,
+    Refusal,
+    Relay,
+    ShareEnvironment,
+)
 
 if TYPE_CHECKING:
-    from typing import Callable, List, Tuple
+    from typing import Callable, List, Optional, Sequence, Tuple
 
+SLOWEST = 1 << 20  # bytes a second
+PERIOD_S = 60.0
 _IDLE_S = 3600.0  # for the next request, while other hosts fetch the environment
 
 
 class NotCopiedError(Exception):
     """An environment could not be copied from another host."""
+
+
+class Pace:
+    """Detect that contents arrive so slowly that pip is probably faster. Pure."""
+
+    def __init__(self) -> None:
+        self._since: Optional[float] = None
+        self._before = 0
+
+    def is_kept(self, received: int, now: float) -> bool:
+        """Return False if a period of `PERIOD_S` is over in which less than `SLOWEST` bytes a second arrived.
+
+        Args:
+            received: All bytes so far.
+            now: Seconds of a clock.
+        """
+        if self._since is None:
+            self._since = now
+        elapsed = now - self._since
+        if elapsed < PERIOD_S:
+            return True
+        is_kept = received - self._before >= SLOWEST * elapsed
+        self._since, self._before = now, received
+        return is_kept
 
 
 def share_environment(channel: Channel, host: HostPaths, request: ShareEnvironment) -> None:
@@ -82,23 +117,40 @@ def copy_environment(source: EnvironmentSource, paths: VenvPaths, steps: Steps) 
         _fetch(relay, [(source.sha256, source.size)], paths, lambda _: paths.listing, lambda _: steps.tick())
         with open(paths.listing, "rb") as file:
             items = decode_items(file.read())
+        _check_disk(items, paths, source.host)
         files = {
             digest: (os.path.join(paths.directory, item.entry.path), item.entry.size)
             for digest, item in contents_of(items).items()
         }
         whole = sum(size for _, size in files.values())
+        pace = Pace()
+
+        def report(count: int) -> None:
+            steps.report_step(step, "", count, whole)
+            if not pace.is_kept(count, time.monotonic()):
+                raise NotCopiedError(f"{source.host} sends less than {readable_size(SLOWEST)} a second")
+
         _fetch(
             relay._replace(port=source.port),
             [(digest, size) for digest, (_, size) in files.items()],
             paths,
             lambda digest: files[digest][0],
-            lambda count: steps.report_step(step, "", count, whole),
+            report,
         )
         complete(paths.directory, items, steps.tick)
     except RefusedError as error:
         raise NotCopiedError(error.record.reason) from error
     except OSError as error:
         raise NotCopiedError(str(error)) from error
+
+
+def _check_disk(items: Sequence[Item], paths: VenvPaths, sender: str) -> None:
+    """Raise NotCopiedError if the disk has no room for all items, which would also harm the jobs of this host."""
+    needed = sum(item.entry.size for item in items if item.entry.kind is EntryKind.FILE)
+    free, _ = free_space(paths.directory)
+    if needed + DISK_RESERVE > free:
+        sizes = (readable_size(count) for count in (needed, free))
+        raise NotCopiedError("the packages of {} need {}, and this host has {} free".format(sender, *sizes))
 
 
 def _fetch(

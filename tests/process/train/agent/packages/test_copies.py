@@ -107,6 +107,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: Path, interpre
     (site / "data" / "large").write_bytes(os.urandom(3_000_000))
     (site / "data" / "large").chmod(0o640)
     (site / "data").chmod(0o550)
+    (directory / "bin/python-tool").write_text("#!/bin/sh\n")
     yield directory
     end_all([agent.root])
 
@@ -139,6 +140,7 @@ def test_an_environment_is_copied_with_links_modes_and_bytecode(connect: Connect
     assert copied.is_relative_to(other.root)
     assert tree(copied) == tree(directory)
     assert (copied / "bin/python").readlink() == (directory / "bin/python").readlink()
+    assert (copied / "bin/python-tool").exists()  # a script, not a link to the interpreter
     (bytecode,) = copied.glob("lib/python*/site-packages/__pycache__/adds.*.pyc")
     (stamp,) = struct.unpack("<I", bytecode.read_bytes()[8:12])
     assert stamp == int((bytecode.parents[1] / "adds.py").stat().st_mtime)
@@ -266,12 +268,22 @@ def test_a_hostile_list_of_files_is_refused(
         b'{"items": [1]}',
         b'{"items": [[]]}',
         b'{"items": [["a", "file", "x", 1, "", "", 1]]}',
+        b'{"items": [["a", "file", 1, 1, "", "", 1e300]]}',
         b"[" * 100_000,
     ],
 )
 def test_a_list_that_is_not_one_is_refused(victim: Agent, tmp_path: Path, stack: ExitStack, listing: bytes) -> None:
     reason = not_copied(victim, hostile(stack, tmp_path, listing))
     assert "the list of files is invalid" in reason
+
+
+def test_a_list_whose_files_do_not_fit_on_the_disk_is_refused(
+    victim: Agent, tmp_path: Path, stack: ExitStack
+) -> None:
+    size = 1 << 50
+    twins = [Item(Entry(name, EntryKind.FILE, 0o644, size, "ab" * 32), 1) for name in ("a", "b")]
+    reason = not_copied(victim, hostile(stack, tmp_path, encode_items(twins)))
+    assert reason.startswith("the packages of worker-0 need 2048.0 TiB, and this host has ")
 
 
 def test_a_name_of_contents_is_not_a_path(victim: Agent, tmp_path: Path, stack: ExitStack) -> None:
