@@ -18,6 +18,7 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Entry, Prepare, build
+from train.agent.supervisor.notices.idleness import mark_job
 
 if TYPE_CHECKING:
     from typing import Dict
@@ -36,6 +37,7 @@ def main(root: str) -> None:
             if _is_unfinished(paths) and os.fork() == 0:
                 try:
                     os.setsid()
+                    mark_job()  # it may wait for longer than an idle timeout
                     _rejoin(host, paths)
                 except Exception as error:  # noqa: BLE001 - no client is connected that could report it
                     _note(paths, f"this host was restarted and cannot rejoin the job: {_describe(error)}")

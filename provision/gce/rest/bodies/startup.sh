@@ -25,13 +25,13 @@ fetch() {
 }
 
 watch_stop_at() {
-    at=0
+    at=0 published=0
     while :; do
         found=$(fetch "$base/attributes/fleet-stop-at") || found=
-        case $found in
-        '' | *[!0-9]* | "$at") ;;
-        *) fetch -X PUT --data "$found" "$base/guest-attributes/fleet/stop-at" >/dev/null && at=$found ;;
-        esac
+        case $found in '' | *[!0-9]*) ;; *) at=$found ;; esac
+        if [ "$at" != "$published" ]; then
+            fetch -X PUT --data "$at" "$base/guest-attributes/fleet/stop-at" >/dev/null && published=$at
+        fi
         if [ "$at" -gt 0 ] && [ "$(date +%s)" -ge "$at" ]; then
             shutdown -P now
         fi
@@ -49,15 +49,12 @@ is_in_use() {
 }
 
 watch_idle() {
-    until timeout=$(fetch "$base/attributes/fleet-idle-timeout"); do
-        [ $? -ne 22 ] || return # the server answers, and the item is missing
-        sleep 5
-    done
-    case $timeout in '' | *[!0-9]* | 0) return ;; esac
-    used=$(date +%s)
+    timeout=0 used=$(date +%s)
     while sleep 5; do
         now=$(date +%s)
-        if is_in_use; then
+        found=$(fetch "$base/attributes/fleet-idle-timeout") || found=
+        case $found in '' | *[!0-9]*) ;; *) timeout=$found ;; esac
+        if [ "$timeout" -eq 0 ] || is_in_use; then
             used=$now
         elif [ $((now - used)) -ge "$timeout" ]; then
             shutdown -P now
