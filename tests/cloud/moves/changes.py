@@ -40,5 +40,5 @@ def run_repair(history: History) -> None:
 
 @check("repair")
 def check_all_are_replaced(history: History) -> None:
-    zones = {instance.blueprint.zone for instance in history.running()}
-    assert len(zones) == (0 if history.kept else 1)
+    if not history.kept:  # otherwise nothing was repaired, and another computer may have started the instances
+        assert len({instance.blueprint.zone for instance in history.running()}) == 1
