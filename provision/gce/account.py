@@ -72,7 +72,7 @@ class Account:
         price_list: The price list of Google; None: it is not used.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
         silent: Zones that did not answer the last list of resources of fleets.
-        clock: Returns the time in seconds since the epoch.
+        clock: Returns the time in seconds since the epoch, by the clock of this computer.
     """
 
     api: Api
@@ -86,6 +86,10 @@ class Account:
     disk_type: str = ""
     silent: frozenset[str] = frozenset()
     clock: Callable[[], float] = time.time
+
+    def cloud_time(self) -> float:
+        """Return the time by Google's clock, for what Google's computers and the instances read."""
+        return self.clock() + self.api.ahead_s
 
     @cached_property
     def prices(self) -> Prices:
@@ -120,8 +124,10 @@ class Account:
         return {our_name(resource): resource for resource in self.resources(fleet)}
 
     def convert(self, resources: Iterable[Json]) -> list[Instance]:
-        """Return instances of the API as Instances, ordered by fleet and index."""
-        return in_order(instance(resource, self.prices, self.disk_type) for resource in resources)
+        """Return instances of the API as Instances, by fleet and index, with times of this computer's clock."""
+        return in_order(
+            instance(resource, self.prices, self.disk_type, ahead_s=self.api.ahead_s) for resource in resources
+        )
 
     def observe(self, fleet: str) -> list[Instance]:
         """List the instances of a fleet, write them to its journal for its cost, and return them."""

@@ -29,7 +29,7 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
     """Let running instances power off at a time; their startup script does it without this computer.
 
     Returns:
-        True if every instance has confirmed the time, which is in seconds since the epoch.
+        True if every instance has confirmed the time, which is in seconds since the epoch by the cloud's clock.
 
     Raises:
         ApiError: a call failed.
@@ -74,7 +74,7 @@ def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) 
     Raises:
         ApiError: a call failed.
     """
-    set_items(account, targets, {**deadlines(cloud, account.clock()), **restarts(cloud)}, _ACTIVITY)
+    set_items(account, targets, {**deadlines(cloud, account.cloud_time()), **restarts(cloud)}, _ACTIVITY)
 
 
 def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:

@@ -105,7 +105,7 @@ def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Jso
         zones=attempt.region.zones if attempt.regional else None,
         others=attempt.others,
         region=attempt.region.name,
-        now=account.clock(),
+        now=account.cloud_time(),
     )
     with account.insertion(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
         request.created = 0  # if the call is rejected
@@ -137,7 +137,7 @@ def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, prog
         user=account.user,
         project=account.api.project,
         zone=attempt.location,
-        now=account.clock(),
+        now=account.cloud_time(),
     )
     with account.insertion(spec.name, "insert", **_intent(account, spec, attempt)) as request:
         words = ("zones", attempt.location, "instances")

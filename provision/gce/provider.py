@@ -60,7 +60,7 @@ class GceProvider(Provider):
         clock: Callable[[], float] = time.time,
         price_file: Path | None = None,
     ) -> None:
-        api = Api(cloud.project, cloud.endpoint, timing or Timing())
+        api = Api(cloud.project, cloud.endpoint, timing or Timing(), clock)
         self._cloud = cloud
         host = _NETWORK.search(cloud.network)
         self._account = Account(
@@ -361,7 +361,8 @@ class GceProvider(Provider):
             if not at:
                 expiry.release(self._account, self._cloud, self._resources(instances))
                 return True
-            return expiry.stop_at(self._account, self._resources(instances), round(at))
+            targets = self._resources(instances)
+            return expiry.stop_at(self._account, targets, round(at + self._account.api.ahead_s))
 
     def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:
         """Let root run the startup script and the setup command of `spec` on running instances, if they changed.

@@ -349,6 +349,10 @@ class _Connection(BaseHTTPRequestHandler):
         self.server.closed(self.connection)
         super().finish()
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return the time of the cloud for the header ``Date``."""
+        return super().date_time_string(self.server.emulator.clock.now() if timestamp is None else timestamp)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
         """Nothing is logged; calls are counted."""
 

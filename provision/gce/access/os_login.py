@@ -132,7 +132,7 @@ def _keys(profile: Json) -> list[Json]:
 
 def _expiry(account: Account, seconds: int) -> str:
     """Return the time at which a key expires, in microseconds since the epoch."""
-    return str(round((account.clock() + seconds + _MARGIN_S) * 1e6))
+    return str(round((account.cloud_time() + seconds + _MARGIN_S) * 1e6))
 
 
 def _path(email: str) -> str:

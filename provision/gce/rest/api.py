@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
@@ -143,13 +144,20 @@ class Api:
         project: The project; empty: the project of the credentials.
         endpoint: URL of a private API, without a path; empty: the public one.
         timing: Timeouts and intervals.
+        clock: Returns the time in seconds since the epoch, by the clock of this computer.
+
+    Attributes:
+        ahead_s: Seconds by which Google's clock was ahead of this one at the last answer, in multiples of 10: an
+            answer shows its time without fractions of a second, and is on its way for some time.
     """
 
-    def __init__(self, project: str, endpoint: str, timing: Timing) -> None:
+    def __init__(self, project: str, endpoint: str, timing: Timing, clock: Callable[[], float] = time.time) -> None:
         self._project = project
         self.endpoint = endpoint.rstrip("/") or PUBLIC_ENDPOINT
         self._private = bool(endpoint)
         self.timing = timing
+        self.ahead_s = 0.0
+        self._clock = clock
         self._answered = False
         self._loading = threading.Lock()
 
@@ -530,8 +538,21 @@ class Api:
             ApiError: it failed.
         """
         return self._call(
-            lambda: _accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
+            lambda: self._accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
         )
+
+    def _accepted(self, answer: Any) -> Any:
+        """Return a successful answer, and compare the clocks.
+
+        Raises:
+            ApiError: it is an error.
+        """
+        with contextlib.suppress(ValueError):
+            sent_at = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+            self.ahead_s = round(sent_at - self._clock(), -1)
+        if answer.status_code != 200:
+            raise ApiError(from_http(answer.status_code, _body(answer)))
+        return answer
 
     def base(self, public: str) -> str:
         """Return the URL of another API of Google; an emulator has all of them at one address."""
@@ -552,7 +573,7 @@ class Api:
         """
         url, method = f"{self.base(service)}{path}", verb or ("GET" if body is None else "POST")
         send = partial(_request_as, token) if token else self._session.request
-        answer = self._call(lambda: _accepted(send(method, url, json=body, timeout=CALL_TIMEOUT_S)))
+        answer = self._call(lambda: self._accepted(send(method, url, json=body, timeout=CALL_TIMEOUT_S)))
         result: Json = answer.json()
         return result
 
@@ -603,17 +624,6 @@ def _request_as(token: str, method: str, url: str, *, json: Json | None, timeout
         return request
 
     return requests.request(method, url, json=json, timeout=timeout, auth=authorize)
-
-
-def _accepted(answer: Any) -> Any:
-    """Return a successful answer.
-
-    Raises:
-        ApiError: it is an error.
-    """
-    if answer.status_code != 200:
-        raise ApiError(from_http(answer.status_code, _body(answer)))
-    return answer
 
 
 def _body(answer: Any) -> Mapping[str, Any] | None:

@@ -113,8 +113,19 @@ def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
     )
 
 
-def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "") -> Instance:
-    """Return an instance of the API as an Instance; the other arguments are those of `cloud_of` and its price."""
+def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *, ahead_s: float = 0.0) -> Instance:
+    """Return an instance of the API as an Instance.
+
+    Args:
+        resource: The instance.
+        prices: Of the machines.
+        disk_type: As in `cloud_of`.
+        ahead_s: Seconds by which the clock of the API is ahead of the clock of this computer.
+    """
+
+    def local(at: float) -> float:
+        return at and at - ahead_s
+
     zone = zone_of(resource)
     price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
@@ -127,12 +138,12 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "") -
         state=state,
         zone=zone,
         price_usd_h=price.usd_h if price else 0.0,
-        created_at=seconds(str(resource.get("creationTimestamp", ""))),
-        delete_at=seconds(str(scheduling.get("terminationTimestamp", ""))),
+        created_at=local(seconds(str(resource.get("creationTimestamp", "")))),
+        delete_at=local(seconds(str(scheduling.get("terminationTimestamp", "")))),
         stopped_usd_h=price.stopped_usd_h if price else 0.0,
-        started_at=seconds(str(resource.get("lastStartTimestamp", ""))),
-        stopped_at=seconds(str(resource.get("lastStopTimestamp", ""))),
-        stop_at=float(stop_at) if stop_at.isdecimal() and state is not InstanceState.STOPPED else 0.0,
+        started_at=local(seconds(str(resource.get("lastStartTimestamp", "")))),
+        stopped_at=local(seconds(str(resource.get("lastStopTimestamp", "")))),
+        stop_at=local(float(stop_at)) if stop_at.isdecimal() and state is not InstanceState.STOPPED else 0.0,
     )
 
 
