@@ -99,7 +99,7 @@ def _has_powered_off(record: FleetRecord, services: Services) -> bool:
         return False
     with contextlib.suppress(FleetError):
         instances = list_instances(record.spec.name, services.provider(record.spec.options), services)
-        return all(instance.state is InstanceState.STOPPED for instance in instances)
+        return bool(instances) and all(instance.state is InstanceState.STOPPED for instance in instances)
     return False
 
 

@@ -14,7 +14,7 @@ from fleet.fleets.instances import list_instances
 from fleet.folding import fold
 from fleet.jobs.deletion.risk import results_at_risk, survey_present
 from fleet.jobs.pulls.requested import pull_ended
-from fleet.jobs.results import StoredJobs
+from fleet.jobs.results import StoredJobs, Survey
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
@@ -47,11 +47,14 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
         raise NotReadyError(f"no instance of fleet {fleet!r} is left", next_steps=[Step("up"), Step("down")])
     running = [instance for instance in instances if instance.state is not InstanceState.STOPPED]
     if running:
-        unsaved = _end_jobs(record, directory, running, services, sink)
+        unsaved = _end_jobs(record, directory, instances, services, sink)
         record = replace(record, stopped_at=services.clock(), unsaved=unsaved)
         directory.write(record)
         _stop_instances(running, directory, provider, sink)
         instances = list_instances(fleet, provider, services)
+    elif not record.stopped_at:  # they have powered off, or were preempted
+        stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
+        record = replace(record, unsaved=_unsaved(record, stored))
     stopped_at = record.stopped_at or services.clock()
     record = replace(replace_hosts(record, record.hosts, instances), stopped_at=stopped_at, unsaved=record.unsaved)
     directory.write(record)
@@ -81,18 +84,32 @@ def _stop_instances(instances: Sequence[Instance], directory: FleetDirectory, pr
 def _end_jobs(
     record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], services: Services, sink: Sink
 ) -> tuple[str, ...]:
-    """Stop all jobs after asking; return the hosts with results that are not on this computer."""
+    """Stop all jobs after asking; return the hosts with results that are not on this computer.
+
+    Args:
+        record: The fleet.
+        directory: Its files.
+        instances: All of its instances, also those that are stopped already: their disks may have results, too.
+        services: The outside world.
+        sink: Takes the events.
+    """
     fleet, access = record.spec.name, Access(record.spec, services, sink)
     pull_ended(fleet, services, sink)
     stored = survey_present(record, directory, instances, access)
     jobs = [job for job in stored.jobs if job.is_running]
-    silent = [name for name in stored.silent if record.last_job]
+    off = {instance.name for instance in instances if instance.state is InstanceState.STOPPED}
+    silent = [name for name in stored.silent if record.last_job and name not in off]
     _confirm(jobs, silent, services)
     if jobs:
         for job in sorted(jobs, key=lambda job: job.queued_after is None):  # a queued one starts if another one ends
             _stop_job(job, record, directory, access, sink)
         pull_ended(fleet, services, sink)
         stored = survey_present(record, directory, instances, access)
+    return _unsaved(record, stored)
+
+
+def _unsaved(record: FleetRecord, stored: Survey) -> tuple[str, ...]:
+    """Return the hosts with results that are not on this computer; a stopped one may have some."""
     at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
     unsafe = {job.job for job in at_risk.jobs}
     holding = {task.host.name for job in stored.jobs if job.job in unsafe for task in job.tasks if not task.safe}

@@ -98,6 +98,16 @@ def test_status_shows_a_fleet_as_stopped_if_it_has_powered_off(
     assert shown.price_usd_h == pytest.approx(2 * DISK_USD_H if is_off else 1.0)
 
 
+def test_status_does_not_show_a_fleet_without_instances_as_stopped(
+    fleet: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.jobs.inspection.inspect_hosts", lambda *_: ((), None, ()))
+    fleet.store.fleet("demo").write(replace(record(fleet), stop_at=NOW + 3600))
+    fleet.cloud.instances = []
+    [shown] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
+    assert shown.stopped_at == 0.0
+
+
 def test_status_names_an_instance_that_runs_although_the_fleet_is_stopped(stopped: World) -> None:
     stopped.cloud.make("demo", "worker-1")  # started elsewhere
     del stopped.cloud.instances[0]
@@ -157,6 +167,25 @@ def test_results_of_a_stopped_fleet_are_not_deleted_without_a_question(
         down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.sink.of(ResultsAtRisk)[-1] == ResultsAtRisk("demo", (), ("worker-1",))
     assert len(fleet.cloud.instances) == 2
+
+
+@pytest.mark.parametrize("off", [1, 2])
+def test_results_of_hosts_that_had_stopped_before_are_not_deleted_without_a_question(
+    fleet: World, monkeypatch: pytest.MonkeyPatch, off: int
+) -> None:
+    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", lambda *_: Survey((), (), {}))
+    fleet.store.fleet("demo").write(replace(record(fleet), last_job="j-1"))
+    preempted = ("worker-0", "worker-1")[:off]
+    fleet.cloud.instances = [
+        replace(each, state=InstanceState.STOPPED) if each.name in preempted else each
+        for each in fleet.cloud.instances
+    ]
+    for _ in range(2):
+        down.run(STOP, fleet.services(), fleet.sink)
+        assert (fleet.asked, record(fleet).unsaved) == ([], preempted)
+    fleet.answers = [False]
+    with pytest.raises(CancelledError, match="nothing was deleted"):
+        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
 
 
 def test_a_running_job_is_not_stopped_without_a_terminal(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
