@@ -77,7 +77,7 @@ def _host(cloud: GceOptions) -> GceOptions:
     """Return the options of the host of which an image for `cloud` is made: a plain machine without GPUs."""
     plain: dict[str, Any] = {each.name: each.default for each in fields(MachineOptions) if each.name not in _OF_HOST}
     lifetime_s = min(cloud.max_duration_s or LONGEST_S, LONGEST_S)
-    host = replace(cloud, **plain, gpus=0, max_duration_s=lifetime_s, is_temporary=True)
+    host = replace(cloud, **plain, gpus=0, max_duration_s=lifetime_s, is_temporary=True, unattended=False)
     if has_gpus(host):
         host = replace(host, machine_type=DEFAULT_MACHINE_TYPE, disk_type="")
     return resolved(host)

@@ -384,3 +384,21 @@ def check_files(image: Path) -> None:
 
 def test_the_format_of_images_is_that_of_environments() -> None:
     assert (FORMAT, venv._FORMAT) == ("1", "1"), "images contain environments: change both"
+
+
+def test_the_host_of_an_image_is_deleted_in_the_end_even_if_those_of_the_fleet_are_stopped(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def look(*arguments: Any, **options: Any) -> Any:
+        seen.extend(team.emulator.cloud.instances.values())
+        return reached(*arguments, **options)
+
+    monkeypatch.setattr("fleet.commands.fleets.bake.reach", look)
+    email = "a@proj-1.iam.gserviceaccount.com"
+    team.emulator.cloud.governance.service_accounts[email] = True
+    team.bake(spot=True, unattended=True, service_account=email)
+    [host] = seen
+    assert host.blueprint.scheduling["instanceTerminationAction"] == "DELETE"
+    assert "fleet-restarts" not in host.metadata()
