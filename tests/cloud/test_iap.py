@@ -161,6 +161,9 @@ def test_missing_cloud_nat_is_reported_with_the_commands_that_create_it(emulator
     assert finding(provider, "Cloud NAT").ok is None
 
 
+SECONDARY = ["LIST_OF_SECONDARY_IP_RANGES"]
+
+
 def test_a_nat_for_some_subnetworks_serves_only_these(emulator: Emulator, make: Make) -> None:
     emulator.translate_addresses("us-west4")
     [router] = emulator.cloud.part(Routers).routers.values()
@@ -171,6 +174,7 @@ def test_a_nat_for_some_subnetworks_serves_only_these(emulator: Emulator, make: 
         ({"subnetworks": [{"name": f"{subnetwork}/other"}]}, False),
         ({"subnetworks": [{"name": f"{subnetwork}/default"}]}, True),
         ({"subnetworks": [{"name": f"{subnetwork}/default"}], "type": "PRIVATE"}, False),
+        ({"subnetworks": [{"name": f"{subnetwork}/default", "sourceIpRangesToNat": SECONDARY}]}, False),
     ):
         router["nats"] = [{**nat, **change}]
         assert (finding(provider, "Cloud NAT").ok is True) == works

@@ -10,6 +10,7 @@ from tests.emulator.cloud import Call, Cloud, Instance
 
 Json = dict[str, Any]
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
+_ONLY_SECONDARY = ["LIST_OF_SECONDARY_IP_RANGES"]
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Routers:
 def _serves(nat: Json, subnetwork: str) -> bool:
     if nat.get("type", "PUBLIC") != "PUBLIC":
         return False
-    listed = {relative(each["name"]) for each in nat.get("subnetworks", ())}
+    primary = [each for each in nat.get("subnetworks", ()) if each.get("sourceIpRangesToNat") != _ONLY_SECONDARY]
+    listed = {relative(each["name"]) for each in primary}
     return nat.get("sourceSubnetworkIpRangesToNat") in _ALL or subnetwork in listed
 
 

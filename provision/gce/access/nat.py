@@ -1,6 +1,7 @@
 """Cloud NAT: without it, instances that have no external address reach no package index.
 
-Source: https://cloud.google.com/nat/docs/overview, and the schema RouterNat of the discovery document.
+Source: https://cloud.google.com/nat/docs/overview, and the schemas RouterNat and RouterNatSubnetworkToNat of the
+discovery document.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
+_ONLY_SECONDARY = ["LIST_OF_SECONDARY_IP_RANGES"]
+"""Ranges of a subnetwork that do not include its primary one, which instances use."""
 _ROUTER = "fleet-nat"
 
 Offered = Mapping[str, Sequence[str]]
@@ -54,10 +57,11 @@ def regions_with_nat(account: Account, cloud: GceOptions) -> frozenset[str]:
 
 
 def _serves(nat: Json, subnetwork: str) -> bool:
-    """Return whether a NAT translates to public addresses, and serves a subnetwork of its region."""
+    """Return whether a NAT translates to public addresses, and serves the instances of a subnetwork of its region."""
     if nat.get("type", "PUBLIC") != "PUBLIC":
         return False
-    listed = {last(str(each["name"])) for each in nat.get("subnetworks", ())}
+    primary = [each for each in nat.get("subnetworks", ()) if each.get("sourceIpRangesToNat") != _ONLY_SECONDARY]
+    listed = {last(str(each["name"])) for each in primary}
     return nat.get("sourceSubnetworkIpRangesToNat") in _ALL or subnetwork in listed
 
 
