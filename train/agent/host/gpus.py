@@ -7,6 +7,7 @@ import re
 import time
 
 from train.agent.host.facts import Interpreter, Probe
+from train.agent.host.job_marks import has_job
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source
@@ -24,6 +25,7 @@ RESTART_DEADLINE_S = 120.0
 # The startup script of instances restarts the host if this file appears: provision/gce/rest/bodies/startup.sh.
 RESTART = "/run/fleet/again/restart"
 _MISMATCH = "Driver/library version mismatch"
+_REPLACED = "an upgrade replaced the NVIDIA driver of this host, but the kernel has the old one loaded"
 _AGAIN_S = 2.0
 # Of TensorFlow's own log, the time and place before each sentence; both forms are in use.
 _PREFIX = re.compile(r"^(?:\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+\s+\d+ )\S+\] ")
@@ -79,10 +81,19 @@ def _restart(probe: Probe, steps: Steps) -> None:
     """Let root restart this host, which ends this process.
 
     Raises:
-        RefusedError: it was restarted before without success, or no startup script of fleet runs on it.
+        RefusedError: it was restarted before without success, no startup script of fleet runs on it, or a restart
+            would end a job.
         ClientGoneError: the client is gone.
     """
     restarted_in = probe.recall("restart", "")
+    if has_job():
+        raise RefusedError(
+            Refusal.GPU,
+            f"{_REPLACED}; a restart would end the job that runs on it",
+            "wait for its end, or stop it; fleet up then restarts the host",
+            cause=probe.no_gpus_reason,
+            next_step="fleet logs --follow\nfleet up",
+        )
     if restarted_in in (None, boot_id()) and os.path.isdir(os.path.dirname(RESTART)):
         probe.keep("restart", "", boot_id())
         probe.save()
@@ -94,7 +105,7 @@ def _restart(probe: Probe, steps: Steps) -> None:
             steps.pause(_AGAIN_S)
     raise RefusedError(
         Refusal.GPU,
-        "an upgrade replaced the NVIDIA driver of this host, but the kernel has the old one loaded",
+        _REPLACED,
         "restart the host: sudo reboot",
         cause=probe.no_gpus_reason,
         next_step="fleet up",

@@ -13,12 +13,12 @@ from train.agent.files.disk import read_json
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import Probe
+from train.agent.host.job_marks import mark_job
 from train.agent.host.jobs import list_tasks
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Entry, Prepare, build
-from train.agent.supervisor.notices.idleness import mark_job
 
 if TYPE_CHECKING:
     from typing import Dict

@@ -28,6 +28,7 @@ from train.agent.gang.states import (
     to_wire,
 )
 from train.agent.host.control import ControlServer
+from train.agent.host.job_marks import job_mark, mark_job
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import receive_signals
 from train.agent.host.spawn import adopt_orphans
@@ -39,7 +40,6 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.notices.idleness import job_mark, mark_job
 from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 

@@ -657,6 +657,37 @@ def test_a_host_restarts_once_for_a_driver_that_an_upgrade_replaced(
     assert raised.value.record.cause == " ".join(MISMATCH.split())
 
 
+def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train.agent.host import gpus as module
+    from train.agent.host import job_marks
+    from train.agent.host.facts import Probe
+    from train.agent.host.runner import Steps
+    from train.agent.protocol.channel import Channel
+    from train.agent.protocol.errors import RefusedError
+
+    smi(tmp_path / "bin", MISMATCH, 18)
+    marks, request = tmp_path / "jobs", tmp_path / "again" / "restart"
+    request.parent.mkdir()
+    marks.mkdir()
+    monkeypatch.setattr(module, "RESTART", str(request))
+    monkeypatch.setattr(module, "RESTART_DEADLINE_S", 0.0)
+    monkeypatch.setattr(job_marks, "DIRECTORY", str(marks))
+    job_marks.mark_job()
+    null = os.open(os.devnull, os.O_RDWR)
+    steps = Steps(Channel(null, null))
+    for ended in (False, True):
+        if ended:
+            (marks / str(os.getpid())).rename(marks / "999999999")
+        probe = Probe(str(tmp_path / "probe.json"), {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+        with pytest.raises(RefusedError) as raised:
+            module.await_driver(probe, 1, steps)
+        assert request.exists() == ended
+        assert ("would end the job" in raised.value.record.reason) != ended
+    os.close(null)
+
+
 def test_scripts_are_not_awaited_on_a_host_whose_startup_script_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
