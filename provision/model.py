@@ -15,7 +15,8 @@ class InstanceState(Enum):
     """State of an instance, as its provider reports it."""
 
     QUEUED = "queued"  # waits for capacity, and costs nothing
-    STARTING = "starting"
+    STARTING = "starting"  # for the first time, so that it has no files yet
+    RESTARTING = "restarting"  # with its files; on its way to RUNNING, or to STOPPED
     RUNNING = "running"
     STOPPING = "stopping"  # on its way to STOPPED, or out of the list
     STOPPED = "stopped"

@@ -12,8 +12,9 @@ from provision.quantities import counted
 def plan(spec: FleetSpec, observed: Sequence[Instance]) -> Plan:
     """Return the changes that turn the instances `observed` into ``worker-0`` … ``worker-N-1`` of `spec`, running.
 
-    A stopped instance is in ``create``, which starts it again with its files. An incomplete instance is in ``create``
-    and ``delete``; deletions come first. An instance that `spec` does not name, or a duplicate of a name, is deleted.
+    A stopped or restarting instance is in ``create``, which starts it again with its files. An incomplete instance is
+    in ``create`` and ``delete``; deletions come first. An instance that `spec` does not name, or a duplicate of a
+    name, is deleted.
 
     Args:
         spec: The requested fleet.

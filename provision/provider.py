@@ -192,7 +192,8 @@ class Provider(ABC):
         """Create the instances `names` of fleet `spec`, all in one zone or none.
 
         Names are deterministic. RUNNING instances are left alone. A STOPPED instance is started again, with its id,
-        its host key, and its files. A STARTING instance is left over from a crash and is created again. Afterwards
+        its host key, and its files. A STARTING instance is left over from a crash and is created again; a RESTARTING
+        one is waited for. Afterwards
         `list` shows every name as RUNNING. If this method raises, even KeyboardInterrupt, `list` still shows the
         instances that were created.
 

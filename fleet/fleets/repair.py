@@ -34,6 +34,7 @@ _WORTH_S = 600.0  # a fleet with a shorter remaining lifetime is not repaired
 _CLOSE_S = 2.0
 STOPPING_S = 180.0  # Compute Engine allows 30 s for a spot instance to stop, 90 s for others
 _STOPPING_PAUSE_S = 3.0
+_MOVING = {InstanceState.STOPPING: "stop", InstanceState.RESTARTING: "start"}
 
 
 @dataclass(frozen=True)
@@ -127,16 +128,23 @@ def _moved(record: FleetRecord, instances: Sequence[Instance], provider: Provide
 
 
 def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance]:
-    """Return all instances of a fleet when none is stopping any more, as preempted instances are for a while."""
+    """Return all instances of a fleet when none is stopping or restarting any more.
+
+    Preempted instances are stopping for a while. Another host, the provider, or an earlier command restarts some.
+
+    Raises:
+        NotReadyError: it takes too long.
+    """
     deadline = time.monotonic() + STOPPING_S
     while True:
         existing = list_instances(fleet, provider, services)
-        stopping = [instance.name for instance in existing if instance.state is InstanceState.STOPPING]
-        if not stopping:
+        moving = {instance.name: _MOVING[instance.state] for instance in existing if instance.state in _MOVING}
+        if not moving:
             return existing
         if time.monotonic() > deadline:
             raise NotReadyError(
-                f"{', '.join(stopping)} of fleet {fleet!r} did not stop within {STOPPING_S:g} s",
+                f"{', '.join(moving)} of fleet {fleet!r} did not {' or '.join(sorted({*moving.values()}))} "
+                f"within {STOPPING_S:g} s",
                 next_steps=[Step("up")],
             )
         services.sleep(_STOPPING_PAUSE_S)

@@ -27,9 +27,9 @@ from provision.gce.power import start_for, stop_started
 from provision.gce.rest import images
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import instance_name
-from provision.gce.rest.resources import last, our_name, zone_of
+from provision.gce.rest.resources import last, our_name, state_of, zone_of
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
-from provision.model import FleetSpec
+from provision.model import FleetSpec, InstanceState
 from provision.provider import ErrorKind, Progress, ProviderError
 from provision.quantities import counted
 
@@ -43,11 +43,11 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
         ApiError: a call failed.
         ProviderError: no zone has capacity; instances that were created on the way are deleted.
     """
-    existing = account.named(spec.name)
+    existing = _at_rest(account, spec.name)
     half = [
         resource
         for name, resource in existing.items()
-        if name in names and resource.get("status") in ("PENDING", "PROVISIONING", "STAGING")
+        if name in names and state_of(resource) in (InstanceState.QUEUED, InstanceState.STARTING)
     ]
     delete_instances(account, half, progress)
     for resource in half:
@@ -67,6 +67,23 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     if cloud.flex_start:
         correct_ends(account, [made[name] for name in missing if name in made])
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
+
+
+def _at_rest(account: Account, fleet: str) -> dict[str, Json]:
+    """Return the instances of a fleet by name when none restarts any more: their disks may have files.
+
+    Raises:
+        ApiError: a restart takes too long.
+    """
+    existing: dict[str, Json] = {}
+
+    def is_at_rest() -> bool:
+        existing.clear()
+        existing.update(account.named(fleet))
+        return all(state_of(resource) is not InstanceState.RESTARTING for resource in existing.values())
+
+    account.api.until(is_at_rest, "the restart of instances")
+    return existing
 
 
 # --- instances ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ _STATES = {
     "PROVISIONING": InstanceState.STARTING,
     "STAGING": InstanceState.STARTING,
     "RUNNING": InstanceState.RUNNING,
-    "REPAIRING": InstanceState.STARTING,
+    "REPAIRING": InstanceState.RESTARTING,
     "PENDING_STOP": InstanceState.STOPPING,
     "STOPPING": InstanceState.STOPPING,
     "DEPROVISIONING": InstanceState.STOPPING,
@@ -113,6 +113,13 @@ def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
     )
 
 
+def state_of(resource: Mapping[str, Any]) -> InstanceState:
+    """Return the state of an instance; one that starts and has run before keeps the files on its disk."""
+    state = _STATES.get(str(resource.get("status", "")), InstanceState.STOPPED)
+    has_run = any(resource.get(key) for key in ("lastStartTimestamp", "lastStopTimestamp"))
+    return InstanceState.RESTARTING if state is InstanceState.STARTING and has_run else state
+
+
 def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *, ahead_s: float = 0.0) -> Instance:
     """Return an instance of the API as an Instance.
 
@@ -129,7 +136,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
     zone = zone_of(resource)
     price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
-    state = _STATES.get(str(resource.get("status", "")), InstanceState.STOPPED)
+    state = state_of(resource)
     stop_at = items_of(resource).get(STOP_AT, "")
     return Instance(
         name=our_name(resource),

@@ -56,7 +56,7 @@ def test_each_instance_is_either_kept_or_deleted_and_running_ones_are_not_given_
 ) -> None:
     steps = plan(spec(workers), observed)
     started_again = [each for each in observed if each not in steps.delete and each not in steps.keep]
-    at_rest = (InstanceState.STOPPED, InstanceState.STOPPING)
+    at_rest = (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.RESTARTING)
     assert all(each.state in at_rest and each.name in steps.create for each in started_again)
     assert not set(steps.keep) & set(steps.delete)
     running = {each.name for each in observed if each.state is InstanceState.RUNNING}

@@ -204,6 +204,18 @@ def test_an_instance_that_is_stopping_is_waited_for(world: World, monkeypatch: p
         repair_fleet(world.fleet, world.story)
 
 
+@pytest.mark.parametrize("state", [InstanceState.RUNNING, InstanceState.STOPPED])
+def test_an_instance_that_restarts_is_waited_for_and_keeps_its_disk(world: World, state: InstanceState) -> None:
+    def settle(_: float) -> None:
+        world.cloud.rented_now[1] = instance(1, 1, state)
+
+    world.cloud.rented_now[1] = instance(1, 1, InstanceState.RESTARTING)
+    world.services.sleep = settle
+    repair_fleet(world.fleet, world.story)
+    create = ["create worker-1", "list"] if state is InstanceState.STOPPED else []
+    assert world.cloud.calls == ["list", "list", *create]
+
+
 def test_an_instance_that_another_command_recreated_is_recorded(world: World) -> None:
     world.cloud.rented_now[1] = instance(1, 2)
     record = repair_instances(world.record, world.directory, world.services, world.story)

@@ -1,0 +1,59 @@
+"""Instances that restart while `fleet up` lists them: they keep their disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import down, up
+from fleet.fleets.resolution import UpRequest
+from fleet.state import Store
+from provision.gce import creation
+from tests.cloud.histories import QUICK, QuickServices, Quiet, patched
+from tests.emulator import Emulator, lifecycle
+from tests.settings import settings
+
+
+def services(tmp_path: Path, sleep: Callable[[float], None]) -> QuickServices:
+    return QuickServices(Store(tmp_path), lambda _: True, consent=lambda _: True, timing=QUICK, sleep=sleep)
+
+
+def begin(emulator: Emulator, status: str) -> None:
+    """Let all instances begin to start: by a killed client, by another host, or by Compute Engine itself."""
+    for instance in emulator.cloud.instances.values():
+        instance.body["status"] = status
+
+
+def finish(emulator: Emulator) -> None:
+    with emulator.cloud.clock.changed:
+        for instance in emulator.cloud.instances.values():
+            lifecycle.start(emulator.cloud, instance)
+
+
+@pytest.mark.parametrize(("status", "is_late"), [("STAGING", False), ("REPAIRING", False), ("STAGING", True)])
+def test_up_keeps_instances_that_are_being_started_again(
+    status: str, is_late: bool, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(monkeypatch, emulator)
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=2)
+    world = services(tmp_path, lambda _: finish(emulator))
+    up.run(UpRequest("demo", place), world, Quiet())
+    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    before = {instance.body["id"] for instance in emulator.cloud.instances.values()}
+    if is_late:  # after `fleet up` has listed the instances
+        create = creation.create
+
+        def create_late(*arguments: Any) -> None:
+            begin(emulator, status)
+            emulator.cloud.clock.call_in(0.1, lambda: finish(emulator))
+            create(*arguments)
+
+        monkeypatch.setattr(creation, "create", create_late)
+    else:
+        begin(emulator, status)
+    up.run(UpRequest("demo", place), world, Quiet())
+    assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
+    assert {instance.status for instance in emulator.cloud.instances.values()} == {"RUNNING"}
