@@ -63,11 +63,22 @@ def _c_library() -> str:
         return ""
 
 
-def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
+def read_listing(paths: VenvPaths) -> List[Item]:
+    """Return the items of an environment when it was copied last; empty if it was not."""
+    try:
+        with open(paths.listing, "rb") as file:
+            return decode_items(file.read())
+    except (OSError, RefusedError):
+        return []
+
+
+def list_items(paths: VenvPaths, known: Sequence[Item], tick: Callable[[int], None]) -> List[Item]:
     """Return the files, links, and directories of an environment with the hashes of their contents, sorted.
 
     Args:
         paths: Paths of the environment.
+        known: Earlier items. Files with the same size and time of change are not read again: a host that receives
+            other contents refuses them.
         tick: Called for each piece with the bytes of the files that were read so far.
 
     Raises:
@@ -75,6 +86,7 @@ def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
         OSError: a file cannot be read.
     """
     items: List[Item] = []
+    hashes = {(item.entry.path, item.entry.size, item.mtime_ns): item.entry.sha256 for item in known}
     total = 0
 
     def read() -> bool:
@@ -92,9 +104,12 @@ def list_items(paths: VenvPaths, tick: Callable[[int], None]) -> List[Item]:
                 raise RefusedError(Refusal.REQUEST, f"{absolute} is a link out of the environment, to {target}")
             entry = Entry(path, EntryKind.LINK, mode, target=target)
         elif stat.S_ISREG(status.st_mode):
-            digest, size = hash_file(absolute, read)
+            digest, size = hashes.get((path, status.st_size, status.st_mtime_ns), ""), status.st_size
+            if not digest:
+                digest, size = hash_file(absolute, read)
             entry = Entry(path, EntryKind.FILE, mode, size, digest)
             total += size
+            tick(total)
         else:
             raise RefusedError(Refusal.REQUEST, f"{absolute} is not a file, link, or directory")
         items.append(Item(entry, status.st_mtime_ns))

@@ -19,6 +19,7 @@ from train.agent.packages.portability import (
     decode_items,
     encode_items,
     list_items,
+    read_listing,
 )
 from train.agent.packages.venv import mark_used
 from train.agent.peers.relay import HeldContents, RelayServer, fetch
@@ -83,7 +84,7 @@ def share_environment(channel: Channel, host: HostPaths, request: ShareEnvironme
         raise RefusedError(Refusal.REQUEST, f"{request.python} is not an interpreter of this fleet's environments")
     steps = Steps(channel)
     steps.report_step("reading the packages")
-    items = list_items(paths, lambda count: steps.report_step("reading the packages", "", count))
+    items = list_items(paths, read_listing(paths), lambda count: steps.report_step("reading the packages", "", count))
     write_atomic(paths.listing, encode_items(items))
     digest, size = hash_file(paths.listing)
     files = {

@@ -9,7 +9,7 @@ import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,8 +19,17 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, end_all
 from tests.process.train.agent.packages.test_packages import done, venvs
 from tests.process.train.agent.wheels import pip_environment, wheel
+from train.agent.files.contents import hash_file
 from train.agent.files.paths import VenvPaths
-from train.agent.packages.portability import Item, encode_items, environment_key, is_copied
+from train.agent.packages import portability
+from train.agent.packages.portability import (
+    Item,
+    encode_items,
+    environment_key,
+    is_copied,
+    list_items,
+    read_listing,
+)
 from train.agent.packages.venv import Base
 from train.agent.peers.relay import HeldContents, RelayServer
 from train.agent.protocol.records import (
@@ -156,6 +165,30 @@ def test_an_environment_is_copied_with_links_modes_and_bytecode(connect: Connect
     _, answer = copy(third, share(other, again.python))
     assert isinstance(answer, Bootstrapped)
     assert tree(Path(answer.python).parents[1]) == tree(directory)
+
+
+def test_only_files_that_changed_since_the_last_copy_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = VenvPaths(str(tmp_path))
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    items = list_items(paths, read_listing(paths), lambda _: None)
+    Path(paths.listing).write_bytes(encode_items(items))
+    (tmp_path / "b").write_text("other")
+    os.utime(tmp_path / "c", ns=(1, 1))
+    read: list[str] = []
+
+    def hash_and_record(path: str, is_over: Callable[[], bool]) -> tuple[str, int]:
+        read.append(Path(path).name)
+        return hash_file(path, is_over)
+
+    monkeypatch.setattr(portability, "hash_file", hash_and_record)
+    again = list_items(paths, read_listing(paths), lambda _: None)
+    assert read == ["b", "c"]
+    assert [item.entry.sha256 for item in again] == [
+        hashlib.sha256(text.encode()).hexdigest() for text in ("a", "other", "c")
+    ]
 
 
 def test_a_changed_file_is_refused_and_pip_can_install_instead(
