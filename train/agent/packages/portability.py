@@ -72,13 +72,13 @@ def read_listing(paths: VenvPaths) -> List[Item]:
         return []
 
 
-def list_items(paths: VenvPaths, known: Sequence[Item], tick: Callable[[int], None]) -> List[Item]:
+def list_items(paths: VenvPaths, earlier: Sequence[Item], tick: Callable[[int], None]) -> List[Item]:
     """Return the files, links, and directories of an environment with the hashes of their contents, sorted.
 
     Args:
         paths: Paths of the environment.
-        known: Earlier items. Files with the same size and time of change are not read again: a host that receives
-            other contents refuses them.
+        earlier: Items of an earlier copy. Files with the same size and time of change are not read again: a host
+            that receives other contents refuses them.
         tick: Called for each piece with the bytes of the files that were read so far.
 
     Raises:
@@ -86,7 +86,7 @@ def list_items(paths: VenvPaths, known: Sequence[Item], tick: Callable[[int], No
         OSError: a file cannot be read.
     """
     items: List[Item] = []
-    hashes = {(item.entry.path, item.entry.size, item.mtime_ns): item.entry.sha256 for item in known}
+    hashes = {(item.entry.path, item.entry.size, item.mtime_ns): item.entry.sha256 for item in earlier}
     total = 0
 
     def read() -> bool:
