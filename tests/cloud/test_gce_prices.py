@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ def test_a_damaged_file_is_ignored(ask: Ask, prices: Path, content: str) -> None
     prices.write_bytes(content.encode(errors="surrogateescape"))
     assert ask().price_source == CATALOG
     assert json.loads(prices.read_text())["rates"]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"read_at": math.inf}, {"read_at": 10**400}, {"rates": [["pd-ssd", "us-central1", 10**400, 1.0]]}]
+)
+def test_numbers_that_are_too_large_are_ignored(ask: Ask, prices: Path, damage: dict[str, Any]) -> None:
+    quote = ask()
+    prices.write_text(json.dumps({**json.loads(prices.read_text()), **damage}))
+    assert ask() == quote
 
 
 def test_a_file_of_another_api_is_ignored(ask: Ask, prices: Path) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from provision.deferred import dataclass
-from provision.gce.catalog.locations import is_zone, region_of
+from provision.gce.catalog.locations import is_region, is_zone, region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.options import GceOptions
 from provision.model import Price
@@ -83,7 +83,8 @@ class Prices:
 
     def knows(self, cloud: GceOptions) -> bool:
         """Return whether an instance like `cloud` has a price in at least one zone."""
-        zones = {place if is_zone(place) else f"{place}-a" for _, place in self.rates if place}
+        places = {place for _, place in self.rates}  # a SKU can also be of a continent, ``us``
+        zones = {*filter(is_zone, places), *(f"{region}-a" for region in filter(is_region, places))}
         return any(self.price(cloud, zone) is not None for zone in zones)
 
     def usd_h(self, cloud: GceOptions, zone: str) -> float | None:

@@ -64,7 +64,7 @@ class PriceList:
     def stored(self) -> Prices:
         """Return the latest prices on this computer: those of the file, or the table if it is newer."""
         if self._prices is None:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
                 self._load(json.loads(self._path.read_text(encoding="utf-8")))
         listed = table()
         return self._prices if self._prices and self._prices.priced_at >= listed.priced_at else listed
@@ -119,7 +119,7 @@ class PriceList:
         """Use prices as the file has them.
 
         Raises:
-            ValueError, TypeError, or KeyError: they are damaged, or of another API or version of this program.
+            ValueError, TypeError, KeyError, OverflowError: they are damaged, or of another API or version.
         """
         if (content["format"], content["service"]) != (_FORMAT, self._api.base(BILLING)):
             raise ValueError("other prices")

@@ -129,6 +129,14 @@ def test_items_that_the_catalog_lacks_keep_the_rates_of_the_table() -> None:
     assert parts.address == table().rates[ADDRESS, ""].on_demand
 
 
+def test_skus_of_a_continent_do_not_count() -> None:
+    rates = rates_of([sku(CORE, 0.03), sku(RAM, 0.004, "GiBy.h"), sku("Storage PD Capacity", 0.04, "GiBy.mo")])
+    everywhere = rates_of([sku("Storage PD Capacity", 9.0, "GiBy.mo", serviceRegions=["us", "asia"])])
+    prices = from_catalog({**everywhere, **rates}, "2026-11-23")
+    assert prices.knows(resolved(GceOptions(machine_type="n2-standard-4")))
+    assert not prices.knows(resolved(GceOptions(machine_type="c3-standard-4")))
+
+
 @given(st.randoms(use_true_random=False), st.floats(1e-6, 100), st.floats(1e-6, 10))
 def test_the_order_of_skus_does_not_matter(order: random.Random, core: float, memory: float) -> None:
     skus = [*compute_skus(), sku(CORE, core), sku(RAM, memory, "GiBy.h")]
