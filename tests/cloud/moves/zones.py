@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from provision.gce.catalog.locations import continent_of
@@ -27,9 +28,13 @@ def fill_regions(history: History) -> None:
 @check("up")
 def check_price_and_continent(history: History) -> None:
     given = history.settings.of("gce")
-    cloud = GceProvider.change(GceOptions(), {key: given[key] for key in ("gpu", "spot") if given[key]})
+    machine = {key: given[key] for key in ("gpu", "machine_type", "spot") if given[key]}
+    cloud = GceProvider.change(GceOptions(), machine)
     prices = {zone: usd_h for zone in ZONES if (usd_h := table().usd_h(cloud, zone)) is not None}
+    home = Counter(map(continent_of, ZONES)).most_common(1)[0][0]
+    if prices:
+        home = continent_of(min(prices, key=lambda each: prices[each]))
     for zone in {instance.blueprint.zone for instance in history.running()}:
         assert not given["max_price_usd_h"] or prices[zone] <= given["max_price_usd_h"]
         if not given["zones"] and not given["anywhere"]:
-            assert continent_of(zone) == continent_of(min(prices, key=lambda each: prices[each]))
+            assert continent_of(zone) == home
