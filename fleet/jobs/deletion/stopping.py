@@ -42,16 +42,16 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
             next_steps=[Step("pull"), Step("down")],
         )
     provider = services.provider(record.spec.options)
-    instances = list_instances(fleet, provider, services)
-    if not instances:
-        raise NotReadyError(f"no instance of fleet {fleet!r} is left", next_steps=[Step("up"), Step("down")])
+    instances = _present(fleet, provider, services)
     running = [instance for instance in instances if instance.state is not InstanceState.STOPPED]
     if running:
         unsaved = _end_jobs(record, directory, instances, services, sink)
         record = replace(record, stopped_at=services.clock(), unsaved=unsaved)
         directory.write(record)
         _stop_instances(running, directory, provider, sink)
-        instances = list_instances(fleet, provider, services)
+        instances = _present(fleet, provider, services)
+        if gone := {instance.name for instance in running} - {instance.name for instance in instances}:
+            sink.emit(Note(f"deleted by the provider meanwhile, with all files: {fold(gone)}", Level.WARNING))
     elif not record.stopped_at:  # they have powered off, or were preempted
         stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
         record = replace(record, unsaved=_unsaved(record, stored))
@@ -69,6 +69,18 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
     start, delete = Step("up").text(fleet), Step("down").text(fleet)
     sink.emit(Note(f"`{start}` starts it again; `{delete}` deletes it with its disks"))
     return summary
+
+
+def _present(fleet: str, provider: Provider, services: Services) -> list[Instance]:
+    """Return the instances of a fleet; a Spot VM that is preempted while it stops may be deleted.
+
+    Raises:
+        NotReadyError: there are none.
+    """
+    instances = list_instances(fleet, provider, services)
+    if not instances:
+        raise NotReadyError(f"no instance of fleet {fleet!r} is left", next_steps=[Step("up"), Step("down")])
+    return instances
 
 
 def _stop_instances(instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from fleet.commands.fleets import down, extend, status, up
 from fleet.console.messages import describe_event
 from fleet.console.status_table import render_status
 from fleet.errors import CancelledError, FleetError, NotReadyError, UnreachableError, UsageError
-from fleet.events import FleetDown, FleetStopped, ResultsAtRisk
+from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk
 from fleet.fleets.repair import ExistingFleet, repair_fleet
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs.results import StoredJobs, Survey
@@ -19,7 +20,7 @@ from provision.local.options import LocalOptions
 from provision.model import FleetSpec, InstanceState
 from tests.next_steps import next_lines
 from tests.settings import settings
-from tests.unit.fleet.clouds import DISK_USD_H, NOW, World
+from tests.unit.fleet.clouds import DISK_USD_H, NOW, CloudProvider, World
 
 UP = UpRequest("demo", settings(provider="gce", project="p"))
 STOP = down.DownRequest("demo", keep_disks=True)
@@ -217,6 +218,29 @@ def test_what_did_not_stop_is_an_error(fleet: World, monkeypatch: pytest.MonkeyP
     [shown] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
     assert [host.stopped for host in shown.hosts] == [False, False]
     assert shown.price_usd_h == 1.0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_instances_that_are_deleted_meanwhile_do_not_count_as_stopped(
+    fleet: World, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    stop = CloudProvider.stop
+
+    def stop_rest(*args: Any) -> None:
+        stop(*args)
+        del fleet.cloud.instances[:lost]
+
+    monkeypatch.setattr(CloudProvider, "stop", stop_rest)
+    if lost == 2:
+        with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
+            down.run(STOP, fleet.services(), fleet.sink)
+        return
+    down.run(STOP, fleet.services(), fleet.sink)
+    [event] = fleet.sink.of(FleetStopped)
+    assert isinstance(event, FleetStopped)
+    assert event.stopped == ("worker-1",)
+    warning = Note("deleted by the provider meanwhile, with all files: worker-0", Level.WARNING)
+    assert warning in fleet.sink.of(Note)
 
 
 @pytest.mark.parametrize("error", [NotReadyError("no driver"), KeyboardInterrupt()])
