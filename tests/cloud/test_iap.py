@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +55,24 @@ def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         provider.quote(spec, NAMES)
     return caught.value
+
+
+def test_a_question_of_gcloud_is_an_error_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "gcloud"
+    program.write_text("#!/bin/sh\nread -r password || { echo 'ERROR: (gcloud) cannot prompt' >&2; exit 1; }\n")
+    program.chmod(0o755)
+    code = (
+        "from provision.gce.access import iap\ntry: iap.access_token()\nexcept Exception as error: print(error.cause)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        input="secret\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == "ERROR: (gcloud) cannot prompt\n"
 
 
 # --- the tunnel ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ Json = Mapping[str, Any]
 POLICIES_FIRST = "BEFORE_CLASSIC_FIREWALL"
 """Value of a network's ``networkFirewallPolicyEnforcementOrder``."""
 _SOURCES = ("srcAddressGroups", "srcFqdns", "srcRegionCodes", "srcSecureTags", "srcThreatIntelligences")
+_TARGETS = ("targetResources", "targetSecureTags", "targetServiceAccounts")
 _CONDITIONS = (
     *("destIpRanges", "destAddressGroups", "destFqdns", "destRegionCodes", "destThreatIntelligences"),
     *("srcNetworks", "srcNetworkContext", "srcNetworkType", "destNetworkContext", "destNetworkType"),
@@ -116,7 +117,7 @@ def _of_policy(policy: Json, connection: Connection) -> Iterator[_Rule]:
         source = _covers(match.get("srcIpRanges", ()), connection.source)
         is_open = source is not True and any(match.get(name) for name in _SOURCES)
         is_limited = any(match.get(name) for name in _CONDITIONS)
-        is_targeted = rule.get("targetSecureTags") or rule.get("targetServiceAccounts")
+        is_targeted = any(rule.get(name) for name in _TARGETS)
         parts = (
             applies and rule.get("targetType", "INSTANCES") == "INSTANCES",
             None if is_open or is_limited or is_targeted else source,

@@ -57,7 +57,9 @@ def access_token() -> str:
     """
     command = [find_gcloud(), "auth", "print-access-token"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _no_login(str(error)) from error
     if done.returncode or not done.stdout.strip():

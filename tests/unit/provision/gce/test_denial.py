@@ -75,6 +75,7 @@ def test_the_fleets_existing_rule_is_replaced_by_the_new_one() -> None:
         ([part("deny", targetType="INTERNAL_MANAGED_LB")], False),
         # What is not known here is not reported.
         ([part("deny", targetSecureTags=[{"name": "t"}])], False),
+        ([part("deny", targetResources=["projects/p/global/networks/other"])], False),
         ([part("deny", match={"srcNetworkType": "NON_INTERNET"})], False),
         ([part("deny", ranges=(), match={"srcRegionCodes": ["RU"]})], False),
         ([part("allow", 1, ranges=(), match={"srcRegionCodes": ["DE"]}), part("deny", 2)], False),
