@@ -71,7 +71,7 @@ class Settings:
 
 def _selects(provider: str, values: Mapping[str, Any]) -> bool:
     declared = declarations(options_class(provider))
-    return any(value and declared[field].selects for field, value in values.items())
+    return any(declared[field].selects and bool(value) != declared[field].negated for field, value in values.items())
 
 
 def read_environment(environ: Mapping[str, str], provider: str | None = None) -> Settings:

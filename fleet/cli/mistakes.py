@@ -105,7 +105,7 @@ def explain_unknown_option(name: str, typed: CommandLine, takers: Mapping[str, C
         steps.append(CommandLine(typed.command, words, typed.program, typed.option_names).step())
     elif name.startswith("--"):
         others = [other for other, names in takers.items() if name in names]
-        others.sort(key=lambda other: other == "doctor")  # it only checks the options of up
+        others.sort(key=lambda other: other != "up")  # other commands share its options
         hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
     if command in _WITH_SCRIPT:
         hints.append("arguments of the script go after SCRIPT and --")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -66,7 +67,11 @@ def _confirm(question: str) -> bool:
 
 def _answer(question: str) -> str:
     """Ask a question and return the answer in lower case; empty at the end of the input."""
-    print(question, end="", file=sys.stderr, flush=True)  # noqa: T201
+    from fleet.console.live.terminal import read_size
+
+    width = read_size(sys.stderr).columns - 1
+    lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in question.rstrip().split("\n")]
+    print("\n".join(lines), end=" ", file=sys.stderr, flush=True)  # noqa: T201
     answer = sys.stdin.readline()
     return answer.strip().lower() or answer[-1:]
 

@@ -131,10 +131,13 @@ def _age(began_at: float) -> str:
 
 
 def _checked(event: events.Checked) -> str:
-    lines = [] if event.ok else [line for line in (event.hint, *event.next_step.split("\n")) if line]
-    steps = "".join(f"{' ' * 9}{clean(line)}\n" for line in lines)
     mark = "unknown" if event.ok is None else "ok" if event.ok else "missing"
-    return _item(mark, f"{event.subject}: {event.message}") + steps
+    text = _item(mark, f"{event.subject}: {event.message}")
+    if event.ok:
+        return text
+    indent = " " * 9
+    hint = _wrap(event.hint, indent, indent) if event.hint else ""
+    return text + hint + "".join(f"{indent}{clean(line)}\n" for line in event.next_step.split("\n") if line)
 
 
 def _item(mark: str, words: str) -> str:

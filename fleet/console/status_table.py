@@ -127,11 +127,8 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     lines = [_header(fleet, now, width)]
     hosts, table = _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
     lines += table
-    lines += [
-        (Span(_INDENT + _describe_failure(host), "yellow"),)
-        for host in fleet.hosts
-        if not host.reachable and host.reason and host.name in hosts
-    ]
+    silent = [host for host in fleet.hosts if not host.reachable and host.reason and host.name in hosts]
+    lines += [line for host in silent for line in _describe_failure(host, width)]
     lines += _storage(fleet, now)
     lines += _warm(fleet)
     if fleet.stopped_at:
@@ -196,8 +193,11 @@ def _cause(job: JobStatus, width: int) -> list[Line]:
     return [*lines, *((Span(f"{_INDENT}{line}", "yellow"),) for line in warning)]
 
 
-def _describe_failure(host: HostStatus) -> str:
-    return clean(host.reason if host.name in host.reason else f"{host.name}: {host.reason}")
+def _describe_failure(host: HostStatus, width: int) -> list[Line]:
+    """Return why a host does not answer; in several lines, because commands must not be cut."""
+    reason = clean(host.reason if host.name in host.reason else f"{host.name}: {host.reason}")
+    words = textwrap.wrap(reason, max(1, width - len(_INDENT)), break_on_hyphens=False)
+    return [(Span(f"{_INDENT}{line}", "yellow"),) for line in words]
 
 
 def _header(fleet: FleetStatus, now: float, width: int) -> Line:
@@ -272,7 +272,7 @@ def _host_row(host: HostStatus) -> Row:
     return Row(
         host.name,
         slot=host.name,
-        address="" if host.stopped else endpoint(host.address, host.port),
+        address=endpoint(host.address, host.port) if host.address and not host.stopped else "",
         step_text="ready" if host.reachable else STOPPED if host.stopped else "no answer",
         ready=host.reachable,
         lost="" if host.reachable or host.stopped else host.reason or "no answer",

@@ -344,17 +344,25 @@ def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> Provid
         return ProviderError(
             ErrorKind.CAPACITY,
             f"no zone offers {instances}",
-            cause="none of the requested zones offers this machine",
+            cause=f"{'none of the requested zones' if cloud.zones else 'no zone'} has this machine",
             hint="select another --zone, --gpu, or --machine-type",
         )
     other = "allow other zones (--zone)" if cloud.zones or cloud.anywhere else "--anywhere tries all continents"
     return ProviderError(
         ErrorKind.CAPACITY,
         f"no capacity for {instances} in {len(reasons)} attempts",
-        cause="; ".join(f"{location}: {reason}" for location, reason in reasons.items()),
+        cause=_listed(reasons),
         hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},
     )
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    """Return the locations with the reasons why they were left, those with the same reason together."""
+    locations: dict[str, list[str]] = {}
+    for location, reason in reasons.items():
+        locations.setdefault(reason.removeprefix(f"{location.partition(' ')[0]} "), []).append(location)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in locations.items())
 
 
 def _image(account: Account, spec: FleetSpec, cloud: GceOptions, progress: Progress) -> images.Choice:

@@ -19,7 +19,7 @@ from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
 from provision.gce.options.account import is_loopback
-from provision.gce.options.identity import check_identity
+from provision.gce.options.identity import check_account, check_identity
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
 from provision.gce.rest.api import Api, Json, Timing
@@ -102,11 +102,12 @@ class GceProvider(Provider):
         check_labels(changed)
         changed = check_identity(changed, spot=changed.spot, max_cost_usd=changed.max_cost_usd)
         try:
-            return resolved(changed)
+            cloud = resolved(changed)
         except ValueError:
             if not gpu or "machine_type" in fields or not options.machine_type:
                 raise
-            return resolved(replace(changed, machine_type=""))  # the machine type belonged to the previous GPUs
+            cloud = resolved(replace(changed, machine_type=""))  # the machine type belonged to the previous GPUs
+        return check_account(cloud) if "service_account" in fields else cloud
 
     # --- before any money -------------------------------------------------------------------------------------
 

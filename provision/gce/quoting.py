@@ -194,8 +194,8 @@ def _restarts(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
     """Return a sentence about the stopped instances that are started again."""
     stopped = {our_name(resource) for resource in existing if resource.get("status") == "TERMINATED"}
     again = [name for name in names if name in stopped]
-    verb = "is" if len(again) == 1 else "are"
-    return [f"{', '.join(again)} {verb} stopped and started again, with the same disk"] if again else []
+    disks = "disk" if len(again) == 1 else "disks"
+    return [f"starts {', '.join(again)} again, with the same {disks}"] if again else []
 
 
 def _unattended(account: Account, cloud: GceOptions) -> list[str]:

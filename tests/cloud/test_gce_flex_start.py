@@ -250,7 +250,7 @@ def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:
     ("values", "words"),
     [
         ({"spot": True}, "--spot and --flex-start exclude each other"),
-        ({"wait_s": 60}, "queues requests for 90 s to 2 h, not for 60 s"),
+        ({"wait_s": 60}, "queues requests for 90 s to 2 h, not for 1m"),
         ({"wait_s": 7201}, "queues requests for 90 s to 2 h"),
         ({"max_duration_s": 0}, "run for 10 minutes to 7 days"),
         ({"max_duration_s": 8 * 24 * 3600}, "run for 10 minutes to 7 days"),

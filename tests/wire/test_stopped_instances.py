@@ -76,7 +76,7 @@ def test_a_fleet_is_stopped_with_its_job_and_continues_with_its_files(caller: Pr
 
     emulator.set_capacity(ZONE, 8)
     plan = " ".join(caller.run("up", "--yes").text.split())
-    assert "worker-0, worker-1 are stopped and started again, with the same disk" in plan
+    assert "starts worker-0, worker-1 again, with the same disks" in plan
     after = recorded_hosts(caller)
     for name in ("host_key", "private_address", "key_alias", "python"):
         assert [host[name] for host in after] == [host[name] for host in before]

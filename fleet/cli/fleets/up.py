@@ -53,8 +53,8 @@ def up(
 ) -> None:
     """Create, repair, or resize a fleet.
 
-    Uses this computer, unless the options or fleet.toml select an inventory, a GPU, a machine type, a zone, Spot VMs,
-    or a project. Shows the price and asks before it spends money. With another number of workers, adds hosts to an
+    Uses this computer, unless the options or fleet.toml select other hosts, such as an inventory, a GPU, a zone, or a
+    project. Shows the price and asks before it spends money. With another number of workers, adds hosts to an
     existing fleet or releases the last ones; asks first if results on these are not on this computer.
 
     Examples:

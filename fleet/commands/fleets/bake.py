@@ -93,7 +93,7 @@ def _delete_left(services: Services, sink: Sink) -> None:
 def _report(image: Image, project: str, sink: Sink, *, created: bool) -> ImageBaked:
     baked = ImageBaked(image.name, project, image.size_gb, image.usd_month, created)
     sink.emit(baked)
-    sink.emit(Note("next: fleet up with the same options boots from it, and installs nothing"))
+    sink.emit(Note("hosts of fleet up with the same options boot from it, and install nothing"))
     return baked
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.deferred import dataclass
+from provision.durations import format_duration
 from provision.gce.catalog.buckets import check_bucket, with_storage_scope
 from provision.gce.catalog.locations import is_region, is_zone
 from provision.gce.catalog.networks import network_of, subnetwork_of
@@ -501,11 +502,13 @@ def _check_numbers(cloud: GceOptions) -> None:
     duration_s = cloud.max_duration_s
     if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
         raise ValueError(
-            f"Compute Engine deletes instances after {MAX_DURATION_MIN_S} seconds to 120 days, "
-            f"not after {duration_s} seconds; 0 disables the deletion"
+            f"the lifetime of an instance is {MAX_DURATION_MIN_S} seconds to 120 days, "
+            f"not {format_duration(duration_s)}"
         )
     if cloud.idle_timeout_s and cloud.idle_timeout_s < IDLE_TIMEOUT_MIN_S:
-        raise ValueError("--idle-timeout is at least 5 minutes; 0 disables it")
+        raise ValueError(
+            f"--idle-timeout is at least 5 minutes, not {format_duration(cloud.idle_timeout_s)}; 0 disables it"
+        )
     if cloud.idle_timeout_s and (cloud.max_cost_usd or cloud.flex_start):
         other = "--max-cost" if cloud.max_cost_usd else "--flex-start"
         raise ValueError(f"--idle-timeout excludes {other}: such instances are deleted, and do not power off")
@@ -533,8 +536,8 @@ def _check_flex_start(cloud: GceOptions) -> None:
         raise ValueError("--spot and --flex-start exclude each other")
     if cloud.wait_s and not FLEX_WAIT_MIN_S <= cloud.wait_s <= FLEX_WAIT_MAX_S:
         raise ValueError(
-            f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, not for {cloud.wait_s} s (--wait); "
-            "0 disables the queue"
+            f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, "
+            f"not for {format_duration(cloud.wait_s)} (--wait); 0 disables the queue"
         )
     if not FLEX_DURATION_MIN_S <= cloud.max_duration_s <= FLEX_DURATION_MAX_S:
         raise ValueError("Flex-start VMs run for 10 minutes to 7 days; set --max-duration")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from provision.deferred import dataclass
-from provision.gce.options.groups import NETWORK
+from provision.gce.options.groups import GENERAL, NETWORK
 from provision.options import FLAG, TEXT, TEXTS, option
 
 COMPUTE = "https://www.googleapis.com/auth/compute"
@@ -45,12 +45,28 @@ class IdentityOptions:
         FLAG,
         "unattended",
         help="Keep the disks of preempted Spot VMs; the other hosts start them again, without this computer.",
-        group=NETWORK,
+        group=GENERAL,
         selects=True,
     )
 
 
 Options = TypeVar("Options", bound=IdentityOptions)
+
+
+def check_account(cloud: Options) -> Options:
+    """Return resolved options.
+
+    Raises:
+        ValueError: the service account has no effect, or is not an address.
+    """
+    if cloud.service_account and not cloud.scopes:
+        raise ValueError("--service-account requires --scopes or --bucket: without them, instances have no account")
+    if cloud.service_account and "@" not in cloud.service_account:
+        raise ValueError(
+            f"--service-account {cloud.service_account!r} is not an e-mail address, "
+            "such as NAME@PROJECT.iam.gserviceaccount.com"
+        )
+    return cloud
 
 
 def check_identity(cloud: Options, *, spot: bool, max_cost_usd: float) -> Options:

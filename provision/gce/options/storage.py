@@ -22,4 +22,5 @@ class StorageOptions:
         metavar="URL",
         help="Cloud Storage bucket for data, checkpoints, and models, e.g. gs://training-data.",
         group=GENERAL,
+        selects=True,
     )

@@ -59,6 +59,7 @@ def test_a_misspelled_option_is_offered_both_ways(capsys: pytest.CaptureFixture[
 
 def test_an_option_of_another_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpu is an option of fleet up" in error_lines(capsys, "train", "task.py", "--gpu", "t4")[1]
+    assert "--workers is an option of fleet up" in error_lines(capsys, "bake", "--workers", "3")[1]
     assert error_lines(capsys, "down", "-n", "3")[1:] == ["next:  fleet down --help"]
 
 

@@ -85,6 +85,11 @@ def test_a_finding_has_the_command_that_fixes_it_on_a_separate_line() -> None:
         f"         {fix}",
     ]
     assert format_report(Checked("gce", "api", True, "it is enabled", "")) == "ok       api: it is enabled\n"
+    text = format_report(
+        Checked("gce", "bucket", False, "it does not exist", fix, "create it, " * 9 + "or name another")
+    )
+    assert max(len(line) for line in text.splitlines() if fix not in line) <= 80
+    assert f"         {fix}\n" in text
 
 
 def test_a_check_is_a_table_and_what_follows_from_it() -> None:

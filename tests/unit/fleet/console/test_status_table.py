@@ -41,6 +41,15 @@ def test_a_fleet_at_work() -> None:
     ]
 
 
+def test_the_commands_for_an_unfinished_fleet_are_not_cut() -> None:
+    reason = "fleet up has not finished; repeat `fleet up --fleet demo`, or delete it with `fleet down --fleet demo`"
+    hosts = (HostStatus("hosts", "", 0, False, reason),)
+    text = render_status([FleetStatus("demo", "gce", hosts)], now=NOW)
+    assert " ".join(text.split()).endswith(f"hosts: {reason} no job yet")
+    assert max(map(len, text.splitlines())) <= 80
+    assert ":0" not in text
+
+
 def test_a_limited_cost() -> None:
     [first, *_] = render_status([replace(FLEET, max_cost_usd=5.0)], now=NOW).splitlines()
     assert first.endswith("$0.70/h, $0.78 of $5.00 so far  deleted in 1 h")

@@ -44,6 +44,9 @@ def test_the_default_is_two_workers_on_this_computer() -> None:
         settings(zones=("us-central1",)),
         settings(spot=True),
         settings(project="p"),
+        settings(external=False),
+        settings(os_login=True),
+        settings(bucket="gs://training-data"),
         settings(provider="gce"),
     ],
 )
@@ -130,7 +133,12 @@ def test_an_interpreter_of_the_hosts_excludes_packages(
         (settings(gpu="t4", python="/p", packages=("jax",)), "mutually exclusive"),
         (settings(image="i", disk_gb=5), "'local' does not support --image, --disk-size"),
         (settings(max_duration_s=60), "'local' does not support --max-duration"),
-        (settings(external=False), "'local' does not support --iap"),
+        (settings(firewall=False), "'local' does not support --firewall"),
+        (settings(external=True), "'local' does not support --iap"),
+        (settings(gpu="t4", service_account="a@b"), "--service-account requires --scopes or --bucket"),
+        (settings(gpu="t4", service_account="me", bucket="gs://training-data"), "'me' is not an e-mail address"),
+        (settings(gpu="t4", idle_timeout_s=60), "at least 5 minutes, not 1m"),
+        (settings(gpu="t4", max_duration_s=200 * 86400), "30 seconds to 120 days, not 4800h"),
     ],
 )
 def test_invalid_settings_are_refused(given: Settings, words: str) -> None:
