@@ -50,6 +50,7 @@ def test_other_continents_are_tried_only_if_requested(emulator: Emulator, tmp_pa
         bring_up(emulator, tmp_path)
     assert "--anywhere tries all continents" in failure.value.hint
     assert "europe" not in failure.value.cause
+    assert failure.value.cause.count("has no capacity") == 1
     assert not zones_in_use(emulator)
     quoted = bring_up(emulator, tmp_path, anywhere=True)
     assert {offer.zone.partition("-")[0] for offer in quoted.offers} == {"us", "europe"}
