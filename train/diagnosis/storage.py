@@ -35,7 +35,8 @@ def hint(text: str, log: Iterable[str]) -> str:
         return f"correct the name of the bucket, or create it{command}"
     if _SCOPES.search(text) or (denied and denied[1] == "caller"):
         option = f"--bucket {bucket}" if bucket else "--bucket"
-        return f"the instances have no access to Cloud Storage: create the fleet again with fleet up {option}"
+        command = f"fleet up {option}"
+        return f"the hosts have no access to Cloud Storage; on Compute Engine, create the fleet again with {command}"
     if denied is None or not denied[1].endswith(".gserviceaccount.com"):
         return ""
     role = "roles/storage.legacyBucketReader" if denied[2] == "buckets" else "roles/storage.objectUser"

@@ -66,7 +66,8 @@ def answered(error: str, status: int, message: str, activity: str = "") -> str:
                 "PermissionDeniedError", 403, "Insufficient Permission", "\t when reading gs://bkt/data/a.npz\n"
             ),
             Kind.PERMISSION,
-            "the instances have no access to Cloud Storage: create the fleet again with fleet up --bucket gs://bkt",
+            "the hosts have no access to Cloud Storage; on Compute Engine, create the fleet again with "
+            "fleet up --bucket gs://bkt",
         ),
         (
             answered(
@@ -76,7 +77,8 @@ def answered(error: str, status: int, message: str, activity: str = "") -> str:
                 "\t when reading metadata of gs://bkt/data/a.npz\n",
             ),
             Kind.PERMISSION,
-            "the instances have no access to Cloud Storage: create the fleet again with fleet up --bucket gs://bkt",
+            "the hosts have no access to Cloud Storage; on Compute Engine, create the fleet again with "
+            "fleet up --bucket gs://bkt",
         ),
         (
             answered(
