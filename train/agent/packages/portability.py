@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 LONGEST_LISTING = 64 << 20  # bytes
+_DEEPEST = 100  # directories; `remove_tree` calls itself for each
 _OS_RELEASE = "/etc/os-release"
 _INTERPRETERS = re.compile(r"bin/python[0-9.]*t?")  # links to the interpreter, which each host creates itself
 _OF_THE_HOST = ("pyvenv.cfg",)
@@ -154,6 +155,9 @@ def decode_items(data: bytes) -> List[Item]:
     except (ValueError, TypeError, LookupError) as error:
         raise RefusedError(Refusal.BUNDLE, f"the list of files is invalid: {error}") from error
     check_entries([item.entry for item in items])
+    deep = next((item.entry.path for item in items if item.entry.path.count("/") >= _DEEPEST), "")
+    if deep:
+        raise RefusedError(Refusal.BUNDLE, f"{deep[:40]}… is too deep")
     if not all(is_copied(item.entry.path) for item in items):
         raise RefusedError(Refusal.BUNDLE, "the list of files has a file that each host creates itself")
     return items

@@ -282,6 +282,7 @@ def file_at(path: str) -> Item:
         ([Item(Entry("link", EntryKind.LINK, target="../.."), 1)], "points outside"),
         ([Item(Entry("link", EntryKind.LINK, target="lib"), 1), file_at("link/a")], "is not a directory"),
         ([file_at("a"), file_at("a")], "is listed twice"),
+        ([Item(Entry("a/" * n + "a", EntryKind.DIRECTORY, 0o700), 1) for n in range(1500)], "is too deep"),
     ],
 )
 def test_a_hostile_list_of_files_is_refused(
