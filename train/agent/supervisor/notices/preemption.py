@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SCHEME = "http://"
-_TRIES = 6  # before any answer; then there is no such server
 # The metadata of an instance on Compute Engine has up to 512 KiB; in JSON, each byte takes up to 6.
 # Source: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata (limitations)
 _LONGEST_ANSWER = 1 << 22  # bytes
@@ -167,8 +166,7 @@ def _parse_address(text: str) -> Tuple[str, int]:
 class NoticeWatch:
     """Poll a server for the notices of a cloud.
 
-    A server that has never responded with the expected headers is given up after a few requests; any other is polled
-    until the end of the job.
+    It is polled until the end of the job, also if it has not responded yet: it may be away for a while at the start.
 
     Args:
         loop: Event loop that serves it.
@@ -188,7 +186,6 @@ class NoticeWatch:
         self._socket: Optional[socket.socket] = None
         self._data = bytearray()
         self._etag = ""
-        self._has_answered = False
         self._failures = 0
         self._connect()
 
@@ -254,7 +251,6 @@ class NoticeWatch:
             self._failed()
             return
         self.close()
-        self._has_answered = True
         self._failures = 0
         # A server that cannot wait for a change is polled again after a pause.
         self._etag = answer.headers.get("etag", "") if self._notice.wait else ""
@@ -265,6 +261,5 @@ class NoticeWatch:
         self.close()
         self._failures += 1
         self._etag = ""
-        if self._has_answered or self._failures < _TRIES:
-            pause_s = min(self._timing.longest_retry_s, self._timing.retry_s * 2.0 ** min(self._failures - 1, 20))
-            self._loop.after(_TIMER, pause_s, self._connect)
+        pause_s = min(self._timing.longest_retry_s, self._timing.retry_s * 2.0 ** min(self._failures - 1, 20))
+        self._loop.after(_TIMER, pause_s, self._connect)

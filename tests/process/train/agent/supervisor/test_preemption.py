@@ -249,28 +249,30 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
 
 
 @pytest.mark.parametrize(
-    "given", [(answer("TRUE", flavor="Other"),) * 9, (answer("", status="404 Not Found"),) * 9, (None,) * 9]
+    "given", [(answer("TRUE", flavor="Other"),) * 9, (answer("", status="503 Service Unavailable"),) * 9, (None,) * 9]
 )
-def test_requests_end_soon_without_a_metadata_server(
+def test_a_server_that_does_not_respond_at_first_is_asked_again(
     serve: Callable[..., Server], given: tuple[bytes | None, ...]
 ) -> None:
-    server = serve(*given)
-    loop = Loop()
-    watch = NoticeWatch(loop, notice_at(server.place), lambda _: pytest.fail("reported without a notice"), FAST)
-    turn(loop, lambda: not loop.waits_for("notices"))
-    assert len(server.asked) == 6
+    server = serve(*given, answer("FALSE", end_at=AT + 60))
+    loop, reports = Loop(), list[Notices]()
+    watch = NoticeWatch(loop, notice_at(server.place), reports.append, FAST)
+    turn(loop, lambda: bool(reports))
+    assert reports == [Notices(end_in_s=60.0)]
     watch.close()
     loop.close()
 
 
-def test_requests_end_soon_without_a_listener() -> None:
+def test_a_server_that_does_not_listen_yet_is_asked_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     loop = Loop()
     watch = NoticeWatch(
         loop, notice_at(f"127.0.0.1:{port}"), lambda _: pytest.fail("reported without a notice"), FAST
     )
-    turn(loop, lambda: not loop.waits_for("notices"))
+    for _ in range(9):
+        loop.turn()
+        assert loop.waits_for("notices")
     watch.close()
     loop.close()
 
