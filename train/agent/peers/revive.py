@@ -129,6 +129,11 @@ def _start(cloud: "Cloud", local: str, name: str, count: int) -> bool:
         return False
 
 
+def _is_nearly_over(stop_at: str) -> bool:
+    """Return whether a lifetime, whose end is given in seconds since the epoch, is nearly over; ``0``: never."""
+    return bool(int(stop_at)) and time.time() > int(stop_at) - _LAST_START_S
+
+
 class Cloud:
     """The API of Compute Engine, as an instance calls it.
 
@@ -141,7 +146,7 @@ class Cloud:
         self._token = ("", 0.0)
 
     def start(self, local: str, name: str, count: int) -> bool:
-        """Start the instance of a host, unless it runs, or the lifetime of the fleet is nearly over.
+        """Start the instance of a host, unless it runs, the fleet was stopped, or its lifetime is nearly over.
 
         Several hosts that do this at the same time send the same request ID, so that Compute Engine starts the
         instance only once.
@@ -161,14 +166,19 @@ class Cloud:
         import uuid
 
         stop_at = self._read(f"instance/attributes/{_STOP_AT}", "0")
-        if int(stop_at) and time.time() > int(stop_at) - _LAST_START_S:
+        if _is_nearly_over(stop_at):
             return False
         base = self._read("instance/name")[: -len(local)]
         zone, project = self._read("instance/zone").rpartition("/")[2], self._read("project/project-id")
         server = self._read(f"instance/attributes/{SERVER}")
         url = f"{server}/compute/v1/projects/{project}/zones/{zone}/instances/{base}{name}"
         instance = self._call(url)
-        if instance.get("status") != _TERMINATED:
+        items = {item.get("key"): item.get("value", "") for item in instance.get("metadata", {}).get("items", ())}
+        if (
+            instance.get("status") != _TERMINATED
+            or SERVER not in items
+            or _is_nearly_over(items.get(_STOP_AT) or "0")
+        ):
             return False
         key = f"{instance.get('id')} {instance.get('lastStopTimestamp')} {count}"
         self._call(f"{url}/start?requestId={uuid.uuid5(uuid.NAMESPACE_URL, key)}", b"")

@@ -20,7 +20,12 @@ class Server:
     """The metadata server and the API, with the calls that changed something."""
 
     def __init__(self, status: str = "TERMINATED", **attributes: str) -> None:
-        self.instance = {"id": "7", "status": status, "lastStopTimestamp": "2026-11-23T12:00:00Z"}
+        self.instance: dict[str, Any] = {
+            "id": "7",
+            "status": status,
+            "lastStopTimestamp": "2026-11-23T12:00:00Z",
+            "metadata": {"items": [{"key": "fleet-restarts", "value": API}]},
+        }
         self.started: list[str] = []
         self.tokens = 0
         self.metadata = {
@@ -91,6 +96,18 @@ def test_no_host_is_started_at_the_end_of_the_lifetime(
     world = server(**{"fleet-stop-at": str(int(NOW) + left_s)})
     assert use(world, monkeypatch).start("worker-0", "worker-1", 0) is starts
     assert bool(world.started) is starts
+
+
+@pytest.mark.parametrize(
+    "items", [[], [{"key": "fleet-restarts", "value": API}, {"key": "fleet-stop-at", "value": str(int(NOW) - 60)}]]
+)
+def test_a_host_that_was_stopped_or_would_power_off_at_once_is_left_alone(
+    items: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = server()
+    world.instance["metadata"] = {"items": items}
+    assert not use(world, monkeypatch).start("worker-0", "worker-1", 0)
+    assert not world.started
 
 
 def test_without_the_metadata_item_no_host_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
