@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,24 +14,30 @@ from tests.program import Program, wait_for
 pytestmark = pytest.mark.wire
 
 UP = ("up", "--workers", "2", "--provider", "gce", "--zone", "us-central1-a", "--python", "/usr/bin/python3", "--yes")
-# The first attempt ends only with its host; the second one needs what the first one wrote, on both hosts.
+# The first two attempts end only with a host; the last one needs what the first one wrote, on both hosts.
 SCRIPT = """\
 import os, pathlib, time
-if os.environ["FLEET_ATTEMPT"] == "1":
-    pathlib.Path("begun").touch()
+attempt = int(os.environ["FLEET_ATTEMPT"])
+pathlib.Path(f"begun-{attempt}").touch()
+if attempt < 3:
     time.sleep(600)
-assert pathlib.Path("begun").exists()
+assert pathlib.Path("begun-1").exists()
 print("continued")
 """
 
 
 @pytest.fixture
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def guests(tmp_path_factory: pytest.TempPathFactory) -> SshGuests:
     if reason := obstacle():
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("guests")
     directory.chmod(0o755)
-    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as running:
+    return SshGuests(directory)
+
+
+@pytest.fixture
+def emulator(guests: SshGuests) -> Iterator[Emulator]:
+    with Emulator(operation_s=0.02, guests=guests, directory=guests.directory) as running:
         yield running
 
 
@@ -45,18 +52,22 @@ def caller(program: Program, emulator: Emulator) -> Iterator[Program]:
     assert emulator.state()["violations"] == []
 
 
-def test_a_host_rejoins_its_job_from_its_own_disk(caller: Program, emulator: Emulator) -> None:
+def test_each_host_rejoins_its_job_from_its_own_disk(caller: Program, emulator: Emulator, guests: SshGuests) -> None:
+    def count(name: str) -> int:
+        """Return the number of files with a name on the disks of the hosts, whether they run or not."""
+        disks = [guests.directory / each.body["id"] for each in emulator.cloud.instances.values()]
+        return sum(name in files for disk in disks for _, _, files in os.walk(disk))
+
     (caller.directory / "task.py").write_text(SCRIPT)
     caller.run("train", "task.py", "--restarts", "3", "--detach")
-    find = ("exec", "--", "find", "/home/fleet/.fleet", "-name", "begun")
-    wait_for("both tasks", lambda: caller.run(*find, code=None).text.count("/begun") == 2)
+    names = {name[-1]: name for name in emulator.state()["instances"]}
+    wait_for("both tasks", lambda: count("begun-1") == 2)
+    emulator.fail_host(names["1"])
+    wait_for("the second attempt", lambda: count("begun-2") == 2, 120)
+    emulator.fail_host(names["0"])  # the agent of the other host listens on another port now
+    wait_for("the end of the job", lambda: count("result.json") == 2, 120)
+    assert [each.starts for each in emulator.cloud.instances.values()] == [2, 2]
 
-    name = next(name for name in emulator.state()["instances"] if name.endswith("worker-1"))
-    emulator.fail_host(name)
-    wait_for("a second boot", lambda: emulator.cloud.instances["us-central1-a", name].starts == 2)
-    first = ("ssh", "0", "--", "find", "/home/fleet/.fleet", "-name", "result.json")
-    wait_for("the end of the job", lambda: "result.json" in caller.run(*first, code=None).text, 120)
-
-    caller.run("up", "--yes")  # reads the other address of the restarted host
+    caller.run("up", "--yes")  # reads the other addresses of the restarted hosts
     assert caller.run("logs", "-f").text.count("continued") == 2
-    assert "/boot.json" not in caller.run("exec", "--", "find", "/home/fleet/.fleet", "-name", "boot.json").text
+    assert count("boot.json") == 0

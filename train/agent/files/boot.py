@@ -10,13 +10,13 @@ import os
 import shlex
 import sys
 
-from train.agent.files.disk import write_atomic
+from train.agent.files.disk import read_json, write_atomic
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.classes import TYPE_CHECKING
-from train.agent.protocol.records import Commit
+from train.agent.protocol.records import Commit, Member, to_dict
 
 if TYPE_CHECKING:
-    from typing import Dict
+    from typing import Any, Dict, Sequence
 
 _PROGRAM = "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.boot import main; main({root!r})"
 
@@ -40,10 +40,27 @@ def store_boot(
     if not request.rejoins or request.secret_env:
         return
     values = {"secret": request.secret, "session": session, "umask": umask, "gpus": gpus}
-    write_atomic(paths.boot, json.dumps(values).encode("utf-8", "surrogateescape"), sync=True)
+    _write(paths, values)
     program = _PROGRAM.format(agent=agent_path(), root=host.common)
     command = shlex.join([sys.executable, "-I", "-S", "-c", program])
     write_atomic(HostPaths(host.common).boot, f"#!/bin/sh\nexec {command}\n".encode(), 0o700)
+
+
+def store_members(paths: TaskPaths, members: Sequence[Member]) -> None:
+    """Store where the members of the job are now: those that were restarted listen on other ports.
+
+    Does nothing if this host would not rejoin the job.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    values = read_json(paths.boot)
+    if values is not None:
+        _write(paths, {**values, "members": to_dict(list(members))})
+
+
+def _write(paths: TaskPaths, values: Dict[str, Any]) -> None:
+    write_atomic(paths.boot, json.dumps(values).encode("utf-8", "surrogateescape"), sync=True)
 
 
 def agent_path() -> str:

@@ -77,7 +77,8 @@ def _rejoin(host: HostPaths, paths: TaskPaths) -> None:
     stored, values, bundle = read_json(paths.boot) or {}, read_job(paths) or {}, read_json(paths.bundle) or {}
     os.environ.clear()
     os.environ.update(stored["session"])
-    request: Commit = build(Commit, {**values, "secret": stored["secret"], "secret_env": {}, "join": True})
+    now = {"members": stored.get("members", values["members"]), "secret": stored["secret"]}
+    request: Commit = build(Commit, {**values, **now, "secret_env": {}, "join": True})
     members = {member.slot: member for member in request.members}
     mine = members[request.slot]
     _await_gpus(host, stored["session"], int(stored["gpus"]))

@@ -5,6 +5,7 @@ train.agent.gang.election decides; this module performs the actions.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from collections import deque
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.files.boot import agent_path
+from train.agent.files.boot import agent_path, store_members
 from train.agent.files.disk import remove_file
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
@@ -76,6 +77,7 @@ class Supervisor:
         self._attempt: Optional[Attempt] = None
         self._replicator: Optional[Replicator] = None
         self._reviver: Optional[Reviver] = None
+        self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, start.commit.members
         self._pending_close: Optional[reconciler.Closed] = None
         self._on_settled: Callable[[], None] = self._deliver_close
         self._restoring: Optional[reconciler.Restore] = None
@@ -309,6 +311,7 @@ class Supervisor:
         if peer.slot.desired is not None:
             self._links.update_addresses([*peer.slot.desired.joined, *peer.slot.desired.members])
             self._watchdog.remember(peer.slot.desired)
+            self._store_members(peer.slot.desired)
         now = time.monotonic()
         due = election.deadline(peer, now)
         if due is None:
@@ -318,6 +321,16 @@ class Supervisor:
         for action in actions:
             self._actions[type(action)](action)
         self._revive_lost()
+
+    def _store_members(self, desired: DesiredState) -> None:
+        """Let this host find the others after a restart; on a full disk, it finds only those that did not restart."""
+        if not self._commit.rejoins or self._result is not None or desired is self._stored[0]:
+            return
+        members = self._join_info().members
+        if members != self._stored[1]:
+            with contextlib.suppress(OSError):
+                store_members(self._start.paths, members)
+        self._stored = desired, members
 
     def _revive_lost(self) -> None:
         """Let the leader start lost hosts again, in a process of its own."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from train.agent.files.boot import store_boot
+from train.agent.files.boot import store_boot, store_members
+from train.agent.files.journal import write_job
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.protocol.records import Commit, Member
+from train.agent.protocol.records import Commit, Member, to_dict
 from train.agent.requests import boot
 
 SESSION = {"PATH": "/usr/bin", "LANG": "C"}
@@ -37,6 +38,31 @@ def test_a_host_stores_what_it_needs_for_its_owner_only(tmp_path: Path, paths: T
     assert f"main({str(tmp_path)!r})" in code
     agent = code.partition("sys.path.insert(0, ")[2].partition(")")[0]
     assert (Path(agent.strip("'")) / "train" / "agent" / "requests" / "boot.py").exists()
+
+
+def test_a_host_finds_members_that_were_restarted_after_the_commit(
+    tmp_path: Path, paths: TaskPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, asked = commit(), []
+
+    def await_peers(request: Commit) -> None:
+        asked.extend(request.members)
+        raise OSError("enough")
+
+    monkeypatch.setattr(boot, "_await_peers", await_peers)
+    monkeypatch.setattr("os.environ", {})
+    store_boot(HostPaths(str(tmp_path)), paths, request, SESSION, 0o22, 0)
+    write_job(paths, to_dict(request))
+    now = [member._replace(link_port=4000) for member in request.members]
+    store_members(paths, now)
+    with pytest.raises(OSError, match="enough"):
+        boot._rejoin(HostPaths(str(tmp_path)), paths)
+    assert asked == now
+
+
+def test_members_are_not_stored_by_a_host_that_does_not_rejoin(paths: TaskPaths) -> None:
+    store_members(paths, commit().members)
+    assert not Path(paths.boot).exists()
 
 
 @pytest.mark.parametrize("values", [{"rejoins": False}, {"secret_env": {"TOKEN": "t"}}])
