@@ -255,6 +255,7 @@ class ProviderOptions:
         spot: The provider may take instances back at any time.
         unattended: The hosts start lost hosts again, without a client.
         max_cost_usd: Limit of the cost of a fleet, from its creation to its deletion; 0: none.
+        idle_timeout_s: Time without activity after which the hosts power off; 0: never.
     """
 
     implementation: ClassVar[str] = ""
@@ -271,6 +272,7 @@ class ProviderOptions:
     spot: bool = False
     unattended: bool = False
     max_cost_usd: float = 0.0
+    idle_timeout_s: int = 0
 
     @classmethod
     def of(cls: type[O], options: ProviderOptions) -> O:

@@ -40,7 +40,7 @@ class Kind(str, Enum):
     KILLED = "killed"  # by a signal that fleet did not send; includes crashes in native code
     HANG = "hang"
     DEADLINE = "deadline"  # the job ran for longer than it was allowed to
-    LIFETIME = "lifetime"  # the hosts powered off, or will soon
+    LIFETIME = "lifetime"  # the hosts power off, or have done so
     KERAS_3 = "keras-3"
     STOPPED_EARLY = "stopped-early"  # a task exited 0 while its peers still needed it
     UNKNOWN = "unknown"

@@ -113,9 +113,14 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     located = find(request)
     entry = located.entry
     directory, record = services.store.need(request.fleet)
-    spot, lost_s = record.spec.options.spot, request.host_timeout_s
-    policy = on_fleet(request.policy, spot=spot, preemptions=request.preemptions, host_timeout_s=lost_s)
-    request = dataclasses.replace(request, policy=policy, env={**record.spec.options.variables, **request.env})
+    options, lost_s = record.spec.options, request.host_timeout_s
+    policy = on_fleet(
+        request.policy._replace(idle_timeout_s=float(options.idle_timeout_s)),
+        spot=options.spot,
+        preemptions=request.preemptions,
+        host_timeout_s=lost_s,
+    )
+    request = dataclasses.replace(request, policy=policy, env={**options.variables, **request.env})
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
         refuse_without_servers(entry, len(record.hosts))

@@ -35,7 +35,8 @@ class TimeOptions:
     Attributes:
         max_duration_s: Time from the start of an instance until it powers off, or is deleted; 0: never.
         max_cost_usd: Limit of the cost of the fleet, which shortens this time; 0: none.
-        idle_timeout_s: Time without a job and without a login after which an instance powers off; 0: never.
+        idle_timeout_s: Time without a job and without a login after which an instance powers off, and time without
+            activity after which a job is ended; 0: never.
         is_temporary: The instances are deleted after this time and do not power off; not an option.
     """
 
@@ -63,7 +64,7 @@ class TimeOptions:
         DURATION,
         "idle-timeout",
         metavar="TIME",
-        help="Power instances off after this time without a job and without a login; 0 disables it.",
+        help="Power instances off after this time without an active job and without a login; 0 disables it.",
         label="idle timeout",
         group=GENERAL,
     )

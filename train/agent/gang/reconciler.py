@@ -77,12 +77,13 @@ class Failed(NamedTuple):
 
 
 class TaskActivity(NamedTuple):
-    """Seconds that the task has been quiet and idle; `stepped` if it reported a training step."""
+    """Seconds that the task has been quiet, idle, and inactive; `stepped` if it reported a training step."""
 
     attempt: int
     quiet_s: float
     idle_s: float
     stepped: bool
+    inactive_s: float = 0.0
 
 
 class TaskInspected(NamedTuple):
@@ -374,7 +375,12 @@ _TRANSITIONS: Dict[type, Callable[[Slot, Any], Slot]] = {
     Exited: lambda slot, event: _fail(update_status(slot, exit=event.exit), event.reason),
     Closed: _apply_closed,
     TaskActivity: lambda slot, event: update_status(
-        slot, quiet_s=event.quiet_s, idle_s=event.idle_s, stepped=event.stepped, hang=None
+        slot,
+        quiet_s=event.quiet_s,
+        idle_s=event.idle_s,
+        stepped=event.stepped,
+        inactive_s=event.inactive_s,
+        hang=None,
     ),
     TaskInspected: lambda slot, event: update_status(slot, inspected=event.inspection, hang=event.hang),
 }
@@ -414,7 +420,7 @@ def _stop_task(slot: Slot, desired: DesiredState) -> Step:
 
 
 def _hurry(slot: Slot, desired: DesiredState) -> Step:
-    """Copy the last checkpoint as fast as possible if the lifetime of the hosts ends."""
+    """Copy the last checkpoint as fast as possible if the hosts power off soon."""
     if desired.stage is not Stage.STOP or desired.reason.kind is not ReasonKind.LIFETIME or slot.work.unlimited:
         return slot, []
     return _update_work(slot, unlimited=True), [CopyUnlimited()]

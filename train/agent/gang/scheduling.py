@@ -168,6 +168,7 @@ class Gang(NamedTuple):
     snapshot: Optional[Snapshot] = None
     notices: Tuple[str, ...] = ()
     hang: HangWatch = HangWatch()
+    active_at: float = 0.0  # when a task was last known to be active
     evaluation: Evaluation = Evaluation()
     growth: Growth = Growth()
     joined: Tuple[Member, ...] = ()  # slots of `terms.joinable` that have joined, without their tasks
@@ -587,10 +588,10 @@ def _last_moment(gang: Gang) -> Optional[float]:
 
 def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
     last = _last_moment(gang)
-    if last is None or gang.lifetime_end is None:
-        return []
     if gang.stage is Stage.STOP:
-        return [gang.lifetime_end - _SAVED_S]
+        return [_saved_by(gang)] if gang.end is not None and gang.end.reason.kind is ReasonKind.LIFETIME else []
+    if last is None:
+        return []
     return [last, None if _is_warned(gang) else last - _WARN_S]
 
 
@@ -616,10 +617,32 @@ def _enforce_lifetime(gang: Gang, now: float) -> Gang:
     return gang._replace(warned_of=gang.lifetime_end, notices=(*gang.notices, notice))
 
 
+def _watch_for_idleness(gang: Gang, now: float) -> Gang:
+    """End the job if none of its tasks has done anything for the idle timeout of the hosts, which power off later."""
+    limit_s = gang.terms.policy.idle_timeout_s
+    inactive = [status.inactive_s for status in _running_statuses(gang, _assigned_slots(gang))]
+    if limit_s <= 0 or not inactive:
+        return gang
+    active_at = max(
+        gang.active_at, gang.began_at, now - min(inactive)
+    )  # tasks that have ended since were active, too
+    if active_at > gang.active_at:
+        gang = gang._replace(active_at=active_at)
+    if now - active_at < limit_s:
+        return gang
+    text = f"no task was active for {limit_s / _MINUTE_S:g} min (--idle-timeout of the hosts)"
+    return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.LIFETIME), final=True), now)
+
+
+def _saved_by(gang: Gang) -> float:
+    """Return when the result is recorded, whatever is still being copied: the hosts power off soon."""
+    copied_by = gang.ended_at + gang.grace_s + _SAVE_S
+    return (copied_by if gang.lifetime_end is None else min(copied_by, gang.lifetime_end)) - _SAVED_S
+
+
 def _saves(gang: Gang, now: float) -> bool:
-    """Return True while the last checkpoint is being copied because the lifetime of the hosts ends."""
-    end, over = gang.end, gang.lifetime_end
-    if end is None or end.reason.kind is not ReasonKind.LIFETIME or over is None or now >= over - _SAVED_S:
+    """Return True while the last checkpoint is being copied because the hosts power off soon."""
+    if gang.end is None or gang.end.reason.kind is not ReasonKind.LIFETIME or now >= _saved_by(gang):
         return False
     reports = [gang.statuses[slot] for slot in gang.connected if slot in gang.statuses]
     is_copied = any(report.source is not None for report in reports)
@@ -766,7 +789,8 @@ def _advance_go(gang: Gang, now: float) -> Gang:
         if failure is not None:
             return _end_attempt(gang, failure, now)
         if not _has_succeeded(gang):
-            grown = _watch_for_departure(_watch_for_growth(gang, now), now)
+            gang = _watch_for_idleness(gang, now)
+            grown = _watch_for_departure(_watch_for_growth(gang, now), now) if gang.stage is Stage.GO else gang
             return _watch_for_hang(grown, now) if grown.stage is Stage.GO else grown
         gang = gang._replace(evaluation=gang.evaluation._replace(trained_at=now))
     return _advance_evaluation(gang, now)

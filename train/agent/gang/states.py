@@ -119,6 +119,7 @@ class SlotStatus(NamedTuple):
     stop_grace_s: Optional[float] = None  # grace period of a stop request on this host
     quiet_s: float = 0.0  # since the last output of the task
     idle_s: float = 0.0  # since its processes last used the CPU
+    inactive_s: float = 0.0  # since its last output, step, or use of a CPU or GPU
     stepped: bool = False  # it reported a training step
     inspected: int = 0
     hang: Optional[records.HangInspection] = None

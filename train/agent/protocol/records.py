@@ -266,6 +266,7 @@ class Policy(NamedTuple):
     hang_timeout_s: float = 0.0  # without progress; 0: no hang detection
     on_hang: OnHang = OnHang.REPORT
     preemptions: int = 0  # tolerated losses of a host; -1: no limit
+    idle_timeout_s: float = 0.0  # after which hosts without activity power off; 0: never
 
     @property
     def max_attempts(self) -> int:

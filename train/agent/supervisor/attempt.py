@@ -52,7 +52,7 @@ _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once 
 _RECORD_START_S = 0.1
 _FIRST_SAMPLE_S = 0.5
 _STARTING = "starting Python"
-_IDLE_PERCENT = 5.0  # of one core; TensorFlow's heartbeats take less, and all training takes more
+_IDLE_PERCENT = 5.0  # of one core or GPU; TensorFlow's heartbeats take less, and all training takes more
 
 
 class Start(NamedTuple):
@@ -171,7 +171,7 @@ class Attempt:
         self._cold: Optional[str] = None
         self._stopping = False
         self._start_to_record: Optional[float] = None  # seconds since the epoch
-        self._output_at = self._active_at = time.monotonic()
+        self._output_at = self._active_at = self._worked_at = time.monotonic()
         self._unannounced = Unannounced()
         self._parsed_at = self._published_at = 0.0
 
@@ -266,7 +266,7 @@ class Attempt:
             return
         self._probe_listener.close()
         self._port.yield_to_task()
-        self._output_at = self._active_at = time.monotonic() + left_s
+        self._output_at = self._active_at = self._worked_at = time.monotonic() + left_s
         self.task.release(self._output_at)
         self._start_to_record = self._start.now() + left_s
         if left_s:
@@ -398,7 +398,8 @@ class Attempt:
 
     def _observed(self, report: bytes) -> None:
         """Take a report of the hook."""
-        self._observations.add(report, time.monotonic())
+        self._worked_at = time.monotonic()
+        self._observations.add(report, self._worked_at)
         if not self._loop.waits_for("progress"):
             self._loop.after("progress", _PROGRESS_S, self._publish_progress, slack_s=_PROGRESS_SLACK_S)
 
@@ -480,8 +481,12 @@ class Attempt:
         percent, resident = self._cpu.read(table, pids, now)
         if percent >= _IDLE_PERCENT:
             self._active_at = now
+        gpus = self._gpu.read()
+        is_measured = bool(self._gpu_pid and gpus) or not self._start.facts.gpus
+        if not is_measured or any(gpu.percent >= _IDLE_PERCENT for gpu in gpus):
+            self._worked_at = now
         if percent >= 0:
-            used = (self._start.now(), round(percent, 1), resident, self._gpu.read())
+            used = (self._start.now(), round(percent, 1), resident, gpus)
             self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
             self._write_sample(self._usage)
@@ -491,7 +496,11 @@ class Attempt:
         stepped = self._parser.latest is not None
         self._report_event(
             reconciler.TaskActivity(
-                self.number, round(now - self._output_at, 1), round(now - self._active_at, 1), stepped
+                self.number,
+                round(now - self._output_at, 1),
+                round(now - self._active_at, 1),
+                stepped,
+                round(now - max(self._output_at, self._active_at, self._worked_at), 1),
             )
         )
 

@@ -195,6 +195,32 @@ def test_the_policy_decides_how_often_a_failure_is_tried_again(
     ]
 
 
+WAITING = """
+import os, time
+for second in range(60 if os.environ["MODE"] == "wait" else 12):
+    if os.environ["FLEET_RANK"] == "1":
+        if os.environ["MODE"] == "write":
+            print(second, flush=True)
+        if os.environ["MODE"] == "compute":
+            end = time.process_time() + 0.2
+            while time.process_time() < end:
+                pass
+    time.sleep(1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome"), [("wait", Outcome.FAILED), ("write", Outcome.SUCCEEDED), ("compute", Outcome.SUCCEEDED)]
+)
+def test_a_job_ends_after_the_idle_timeout_only_if_no_task_is_active(
+    connect: Connect, mode: str, outcome: Outcome
+) -> None:
+    job = Job(connect, 2, Policy(restarts=3, idle_timeout_s=4.0), WAITING, env={"MODE": mode})
+    result = job.result()
+    assert (result.outcome, result.attempt) == (outcome, 1)
+    assert ("--idle-timeout" in result.reason) is (outcome is Outcome.FAILED)
+
+
 @pytest.mark.parametrize(("slot", "number"), [(0, signal.SIGSTOP), (1, signal.SIGKILL)])
 def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, slot: int, number: int) -> None:
     job = Job(connect, 2, AGAIN)

@@ -141,6 +141,59 @@ def test_the_bandwidth_of_copies_is_unlimited_only_at_the_end_of_the_lifetime(ki
     assert CopyUnlimited() not in actions
 
 
+@pytest.mark.parametrize("lifetime_s", [None, 7200.0])
+def test_a_job_without_activity_ends_with_its_checkpoint_on_all_hosts(lifetime_s: float | None) -> None:
+    play = Play(2, AGAIN._replace(idle_timeout_s=1800.0), grace_s=GRACE_S).start()
+    end_at = None if lifetime_s is None else play.now + lifetime_s + LEAD_S
+    play.report_all(snapshot=OLD, source=Source("a", 1), end_at=end_at, inactive_s=9000.0)  # of the time before
+    play.wait(1799.0)
+    assert play.at(Stage.GO)
+    play.wait(1.0)
+    state = scheduling.desired_state(play.gang)
+    assert (state.stage, state.reason.kind, state.grace_s) == (Stage.STOP, ReasonKind.LIFETIME, GRACE_S)
+    play.send_record("worker-0", snapshot=NEW)
+    play.close()
+    assert play.at(Stage.STOP)
+    play.wait(30.0)
+    assert play.at(Stage.STOP)
+    left_s = LEAD_S - 35.0
+    assert scheduling.deadline(play.gang, play.now) == play.now + left_s
+    play.wait(left_s)
+    assert (play.result.outcome, play.result.reason_kind) == (Outcome.FAILED, ReasonKind.LIFETIME)
+    assert play.result.reason == "no task was active for 30 min (--idle-timeout of the hosts)"
+
+
+@pytest.mark.parametrize("active", ["worker-0", "evaluator-0"])
+def test_a_job_with_one_active_task_continues(active: str) -> None:
+    tasks = ("worker-0", "worker-1", "evaluator-0")
+    play = Play(3, AGAIN._replace(idle_timeout_s=1800.0), tasks=tasks).start()
+    play.now += 9000.0
+    for number, task in enumerate(tasks):
+        play.send_record(f"worker-{number}", inactive_s=0.0 if task == active else 9000.0)
+    assert play.at(Stage.GO)
+
+
+def test_a_task_that_has_ended_was_active_until_then() -> None:
+    play = Play(2, AGAIN._replace(idle_timeout_s=1800.0)).start()
+    play.now += 9000.0
+    play.send_record("worker-0", inactive_s=9000.0)
+    play.exit("worker-1", DONE)
+    assert play.at(Stage.GO)
+    play.now += 1790.0
+    play.send_record("worker-0", inactive_s=10790.0)
+    assert play.at(Stage.GO)
+    play.now += 10.0
+    play.send_record("worker-0", inactive_s=10800.0)
+    assert play.at(Stage.STOP)
+
+
+def test_without_an_idle_timeout_an_inactive_job_continues() -> None:
+    play = Play(2, AGAIN).start()
+    play.now += 90000.0
+    play.report_all(inactive_s=90000.0)
+    assert play.at(Stage.GO)
+
+
 def test_a_slot_reports_the_end_of_its_lifetime_in_whatever_attempt() -> None:
     slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), EndScheduled(50.0))
     assert slot.status.end_at == 50.0
