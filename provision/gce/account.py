@@ -71,7 +71,7 @@ class Account:
         host_project: Project of a Shared VPC, which has the firewall rules; empty: the network is in the project.
         price_list: The price list of Google; None: it is not used.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
-        silent: Zones that did not answer the last list of resources of fleets.
+        silent: Zones and regions that did not answer the last list of resources of fleets.
         clock: Returns the time in seconds since the epoch, by the clock of this computer.
     """
 
@@ -110,8 +110,10 @@ class Account:
         return owned(listing, self.owner)
 
     def tried(self, fleet: str) -> frozenset[str]:
-        """Return the zones in which instances of a fleet were requested, according to its journal."""
-        return frozenset(zone for each in self.journal.intents(fleet) for zone in each.get("zones", ()))
+        """Return the zones in which instances of a fleet were requested, and the regions of its policies."""
+        intents = self.journal.intents(fleet)
+        regions = {each["region"] for each in intents if "region" in each}
+        return frozenset(regions).union(*(each.get("zones", ()) for each in intents))
 
     @staticmethod
     def require(silent: Collection[str]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from provision.gce.account import Account
-from provision.gce.rest.api import ApiError, Json, answer_failures
+from provision.gce.rest.api import ApiError, Json, Listing, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.labels import marked, marked_project
 from provision.gce.rest.images import listed, size_of
@@ -92,15 +92,19 @@ def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
     return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
 
 
-def _policies(account: Account) -> list[Orphan]:
-    """Return the placement policies of fleets; none if the caller may not list them, and has not created any."""
+def _policies(account: Account) -> Listing:
+    """Return the placement policies; none if the caller may not list them, and has not created any."""
     try:
-        listed = account.api.resource_policies()
+        return account.api.resource_policies()
     except ApiError as error:
         if not error.is_forbidden:
             raise
-        return []
-    marks = [(resource, marked(str(resource.get("description", "")))) for resource in listed]
+        return Listing()
+
+
+def _of_policies(policies: Iterable[Json]) -> list[Orphan]:
+    """Return those placement policies that are of fleets as Orphans."""
+    marks = [(resource, marked(str(resource.get("description", "")))) for resource in policies]
     return [
         Orphan(
             *fields,
@@ -117,7 +121,7 @@ def _policies(account: Account) -> list[Orphan]:
 def things(account: Account, fleet: str = "") -> list[Orphan]:
     """Return the resources of one fleet in the project, or of all fleets with the images; of any owner.
 
-    Those in zones that do not answer are missing; `account.silent` has these zones then.
+    Those in zones and regions that do not answer are missing; `account.silent` has these then.
     """
     api, query = account.api, f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
     instances, disks, addresses, rules, policies, images = api.together(
@@ -128,11 +132,11 @@ def things(account: Account, fleet: str = "") -> list[Orphan]:
         lambda: _policies(account),
         lambda: [] if fleet else listed(api),
     )
-    account.silent = instances.silent | disks.silent | addresses.silent
+    account.silent = instances.silent | disks.silent | addresses.silent | policies.silent
     orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
     orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
-    orphans += [*rules, *policies, *(of_image(account, resource) for resource in images)]
+    orphans += [*rules, *_of_policies(policies), *(of_image(account, resource) for resource in images)]
     return [orphan for orphan in orphans if orphan.owner]
 
 

@@ -13,6 +13,7 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
+from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.program import Program
@@ -93,3 +94,16 @@ def test_what_cannot_be_placed_is_refused_before_the_price(caller: Program, make
         resolved(GceOptions(placement="far"))
     provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
     provider.check(spec)
+
+
+def test_a_policy_in_a_region_that_does_not_answer_is_not_forgotten(emulator: Emulator, make: Make) -> None:
+    provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
+    provider.create(spec, WORKERS, lambda *_: None)
+    emulator.set_outage("us-west4")
+    provider.delete(provider.list("demo"), lambda *_: None)
+    emulator.set_outage("us-central1")
+    with pytest.raises(ProviderError, match="us-central1 did not answer"):
+        provider.delete_fleet("demo", lambda *_: None)
+    emulator.set_outage()
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert emulator.state()["policies"] == []

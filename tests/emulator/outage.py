@@ -1,4 +1,4 @@
-"""Zones that do not answer: calls to them fail, and lists of all zones report that they are missing.
+"""Zones and regions that do not answer: calls to them fail, and lists of all zones report that they are missing.
 
 Source: ``unreachables`` and ``warning`` of aggregated lists in the discovery document, and the parameter
 ``returnPartialSuccess`` in https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.catalog.locations import ZONES
+from tests.emulator.catalog.locations import REGIONS, ZONES
 from tests.emulator.cloud import Call, Cloud
 from tests.emulator.failures import backend_error
 
@@ -19,24 +19,24 @@ Json = dict[str, Any]
 
 @dataclass
 class Outage:
-    """The zones that do not answer."""
+    """The zones and regions that do not answer."""
 
     zones: set[str] = field(default_factory=set)
 
     def begin(self, zones: Iterable[str]) -> None:
-        """Let only these zones not answer; none: the outage is over.
+        """Let only these zones and regions not answer; none: the outage is over.
 
         Raises:
             ValueError: there is no such zone.
         """
-        if unknown := set(zones) - ZONES.keys():
+        if unknown := set(zones) - ZONES.keys() - set(REGIONS):
             raise ValueError(f"there is no zone {', '.join(sorted(unknown))}")
         self.zones = set(zones)
 
 
 def check_zone(cloud: Cloud, call: Call) -> None:
-    """Raise Refusal if the zone of a call does not answer."""
-    if call.path.get("zone") in cloud.part(Outage).zones:
+    """Raise Refusal if the zone or region of a call does not answer."""
+    if {call.path.get("zone"), call.path.get("region")} & cloud.part(Outage).zones:
         raise backend_error(503)
 
 
@@ -53,8 +53,8 @@ def answering(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) ->
 
 
 def silent_scopes(cloud: Cloud, scopes: Iterable[str]) -> list[str]:
-    """Return those of `scopes`, ``zones/Z``, that do not answer."""
-    return [scope for scope in scopes if scope.removeprefix("zones/") in cloud.part(Outage).zones]
+    """Return those of `scopes`, ``zones/Z`` or ``regions/R``, that do not answer."""
+    return [scope for scope in scopes if scope.rpartition("/")[2] in cloud.part(Outage).zones]
 
 
 def warning(scope: str) -> Json:
