@@ -120,6 +120,8 @@ def load(path: Path) -> Settings:
     options: dict[str, dict[str, Any]] = {}
     for name, table in _tables(path).items():
         keys = _keys(name)
+        if keys is None and not isinstance(table, dict):
+            raise UsageError(f"{path}: key {name!r} is not in a table", hint="write it below [fleet] or [gce]")
         if keys is None:
             raise _unknown_error(f"{path}: unknown table [{name}]", name, list_keys())
         if not isinstance(table, dict):

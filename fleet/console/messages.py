@@ -241,7 +241,8 @@ def _fleet_stopped(event: events.FleetStopped) -> str:
     disks = (
         f"{format_money(event.price_usd_h * HOURS_PER_MONTH)} a month" if event.price_usd_h else "an unknown price"
     )
-    text = f"fleet {event.fleet}: {counted(len(event.stopped), 'instance')} stopped; their disks are kept for {disks}"
+    kept = "its disk is" if len(event.stopped) == 1 else "their disks are"
+    text = f"fleet {event.fleet}: {counted(len(event.stopped), 'instance')} stopped; {kept} kept for {disks}"
     if event.cost_usd > 0:
         text += f", {format_money(event.cost_usd)} so far"
     if event.max_cost_usd and event.price_usd_h:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from provision.budget import Budget
@@ -62,7 +63,9 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     image = _image(account, spec, cloud, project, base, baked)
     pinned = sorted({zone_of(resource) for resource in existing})
     zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(image.path))
-    regions = regions_to_try(account, cloud, zones_by_region, pinned, count)
+    again = _restarted(existing, names)
+    priced = cloud if len(again) < count else replace(cloud, max_price_usd_h=0.0)  # disks are not left for a price
+    regions = regions_to_try(account, priced, zones_by_region, pinned, count)
     left, short = _within_quota(cloud, count, regions, Quotas(api.project, project, region_resources))
     if not left:
         raise short[0]
@@ -84,7 +87,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_reservation(cloud),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
-            *_restarts(existing, names),
+            *_restarts(again),
             *_unattended(account, cloud),
             *filter(None, [image.note]),
             *login,
@@ -190,10 +193,14 @@ def _image(
     return images.choose(baked, base, of, cloud)
 
 
-def _restarts(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
-    """Return a sentence about the stopped instances that are started again."""
+def _restarted(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
+    """Return which of `names` are stopped instances, which are started again."""
     stopped = {our_name(resource) for resource in existing if resource.get("status") == "TERMINATED"}
-    again = [name for name in names if name in stopped]
+    return [name for name in names if name in stopped]
+
+
+def _restarts(again: Sequence[str]) -> list[str]:
+    """Return a sentence about the stopped instances that are started again."""
     disks = "disk" if len(again) == 1 else "disks"
     return [f"starts {', '.join(again)} again, with the same {disks}"] if again else []
 

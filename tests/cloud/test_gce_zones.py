@@ -74,6 +74,17 @@ def test_zones_above_the_limit_are_neither_offered_nor_tried(emulator: Emulator,
     assert zones_in_use(emulator) <= {"us-west4-a", "us-west4-b"}
 
 
+def test_the_limit_does_not_apply_to_stopped_instances(emulator: Emulator, tmp_path: Path) -> None:
+    bring_up(emulator, tmp_path)
+    emulator.advance(8.1 * 3600)
+    emulator.settle()
+    assert [instance.status for instance in emulator.cloud.instances.values()] == ["TERMINATED"] * 2
+    with pytest.raises(UsageError, match="in the cheapest zone"):
+        bring_up(emulator, tmp_path, workers=3, max_price_usd_h=0.1)
+    bring_up(emulator, tmp_path, max_price_usd_h=0.1)
+    assert [instance.status for instance in emulator.cloud.instances.values()] == ["RUNNING"] * 2
+
+
 def test_the_limit_applies_to_more_workers_in_the_zone_of_the_fleet(emulator: Emulator, tmp_path: Path) -> None:
     bring_up(emulator, tmp_path, zones=("us-west4",))
     with pytest.raises(UsageError, match="in the cheapest zone, us-west4-"):

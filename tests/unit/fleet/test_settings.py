@@ -146,7 +146,7 @@ def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(
         ("[gce]\ngpus = 2", "unknown key 'gpus' in [gce]", "did you mean gpu?"),
         ("[gce]\nxyzzy = 2", "unknown key 'xyzzy' in [gce]", "remove it"),
         ("[gcp]\n", "unknown table [gcp]", "did you mean gce?"),
-        ("workers = 2", "unknown table [workers]", "remove it"),
+        ("workers = 2", "key 'workers' is not in a table", "write it below [fleet]"),
         ("fleet = 2", "fleet must be a table", "write [fleet] on a line of its own"),
         ("[gce\n", "is not valid TOML", "fix the syntax"),
         ("[fleet]\nworkers = '2'", "workers in [fleet] must be a whole number", ""),
