@@ -92,7 +92,7 @@ def _restart(probe: Probe, steps: Steps) -> None:
             f"{_REPLACED}; a restart would end the job that runs on it",
             "wait for its end, or stop it; fleet up then restarts the host",
             cause=probe.no_gpus_reason,
-            next_step="fleet logs --follow\nfleet up",
+            next_step="fleet logs -f\nfleet up",
         )
     if restarted_in in (None, boot_id()) and os.path.isdir(os.path.dirname(RESTART)):
         probe.keep("restart", "", boot_id())

@@ -50,6 +50,7 @@ def test_a_host_does_not_write_the_next_commands() -> None:
     [
         (Refusal.BUSY, "fleet logs -f\nfleet stop", "fleet logs -f\nfleet stop"),
         (Refusal.BUSY, "fleet stop; rm -rf ~", "fleet logs -f\nfleet stop"),
+        (Refusal.GPU, "fleet logs -f\nfleet up", "fleet logs -f\nfleet up"),
         (Refusal.FAULT, "", "fleet status"),
     ],
 )
