@@ -92,7 +92,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
         The current fleet, as it is stored in the state.
 
     Raises:
-        NotReadyError: no instance is left, or the fleet is deleted soon: only the user can decide to replace it.
+        NotReadyError: no instance runs, or the fleet is deleted soon: only the user can decide about it.
         FleetError: an instance could not be created or reached; existing ones are kept, and a retry continues.
     """
     spec = record.spec
@@ -100,7 +100,7 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     existing = at_rest(spec.name, provider, services)
     steps = plan(spec, existing)
     if steps.create:
-        _check_worth(record, steps, services)
+        _check_worth(record, existing, steps, services)
         _replace_instances(record, steps, directory, provider, sink)
         existing = list_instances(spec.name, provider, services)
     existing = [instance for instance in existing if index_of(instance.name) < spec.workers]  # not of a failed resize
@@ -150,8 +150,14 @@ def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance
         services.sleep(_STOPPING_PAUSE_S)
 
 
-def _check_worth(record: FleetRecord, steps: Plan, services: Services) -> None:
+def _check_worth(record: FleetRecord, existing: Sequence[Instance], steps: Plan, services: Services) -> None:
     name = record.spec.name
+    if not steps.keep and any(instance.state is InstanceState.STOPPED for instance in existing):
+        raise NotReadyError(
+            f"no instance of fleet {name!r} runs; their disks are kept",
+            hint="fleet up starts them again, with all their files",
+            next_steps=[Step("up")],
+        )
     if not steps.keep:
         raise NotReadyError(f"no instance of fleet {name!r} is left", next_steps=[Step("up")])
     end = min((at for at in (record.stop_at, record.delete_at) if at), default=0.0)

@@ -238,6 +238,13 @@ def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) 
     assert world.cloud.calls == ["list"]
 
 
+def test_a_fleet_that_has_powered_off_is_not_started_automatically(world: World) -> None:
+    world.cloud.rented_now = [instance(number, 1, InstanceState.STOPPED) for number in range(3)]
+    with pytest.raises(NotReadyError, match="no instance of fleet 'demo' runs; their disks are kept"):
+        repair_fleet(world.fleet, world.story)
+    assert world.cloud.calls == ["list"]
+
+
 def test_a_fleet_that_its_provider_is_about_to_delete_is_not_repaired(world: World) -> None:
     world.directory.write(replace(world.record, delete_at=1500.0))
     world.lose(1)
