@@ -83,6 +83,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         delete_after_s=paid[0][1].delete_after_s,
         stop_after_s=paid[0][1].stop_after_s,
         notes=(
+            *_idle(cloud),
             *_flex_start(cloud, regions),
             *_reservation(cloud),
             *_highest_price(account, cloud, count, regions),
@@ -155,6 +156,13 @@ def _tunnels(account: Account, cloud: GceOptions) -> list[str]:
         return []
     email = iap.check(account)
     return [f"SSH goes through Identity-Aware Proxy, with gcloud's account{f' {email}' if email else ''}"]
+
+
+def _idle(cloud: GceOptions) -> list[str]:
+    """Return a sentence about the idle timeout, if there is one."""
+    if not cloud.idle_timeout_s:
+        return []
+    return [f"each powers off after {format_span(cloud.idle_timeout_s)} without an active job and without a login"]
 
 
 def _flex_start(cloud: GceOptions, regions: Sequence[Region]) -> list[str]:

@@ -75,7 +75,8 @@ def test_zones_above_the_limit_are_neither_offered_nor_tried(emulator: Emulator,
 
 
 def test_the_limit_does_not_apply_to_stopped_instances(emulator: Emulator, tmp_path: Path) -> None:
-    bring_up(emulator, tmp_path)
+    quoted = bring_up(emulator, tmp_path, idle_timeout_s=1800)
+    assert "each powers off after 30 min without an active job and without a login" in quoted.notes
     emulator.advance(8.1 * 3600)
     emulator.settle()
     assert [instance.status for instance in emulator.cloud.instances.values()] == ["TERMINATED"] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.deferred import dataclass
-from provision.gce.options.groups import GENERAL
+from provision.gce.options.groups import GENERAL, MONEY_AND_TIME
 from provision.options import DURATION, FLAG, MONEY, TEXT, TEXTS, option
 
 
@@ -53,7 +53,7 @@ class MachineOptions:
         metavar="USD",
         help="Limit of the price of one worker per hour, with disk and address; 0 disables it.",
         label="limit of the price",
-        group=GENERAL,
+        group=MONEY_AND_TIME,
         fixed=False,
     )
     machine_type: str = option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.deferred import dataclass
-from provision.gce.options.groups import GENERAL
+from provision.gce.options.groups import MONEY_AND_TIME
 from provision.options import DURATION, MONEY, option
 
 STOP_AT = "fleet-stop-at"
@@ -47,7 +47,7 @@ class TimeOptions:
         metavar="TIME",
         help="Maximum lifetime: after that, jobs end with a checkpoint, and the instances power off; 0 disables it.",
         label="maximum lifetime",
-        group=GENERAL,
+        group=MONEY_AND_TIME,
     )
     max_cost_usd: float = option(
         0.0,
@@ -56,7 +56,7 @@ class TimeOptions:
         metavar="USD",
         help="Limit of the fleet's cost: Compute Engine deletes the instances before it is reached; 0 disables it.",
         label="limit of the cost",
-        group=GENERAL,
+        group=MONEY_AND_TIME,
         fixed=False,
     )
     idle_timeout_s: int = option(
@@ -66,6 +66,6 @@ class TimeOptions:
         metavar="TIME",
         help="Power instances off after this time without an active job and without a login; 0 disables it.",
         label="idle timeout",
-        group=GENERAL,
+        group=MONEY_AND_TIME,
     )
     is_temporary: bool = False
