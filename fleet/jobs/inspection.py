@@ -144,7 +144,7 @@ def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: S
         return tuple(host if host.reachable else replace(host, reason=f"{host.reason}; {unknown}") for host in hosts)
     repair = Step("up").text(record.spec.name)
     return tuple(
-        replace(host, reason=f"{host.name} {reasons[host.name]}; replace it with `{repair}`")
+        replace(host, reason=f"{host.name} {reasons[host.name]}; start or replace it with `{repair}`")
         if host.name in reasons
         else host
         for host in hosts

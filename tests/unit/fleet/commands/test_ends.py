@@ -149,7 +149,7 @@ def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
     monkeypatch.setattr(inspection, "inspect_hosts", lambda *_: (hosts, None, []))
     [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
     assert fleet_status.delete_at == NOW + 8 * 3600
-    reason = "worker-1 was preempted at 12:03:10; replace it with `fleet up --fleet demo`"
+    reason = "worker-1 was preempted at 12:03:10; start or replace it with `fleet up --fleet demo`"
     assert [host.reason for host in fleet_status.hosts] == ["no answer", reason]
 
 

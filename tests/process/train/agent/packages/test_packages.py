@@ -685,6 +685,7 @@ def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
             module.await_driver(probe, 1, steps)
         assert request.exists() == ended
         assert ("would end the job" in raised.value.record.reason) != ended
+        assert raised.value.record.next_step.splitlines() == [*([] if ended else ["fleet logs -f"]), "fleet up"]
     os.close(null)
 
 
