@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -430,11 +429,8 @@ def _write_program(path: Path, text: str) -> None:
 
 def _needed(python: Path) -> list[Path]:
     """Directories of this computer that must be seen at their own paths; `python` is the guest's interpreter."""
-    paths = sysconfig.get_paths()
     library = (python.parents[1] / "lib" / python.name / "os.py").resolve()
-    return list(
-        dict.fromkeys([Path(sys.base_prefix), library.parents[2], Path(paths["purelib"]), Path(paths["platlib"])])
-    )
+    return list(dict.fromkeys([Path(sys.base_prefix), library.parents[2], Path(sys.prefix)]))
 
 
 def _covered(needed: list[Path]) -> list[Path]:
