@@ -84,7 +84,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         stop_after_s=paid[0][1].stop_after_s,
         notes=(
             *_idle(cloud),
-            *_flex_start(cloud, regions),
+            *_flex_start(cloud, paid[0][0].zones[0]),
             *_reservation(cloud),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
@@ -165,13 +165,12 @@ def _idle(cloud: GceOptions) -> list[str]:
     return [f"each powers off after {format_span(cloud.idle_timeout_s)} without an active job and without a login"]
 
 
-def _flex_start(cloud: GceOptions, regions: Sequence[Region]) -> list[str]:
-    """Return sentences about the price and the queue of Flex-start VMs."""
+def _flex_start(cloud: GceOptions, zone: str) -> list[str]:
+    """Return sentences about the price of Flex-start VMs, and their queue in the first zone."""
     if not cloud.flex_start:
         return []
     notes = ["Flex-start VMs cost at most the price on demand that is shown"]
     if cloud.wait_s:
-        zone = regions[0].zones[0]
         notes.append(
             f"without capacity, the request waits in {zone} for up to {format_span(cloud.wait_s)}; each instance is "
             "billed when it starts, while others may still wait"

@@ -128,6 +128,22 @@ def test_the_request_waits_until_there_is_capacity_for_all(customer: Customer) -
     assert customer.statuses() == ["RUNNING", "RUNNING"]
 
 
+def test_the_quote_names_the_zone_in_which_the_request_waits(customer: Customer) -> None:
+    for metric in ("NVIDIA_T4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS"):
+        customer.emulator.set_quota(metric, 1, "us-central1")
+    customer.emulator.set_capacity("us-west4-a", 0)
+
+    def free() -> None:
+        customer.emulator.set_capacity("us-west4-a", 2)
+
+    sink = customer.up(Watch(free), zones=(ZONE, "us-west4-a"), wait_s=3600)
+    [quoted] = sink.of(Quoted)
+    assert [note.partition(" for up to")[0] for note in quoted.notes if "waits in" in note] == [
+        "without capacity, the request waits in us-west4-a"
+    ]
+    assert {event.zone for event in sink.of(ZoneTried) if "in the queue" in event.step} == {"us-west4-a"}
+
+
 def ends(customer: Customer) -> set[int]:
     """Return the times from the end of jobs to the deletion of the instances, in seconds."""
     return {

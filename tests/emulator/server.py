@@ -243,7 +243,7 @@ class Emulator:
             self.cloud.part(Queue).recheck()
 
     def set_outage(self, *zones: str) -> None:
-        """Let these zones not answer from now on, and no others.
+        """Let these zones and regions not answer from now on, and no others.
 
         Raises:
             ValueError: there is no such zone.
