@@ -6,8 +6,8 @@ import os
 import re
 import time
 
+from train.agent.files.job_marks import has_job
 from train.agent.host.facts import Interpreter, Probe
-from train.agent.host.job_marks import has_job
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source

@@ -10,10 +10,10 @@ import socket
 import time
 
 from train.agent.files.disk import read_json
+from train.agent.files.job_marks import mark_job
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import Probe
-from train.agent.host.job_marks import mark_job
 from train.agent.host.jobs import list_tasks
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING

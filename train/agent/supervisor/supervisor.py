@@ -15,6 +15,7 @@ from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.files.boot import agent_path, store_members
 from train.agent.files.disk import remove_file
+from train.agent.files.job_marks import job_mark, mark_job
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
@@ -29,7 +30,6 @@ from train.agent.gang.states import (
     to_wire,
 )
 from train.agent.host.control import ControlServer
-from train.agent.host.job_marks import job_mark, mark_job
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import receive_signals
 from train.agent.host.spawn import adopt_orphans

@@ -660,8 +660,8 @@ def test_a_host_restarts_once_for_a_driver_that_an_upgrade_replaced(
 def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from train.agent.files import job_marks
     from train.agent.host import gpus as module
-    from train.agent.host import job_marks
     from train.agent.host.facts import Probe
     from train.agent.host.runner import Steps
     from train.agent.protocol.channel import Channel
