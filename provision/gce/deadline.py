@@ -65,7 +65,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
         _paid_s(account, cloud, targets, price, ending=True)
-        targets = stop(account, targets, progress)
+        targets = _stop(account, targets, progress)
         paid_s = _paid_s(account, cloud, targets, price)
         _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
         return
@@ -76,8 +76,21 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
     except ApiError as error:
         if error.status != _BAD_REQUEST:
             raise
-        targets = stop(account, targets, progress)
+        targets = _stop(account, targets, progress)
         _start(account, cloud, targets, None, progress)
+
+
+def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> Sequence[Json]:
+    """Stop instances, and return those that exist then; a Spot VM may be preempted and deleted at the same time.
+
+    Raises:
+        ProviderError: none of them exists any more.
+    """
+    stopped = stop(account, targets, progress)
+    if not stopped:
+        message = "the instances were deleted while they were being stopped for their new lifetime"
+        raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
+    return stopped
 
 
 def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, up
+from fleet.commands.fleets import down, extend, up
+from fleet.errors import UnreachableError
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from provision.gce import creation
@@ -57,3 +58,17 @@ def test_up_keeps_instances_that_are_being_started_again(
     up.run(UpRequest("demo", place), world, Quiet())
     assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
     assert {instance.status for instance in emulator.cloud.instances.values()} == {"RUNNING"}
+
+
+def test_extend_reports_instances_that_are_deleted_while_it_stops_them(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(monkeypatch, emulator)
+    place = settings(
+        provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), max_cost_usd=5.0
+    )
+    world = services(tmp_path, lambda _: None)
+    up.run(UpRequest("demo", place), world, Quiet())
+    monkeypatch.setattr("provision.gce.deadline.stop", lambda *_: [])
+    with pytest.raises(UnreachableError, match="deleted while they were being stopped"):
+        extend.run(extend.ExtendRequest("demo", 3600.0), world, Quiet())
