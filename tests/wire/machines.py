@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
 import signal
@@ -60,8 +61,9 @@ class Machine:
         return (self.directory / processes.log_name(self.id)).read_text(errors="replace")
 
     def files_in_home(self) -> list[str]:
-        """Return all paths in its home directory."""
-        return sorted(str(path.relative_to(self.home)) for path in self.home.rglob("*"))
+        """Return all paths in its home directory; directories that are removed meanwhile are left out."""
+        found = [Path(top, name) for top, *names in os.walk(self.home) for name in itertools.chain(*names)]
+        return sorted(str(path.relative_to(self.home)) for path in found)
 
 
 def host_pair(kind: str, directory: Path) -> KeyPair:

@@ -234,7 +234,9 @@ def check_slots(program: Program) -> None:
         for end in ends
     ]
     assert len({end.rpartition(":")[2] for end in ports}) == 4
-    status = program.run("status", "-o", "json").events[-1]
+    ran = program.run("status", "-o", "json")
+    status = ran.events[-1]
+    assert status["job"], (status, ran.err)
     assert [host["name"] for host in status["hosts"]] == ["worker-0", "worker-1"]
     assert [(task["task"], task["slot"]) for task in status["job"]["tasks"]] == [
         ("chief-0", "worker-0"), ("worker-0", "worker-1"), ("worker-1", "worker-2"), ("ps-0", "worker-3"),
