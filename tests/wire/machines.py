@@ -62,8 +62,8 @@ class Machine:
 
     def files_in_home(self) -> list[str]:
         """Return all paths in its home directory; directories that are removed meanwhile are left out."""
-        found = [Path(top, name) for top, *names in os.walk(self.home) for name in itertools.chain(*names)]
-        return sorted(str(path.relative_to(self.home)) for path in found)
+        paths = [Path(top, name) for top, *names in os.walk(self.home) for name in itertools.chain(*names)]
+        return sorted(str(path.relative_to(self.home)) for path in paths)
 
 
 def host_pair(kind: str, directory: Path) -> KeyPair:
