@@ -25,7 +25,7 @@ Tree = dict[str, Any]
 
 POWER_OFF = ("", "power", "off")
 RESTART = ("", "power", "restart")
-"""What a guest publishes in place of an attribute when it powers itself off, or starts again."""
+"""Value that a guest publishes instead of an attribute when it powers itself off or restarts."""
 
 
 class Metadata:

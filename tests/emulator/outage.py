@@ -27,10 +27,10 @@ class Outage:
         """Let only these zones and regions not answer; none: the outage is over.
 
         Raises:
-            ValueError: there is no such zone.
+            ValueError: a zone does not exist.
         """
         if unknown := set(zones) - ZONES.keys() - set(REGIONS):
-            raise ValueError(f"there is no zone {', '.join(sorted(unknown))}")
+            raise ValueError(f"these zones do not exist: {', '.join(sorted(unknown))}")
         self.zones = set(zones)
 
 

@@ -246,7 +246,7 @@ class Emulator:
         """Let these zones and regions not answer from now on, and no others.
 
         Raises:
-            ValueError: there is no such zone.
+            ValueError: the zone does not exist.
         """
         with self.clock.lock:
             self.cloud.part(Outage).begin(zones)

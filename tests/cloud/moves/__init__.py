@@ -19,7 +19,7 @@ COMMANDS: dict[str, Act] = {}
 WEIGHTS: dict[str, int] = {}
 EVENTS: list[tuple[float, Act]] = []
 STARTS: list[Act] = []
-"""What changes the cloud before the first command."""
+"""Functions that change the cloud before the first command."""
 CHECKS: dict[str, list[Act]] = {}
 QUEUED: list[Callable[[Story, str], None]] = []
 """Events while instances wait for capacity in a zone; one happens whenever their number changes."""

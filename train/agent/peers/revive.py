@@ -160,7 +160,7 @@ class Cloud:
             Whether it was stopped.
 
         Raises:
-            OSError: the metadata server or the API refuses it, or there is no capacity.
+            OSError: the metadata server or the API refuses it, or capacity is missing.
             ValueError: an answer cannot be read.
         """
         import uuid
@@ -208,7 +208,7 @@ def _fetch(url: str, headers: Dict[str, str], body: Optional[bytes] = None) -> b
     """Return the body of a response.
 
     Raises:
-        OSError: there is no answer, or its status is an error.
+        OSError: the request was not answered, or the answer has an error status.
     """
     from urllib.request import ProxyHandler, Request, build_opener
 
