@@ -11,8 +11,8 @@ import requests
 
 from provision.gce.options.time import STOP_AT
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program, wait_for
+from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -22,11 +22,7 @@ UP = ("up", "--workers", "1", "--provider", "gce", "--zone", ZONE, "--yes")
 
 @pytest.fixture
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_with_guests(tmp_path_factory, operation_s=0.05) as running:
         yield running
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program, lines_of, wait_for
+from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -36,11 +36,7 @@ sys.exit(42)
 
 @pytest.fixture
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_with_guests(tmp_path_factory, operation_s=0.02) as running:
         yield running
 
 

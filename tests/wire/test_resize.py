@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program, wait_for
+from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -68,11 +68,7 @@ def test_a_local_fleet_grows_during_a_job_and_shrinks(program: Program) -> None:
 
 @pytest.fixture
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_with_guests(tmp_path_factory, operation_s=0.05) as running:
         yield running
 
 

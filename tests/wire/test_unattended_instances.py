@@ -9,10 +9,10 @@ import pytest
 import requests
 
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.emulator.identity import account_metadata
 from tests.emulator.storage import Storage
 from tests.program import Program, wait_for
+from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -34,11 +34,7 @@ assert pathlib.Path("begun").exists()
 
 @pytest.fixture
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_with_guests(tmp_path_factory, operation_s=0.02) as running:
         running.cloud.governance.service_accounts[EMAIL] = True
         yield running
 

@@ -1,0 +1,22 @@
+"""The emulator of Compute Engine whose instances are guests with a real sshd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.emulator import Emulator
+from tests.emulator.guests import SshGuests, obstacle
+
+
+@contextmanager
+def emulator_with_guests(tmp_path_factory: pytest.TempPathFactory, operation_s: float = 0.02) -> Iterator[Emulator]:
+    """Run the emulator with guests, each operation of which takes `operation_s`; skip the test if they cannot run."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("guests")
+    directory.chmod(0o755)
+    with Emulator(operation_s=operation_s, guests=SshGuests(directory), directory=directory) as running:
+        yield running
