@@ -48,7 +48,7 @@ def test_lists_lack_zones_that_do_not_answer_only_if_the_caller_accepts_that(emu
     answer = requests.get(lists, {"returnPartialSuccess": "true"}, timeout=10).json()
     assert answer["unreachables"] == [f"projects/proj-1/zones/{ZONE}"]
     assert answer["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
-    with pytest.raises(ValueError, match="no zone mars-1"):
+    with pytest.raises(ValueError, match="do not exist: mars-1"):
         emulator.set_outage("mars-1")
 
 
