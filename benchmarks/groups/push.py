@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from functools import partial
 
@@ -28,8 +29,11 @@ def measure(session: Session) -> None:
 
 def _new(session: Session, workers: int) -> None:
     hosts, tree = session.local(workers), session.directory()
+    pushed = hosts.copies / "pushed"
 
     def renew() -> None:
+        hosts.clear_copies()
+        shutil.rmtree(pushed, ignore_errors=True)
         write_tree(tree, next(_SEEDS), session.pick(20, 500, 500))
 
     cases: dict[str, Case] = {
@@ -39,7 +43,7 @@ def _new(session: Session, workers: int) -> None:
     if workers > 8:
         goals = [Goal("client_cpu", "fleet train", "rsync + pdsh", 0.4), Goal("wall", "fleet train", "rsync + pdsh")]
     else:
-        push = ["push", str(tree), "--to", str(hosts.copies / "pushed")]
+        push = ["push", str(tree), "--to", str(pushed)]
         cases |= {
             "fleet push": lambda: hosts.run_fleet(*push),
             "rsync": lambda: hosts.run(hosts.rsync(tree, "only")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -82,7 +83,10 @@ def text_block(seed: int, size: int) -> bytes:
 
 
 def write_tree(directory: Path, seed: int, files: int = 500, size: int = 10_240) -> None:
-    """Write a directory of text files, all different from those of other seeds: 5 MB by default."""
+    """Write a directory of text files, all different from those of other seeds: 5 MB by default.
+
+    The seed is their time of change, too: rsync takes files of the same size and second for unchanged.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     block = text_block(seed, 200_000)
     chooser = random.Random(seed)
@@ -91,6 +95,7 @@ def write_tree(directory: Path, seed: int, files: int = 500, size: int = 10_240)
         path.parent.mkdir(parents=True, exist_ok=True)
         begin = chooser.randrange(len(block) - size)
         path.write_bytes(b"#%d %d\n" % (seed, number) + block[begin : begin + size - 20])
+        os.utime(path, (seed, seed))
 
 
 def write_large(directory: Path, seed: int, megabytes: int, *, is_random: bool = False) -> None:

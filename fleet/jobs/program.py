@@ -187,7 +187,7 @@ def preparation(program: Program | None, fleet: str, host: Host, job: str, pytho
         job=job,
         fleet=fleet,
         slot=host.name,
-        entries=list(program.bundle.entries) if program else [],
+        entries=program.bundle.entries if program else [],
         address=host.private_address,
         python=python,
         dry_run=dry_run,

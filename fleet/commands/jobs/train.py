@@ -281,7 +281,7 @@ def _commits(
     extras: Extras,
 ) -> list[records.Commit]:
     tasks = assign(request.task_types, len(prepared), request.spares)
-    members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
+    members = records.SharedList(item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True))
     secret = secrets.token_hex(32)
     given = {**choice.env, **request.env}
     slots = request.task_types.tasks_per_host

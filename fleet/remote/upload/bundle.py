@@ -21,7 +21,7 @@ from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
 from provision.deferred import dataclass
 from train.agent.files.disk import readable_size
-from train.agent.protocol.records import Entry, EntryKind
+from train.agent.protocol.records import Entry, EntryKind, SharedList
 
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
@@ -484,7 +484,7 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
             sources[sha] = item.source
             stamps.update({sha: stamp} if stamp is not None else {})
         sizes[sha] = size
-    return Bundle(entries, sources, sum(sizes.values()), _digest(entries), _notes(tree), stamps)
+    return Bundle(SharedList(entries), sources, sum(sizes.values()), _digest(entries), _notes(tree), stamps)
 
 
 def _digest(entries: Sequence[Entry]) -> str:

@@ -1061,10 +1061,28 @@ def to_dict(value: Any) -> Any:
     return value
 
 
+class SharedList(list):  # type: ignore[type-arg]
+    """A list in the records to many hosts, which is encoded once and never changed after that."""
+
+    text = ""
+
+
 def encode(record: Record) -> bytes:
     """Return a record as one line of JSON, newline included."""
-    line = {"record": name_of(record), **to_dict(record)}
-    return _ENCODER.encode(line).encode("utf-8", "surrogateescape") + b"\n"
+    values: Any = record
+    if SharedList in map(type, values):
+        texts = [f'"{field}":{_text(getattr(record, field))}' for field in values._fields]
+        line = f'{{"record":"{name_of(record)}",{",".join(texts)}}}'
+    else:
+        line = _ENCODER.encode({"record": name_of(record), **to_dict(record)})
+    return line.encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, SharedList):
+        return _ENCODER.encode(to_dict(value))
+    value.text = value.text or _ENCODER.encode(to_dict(value))
+    return value.text
 
 
 def build(kind: Type[Any], values: Any) -> Any:
