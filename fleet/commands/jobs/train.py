@@ -155,10 +155,9 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
+        record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
         with defer_interrupts():
-            _commit(clients, commits, request.grace_s, directory, pull_to)
-            record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
-            directory.write(record)
+            commit_all(clients, commits, request.grace_s, directory, record, pull_to)
             if request.command_line is not None:
                 directory.note_command(job, request.command_line)
             started.append(job)
@@ -334,18 +333,31 @@ def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) ->
         )
 
 
-def _commit(
+def commit_all(
     clients: Sequence[AgentClient],
     commits: Sequence[records.Commit],
     grace_s: float,
     directory: FleetDirectory,
+    record: FleetRecord,
     pull_to: str,
 ) -> None:
-    """Record the requested pull, and commit on all hosts; if one cannot, stop the others again.
+    """Record the job and the requested pull, and commit on all hosts; if one cannot, stop the others again.
+
+    The job is recorded first: other commands find its tasks in the recorded slots, even if this program is killed.
+
+    Args:
+        clients: The agents.
+        commits: The commit of each.
+        grace_s: Seconds until tasks that are stopped again are killed.
+        directory: Files of the fleet.
+        record: The fleet with the new job.
+        pull_to: Directory for the results; empty: none.
 
     Raises:
-        FleetError: a host did not accept the commit; nothing runs.
+        FleetError: a host did not accept the commit; nothing runs, and the job is not recorded.
     """
+    before = directory.read()
+    directory.write(record)
     corrected = correct_clocks(clients, commits)
     by_host = dict(zip((client.host.name for client in clients), corrected, strict=True))
     if pull_to:
@@ -355,6 +367,8 @@ def _commit(
     except FleetError:
         directory.forget_pull(commits[0].job)
         stop_everywhere(clients, commits[0].job, grace_s)
+        if before is not None:
+            directory.write(before)
         raise
 
 
