@@ -126,8 +126,8 @@ class GceCase:
         store = Store(root)
         for fleet in ("a", "b", "b-worker-0", "demo", "other"):
             store.fleet(fleet).create()
-        timing = replace(QUICK, boot_s=60.0, operation_s=60.0)  # real processes start and end
-        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, timing)
+        self._timing = replace(QUICK, boot_s=60.0, operation_s=60.0)  # real processes start and end
+        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, self._timing)
         self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:
@@ -150,9 +150,9 @@ class GceCase:
             "from fleet.state import Store\n"
             "from provision.gce.provider import GceProvider\n"
             "from provision.gce.options import GceOptions\n"
-            "from tests.cloud.histories import QUICK\n"
+            "from provision.gce.rest.api import Timing\n"
             f"store = Store(Path({str(self.root)!r}))\n"
-            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, QUICK)\n"
+            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, {self._timing!r})\n"
         )
 
     def sweep(self) -> None:
