@@ -22,10 +22,11 @@ from provision.gce.checks.permissions import permissions
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import Timing
 from provision.gce.rest.images import FORMAT
-from tests.cloud.access_modes import OPTIONAL
+from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
 from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, patched, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import images
+from tests.emulator.os_login import Profiles
 from tests.emulator.project_images import ProjectImages
 from tests.program import Program
 from tests.settings import settings
@@ -345,20 +346,29 @@ def test_a_dry_run_shows_the_price_and_creates_nothing(team: Team) -> None:
 
 
 @pytest.mark.wire
+@pytest.mark.usefixtures("gcloud")
+@pytest.mark.parametrize(
+    ("baking", "use", "user"), [("iap", "external", "fleet"), ("os-login", "os-login", "sa_2000000")]
+)
 def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
-    guest_emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guest_emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baking: str, use: str, user: str
 ) -> None:
+    allow(guest_emulator)
     monkeypatch.setenv("FLEET_ADDRESS_URL", f"{guest_emulator.url}/emulator/address")
+    monkeypatch.setenv("FLEET_GCE_ENDPOINT", guest_emulator.url)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, guest_emulator.url))
     timing = dataclasses.replace(QUICK, boot_s=60.0, operation_s=60.0, confirm_s=60.0)
     team = Team(guest_emulator, tmp_path / "state", timing)
     content: dict[str, Any] = {"packages": ("six",), "setup": "echo once >>/var/lib/prepared"}
     try:
-        made = team.bake(**content)
+        made = team.bake(**content, **MODES[baking])
         assert "installing packages" in {event.step for event in made.of(BootstrapProgress)}
+        assert ("iap.tunnel" in guest_emulator.state()["calls"]) == (baking == "iap")
+        assert guest_emulator.cloud.part(Profiles).get(EMAIL).keys == {}
         [files] = guest_emulator.cloud.directory.glob("image-*")
-        check_files(files)
+        check_files(files, user)
 
-        booted = team.up(workers=1, **content)
+        booted = team.up(workers=1, **content, **MODES[use])
         assert {event.step for event in booted.of(BootstrapProgress)} == {"looking at Python", "ready"}
         [instance] = guest_emulator.cloud.instances.values()
         directory = guest_emulator.cloud.directory / instance.body["id"]
@@ -372,11 +382,11 @@ def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
         guest_emulator.reset()
 
 
-def check_files(image: Path) -> None:
+def check_files(image: Path, user: str) -> None:
     """Check that an image has the environment, but no key, script, log, or identity of the host it was made of."""
     assert (image / "covers/var/lib/prepared").read_text() == "once\n"
     assert (image / "etc/machine-id").read_text() == ""
-    assert {path.name for path in (image / "covers/home/fleet/.fleet").iterdir()} <= {"venvs", "agent", "pip"}
+    assert {path.name for path in (image / "covers/home" / user / ".fleet").iterdir()} <= {"venvs", "agent", "pip"}
     files = [path for path in image.rglob("*") if path.is_file() and "/.fleet/" not in str(path)]
     assert not [path for path in files if path.name in ("authorized_keys", "fleet-setup") or path.suffix == ".log"]
     assert not [path for path in files if b"echo once" in path.read_bytes()]
