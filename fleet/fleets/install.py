@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import BootstrapProgress, Note, Sink
 from fleet.fleets.agents import call_all, call_each, open_agents
-from fleet.remote.client import AgentClient
-from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan
+from fleet.remote.client import AgentClient, RefusedError
+from fleet.remote.fanout import Outcome, raise_failures
+from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan, NotTriedError
 from fleet.settings import read_pip_source
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import (
     Bootstrap,
     Bootstrapped,
     BootstrapStep,
-    EnvironmentSource,
     NeedEnvironment,
     ShareEnvironment,
 )
@@ -182,10 +182,12 @@ class _Installation:
 
         installers = {plan.installer for plan in self._plans.values()}
         ordered = sorted((client for client, _ in makers.values()), key=lambda item: item.host.name not in installers)
-        done = _by_name([*holders, *ordered], work)  # no host waits for a host that comes after it
+        outcomes = call_each([*holders, *ordered], work)  # no host waits for a host that comes after it
+        failed = [client for client, key in makers.values() if self._plans[key].can_repair(client.host.name)]
+        done = _by_name([*outcomes, *call_each(failed, work)])
         # GPUs are checked when all copies have ended: a host that sends its environment must not get a request.
         rest = [client for client, _ in lacking if self._request.gpus or client.host.name not in done]
-        return done | _by_name(rest, lambda client: self._install(client, gpus=self._request.gpus))
+        return done | _by_name(call_each(rest, lambda client: self._install(client, gpus=self._request.gpus)))
 
     def _plan(
         self, key: str, keys: Mapping[str, str], clients: Sequence[AgentClient], complete: Mapping[str, Bootstrapped]
@@ -201,25 +203,27 @@ class _Installation:
         name = client.host.name
         if name != plan.installer:
             self._sink.emit(BootstrapProgress(name, "waiting for packages", "another host installs or copies them"))
-        source = plan.assign(name)
-        answer = None if source is None else self._copy(client, source, plan)
+        answer = self._copy(client, plan)
         if answer is None:
             try:
                 answer = self._install(client, gpus=0)
-            except BaseException:
-                plan.fail()
+            except Exception as error:
+                if plan.fail(name, error.refused if isinstance(error, RefusedError) else None):
+                    self._sink.emit(Note(f"{error}; another host installs the packages"))
                 raise
         if plan.needs_source:
             self._share(client, answer, plan)
         return answer
 
-    def _copy(self, client: AgentClient, source: EnvironmentSource, plan: CopyPlan) -> Bootstrapped | None:
-        """Copy an environment from another host; return None if that failed."""
+    def _copy(self, client: AgentClient, plan: CopyPlan) -> Bootstrapped | None:
+        """Copy an environment from another host when one has it; return None if the host must install it."""
+        source = plan.assign(client.host.name)
+        if source is None:
+            return None
         try:
             answer = self._ask(client, self._request._replace(gpus=0, copy_from=source))
         except BaseException:
             plan.release(source)
-            plan.fail()
             raise
         if isinstance(answer, Bootstrapped):
             plan.release(source)
@@ -235,11 +239,11 @@ class _Installation:
         try:
             plan.offer(client.share_environment(request, lambda _: None))
         except FleetError as error:
-            plan.fail()
+            plan.separate()
             text = f"{client.host.name} cannot send its packages to other hosts, which install them: {error.message}"
             self._sink.emit(Note(text))
         except BaseException:
-            plan.fail()
+            plan.separate()
             raise
 
     def _install(self, client: AgentClient, *, gpus: int) -> Bootstrapped:
@@ -260,9 +264,15 @@ class _Installation:
         return answer
 
 
-def _by_name(clients: Sequence[AgentClient], call: Callable[[AgentClient], Bootstrapped]) -> dict[str, Bootstrapped]:
-    """Call all agents in parallel; return their answers by the names of the hosts."""
-    return dict(zip((client.host.name for client in clients), call_all(clients, call, _VERB), strict=True))
+def _by_name(outcomes: Sequence[Outcome[Bootstrapped]]) -> dict[str, Bootstrapped]:
+    """Return the answers by the names of the hosts; of two outcomes of a host, the second one is valid.
+
+    Raises:
+        FleetError: a host could not be prepared.
+    """
+    last = {outcome.host.name: outcome for outcome in outcomes}
+    tried = [outcome for outcome in last.values() if not isinstance(outcome.error, NotTriedError)]
+    return dict(zip((outcome.host.name for outcome in tried), raise_failures(tried, _VERB), strict=True))
 
 
 def _machine(host: Host) -> _Machine:

@@ -113,6 +113,7 @@ _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next st
     Refusal.BUNDLE: ("run the command again", ()),
     Refusal.REQUEST: ("", (_STATUS,)),
     Refusal.PACKAGES: ("correct the list of packages", ()),
+    Refusal.INSTALLATION: ("correct the list of packages", ()),
     Refusal.SETUP: ("", (_UP,)),
     Refusal.GPU: ("", (Step("down"), _UP)),
     Refusal.PROGRAM: ("install it on the host", ()),
@@ -121,7 +122,13 @@ _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next st
 
 
 class RefusedError(NotReadyError):
-    """A host refused a request; a retry does not help."""
+    """A host refused a request; a retry does not help.
+
+    Attributes:
+        refused: The answer of the host; None: unknown.
+    """
+
+    refused: Refused | None = None
 
 
 class Receiver(Protocol):
@@ -629,12 +636,14 @@ def refusal(host: Host, refused: Refused) -> FleetError:
     lines = refused.next_step.splitlines()
     if lines and _COMMANDS.keys() >= set(lines):
         steps = tuple(_COMMANDS[line] for line in lines)
-    return RefusedError(
+    error = RefusedError(
         f"{where(host)}: {one_line(refused.reason)}",
         cause=one_line(refused.cause),
         hint=hint,
         next_steps=_of_fleet(host, steps),
     )
+    error.refused = refused
+    return error
 
 
 def _of_fleet(host: Host, steps: Sequence[NextStep]) -> Sequence[NextStep]:

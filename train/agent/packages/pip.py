@@ -98,8 +98,8 @@ def find_cause(lines: Sequence[str], end: Exit, *, logs_in: bool = False) -> Ref
     return failure or _build(lines) or _last_output(lines)
 
 
-def _refused(reason: str, cause: str, hint: str) -> Refused:
-    return Refused(Refusal.PACKAGES, reason, hint, cause=cause)
+def _refused(reason: str, cause: str, hint: str, kind: Refusal = Refusal.INSTALLATION) -> Refused:
+    return Refused(kind, reason, hint, cause=cause)
 
 
 def _disk(lines: Sequence[str]) -> Optional[Refused]:
@@ -140,7 +140,8 @@ def _conflict(lines: Sequence[str]) -> Optional[Refused]:
                 if not cause_line.strip():
                     break
                 causes.append(cause_line.strip())
-    return _refused("the packages exclude each other", "; ".join(causes), "request versions that fit together")
+    hint = "request versions that fit together"
+    return _refused("the packages exclude each other", "; ".join(causes), hint, Refusal.PACKAGES)
 
 
 def _no_version(lines: Sequence[str], logs_in: bool) -> Optional[Refused]:
@@ -156,7 +157,8 @@ def _no_version(lines: Sequence[str], logs_in: bool) -> Optional[Refused]:
     others = [line.partition(_OTHER_PYTHON)[2] for line in lines if _OTHER_PYTHON in line]
     if others:
         cause += f"; for other versions of Python {others[0].rpartition('; ')[2]}"
-    return _refused(f"pip finds no {requirements[-1]}", cause, "request a version that exists")
+    hint = "request a version that exists"
+    return _refused(f"pip finds no {requirements[-1]}", cause, hint, Refusal.PACKAGES)
 
 
 def _build(lines: Sequence[str]) -> Optional[Refused]:
@@ -180,4 +182,5 @@ def _last_output(lines: Sequence[str]) -> Refused:
         if line.lower().startswith("error:") and not any(text in line for text in _GENERAL)
     ]
     text = errors[-1] if errors else lines[-1] if lines else "no output"
-    return _refused("pip cannot install the packages", text, "correct the list of packages")
+    kind = Refusal.PACKAGES if text.startswith("Invalid requirement") else Refusal.INSTALLATION
+    return _refused("pip cannot install the packages", text, "correct the list of packages", kind)

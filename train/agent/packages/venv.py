@@ -299,7 +299,7 @@ class Venvs:
         except OverdueError:
             progress = watch.progress
             raise RefusedError(
-                Refusal.PACKAGES,
+                Refusal.INSTALLATION,
                 f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min while {progress.step}"
                 + (f" ({progress.detail})" if progress.detail else ""),
                 "run the command again; what was downloaded is kept",

@@ -632,7 +632,8 @@ class Refusal(str, Enum):
     PORT = "port"
     BUNDLE = "bundle"  # contents did not arrive as announced
     REQUEST = "request"  # the request is invalid here
-    PACKAGES = "packages"  # they cannot be installed
+    PACKAGES = "packages"  # they cannot be installed on any host with the same Python
+    INSTALLATION = "installation"  # the host cannot install packages; another one may
     SETUP = "setup"  # a script that root runs failed
     GPU = "gpu"  # missing, or not usable
     PROGRAM = "program"  # it is not there

@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from fleet.errors import FleetError, NotReadyError
+from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.events import BootstrapProgress, Event, Note
 from fleet.fleets.install import install
-from fleet.remote.client import AgentClient
+from fleet.remote.client import AgentClient, refusal
 from fleet.remote.upload.environments import COPIES_AT_ONCE
 from fleet.state import slots
 from provision.model import Host
@@ -23,6 +23,8 @@ from train.agent.protocol.records import (
     BootstrapStep,
     EnvironmentSource,
     NeedEnvironment,
+    Refusal,
+    Refused,
     ShareEnvironment,
 )
 
@@ -41,7 +43,8 @@ class Network:
         self.actions: list[str] = []
         self.complete = {f"compute.{name}" for name in complete}
         self.keys: dict[str, str] = {}
-        self.broken_installers: set[str] = set()
+        self.lost: set[str] = set()
+        self.pip_fails: list[Refused] = []  # on whichever hosts install next
         self.silent_sources: set[str] = set()
         self.are_apart = False
         self.lock = threading.Lock()
@@ -97,8 +100,10 @@ class _Client:
         if not is_complete:
             assert not request.gpus
             self._act(f"install {name}")
-            if name in network.broken_installers:
-                raise NotReadyError(f"{name}: pip fails")
+            with network.lock:
+                refused = network.pip_fails.pop() if network.pip_fails else None
+            if refused is not None:
+                raise refusal(self.host, refused)
         return self._done(key)
 
     def _copy(self, source: EnvironmentSource, key: str) -> Bootstrapped | NeedEnvironment:
@@ -109,6 +114,8 @@ class _Client:
         self._act(f"copy {self.host.name} {source.host}")
         with network.lock:
             network.copying[source.host] -= 1
+        if self.host.name in network.lost:
+            raise UnreachableError(f"{self.host.name} did not answer")
         if source.host in network.silent_sources:
             return NeedEnvironment(key, "no route")
         return self._done(key)
@@ -202,15 +209,51 @@ def test_hosts_that_cannot_reach_each_other_install_by_themselves() -> None:
     )
 
 
-@pytest.mark.parametrize("broken", [["worker-0"], ["worker-0", "worker-1", "worker-2"]])
-def test_a_host_that_cannot_install_does_not_delay_the_others(broken: list[str]) -> None:
+NO_INDEX = Refused(Refusal.INSTALLATION, "pip cannot reach the package index")
+FULL = Refused(Refusal.DISK, "no space left")
+KILLED = Refused(Refusal.INSTALLATION, "pip was killed by signal 9")
+WRONG = Refused(Refusal.PACKAGES, "pip finds no adds")
+
+
+@pytest.mark.parametrize(
+    ("failures", "installations", "copies", "message"),
+    [
+        ([WRONG], 1, 0, "worker-0 (127.0.0.1:1): pip finds no adds"),
+        ([NO_INDEX, NO_INDEX], 2, 0, "pip cannot reach the package index"),
+        ([NO_INDEX, WRONG], 2, 0, "pip finds no adds"),
+        ([FULL], 2, 2, "worker-0 (127.0.0.1:1): no space left"),
+        ([FULL] * 4, 4, 0, "worker-[0-3]: no space left"),
+        ([NO_INDEX, KILLED], 4, 0, "pip was killed by signal 9"),
+    ],
+)
+def test_a_host_that_cannot_install_does_not_delay_the_others(
+    failures: list[Refused], installations: int, copies: int, message: str
+) -> None:
     network = Network()
-    network.broken_installers = {*broken}
+    network.pip_fails = failures[::-1]
     with pytest.raises(FleetError) as raised:
-        network.install(hosts(3))
-    assert "pip fails" in f"{raised.value.message}{raised.value.cause}"
-    assert network.count("install") == 3
-    assert network.count("copy") == 0
+        network.install(hosts(4))
+    assert message in raised.value.message
+    assert (network.count("install"), network.count("copy")) == (installations, copies)
+
+
+def test_a_host_whose_pip_fails_copies_from_a_host_whose_pip_does_not() -> None:
+    for count in (2, 6):
+        network = Network()
+        network.pip_fails = [NO_INDEX]
+        assert len(network.install(hosts(count))) == count
+        assert (network.count("install"), network.count("copy")) == (2, count - 1)
+        assert network.actions[-1].startswith("copy worker-0 ")
+        (note,) = network.notes
+        assert note.endswith("pip cannot reach the package index; another host installs the packages")
+
+
+def test_a_host_that_is_lost_while_it_copies_leaves_its_source_to_the_others() -> None:
+    network = Network()
+    network.lost = {"worker-1"}
+    with pytest.raises(FleetError, match="worker-1 did not answer"):
+        network.install(hosts(6))
+    assert (network.count("install"), network.count("copy")) == (1, 5)
 
 
 def test_another_host_may_be_the_source_and_never_installs() -> None:

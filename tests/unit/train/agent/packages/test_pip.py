@@ -18,37 +18,46 @@ def failed(lines: str, end: Exit = Exit(code=1)) -> Refused:  # noqa: B008 - nev
 
 
 @pytest.mark.parametrize(
-    ("file", "reason", "cause"),
+    ("file", "kind", "reason", "cause"),
     [
-        ("no-version", "pip finds no tf-keras==99", "there are …, 2.18.0, 2.19.0rc0, 2.19.0, 2.20.1, 2.21.0"),
+        (
+            "no-version",
+            Refusal.PACKAGES,
+            "pip finds no tf-keras==99",
+            "there are …, 2.18.0, 2.19.0rc0, 2.19.0, 2.20.1, 2.21.0",
+        ),
         (
             "other-python",
+            Refusal.PACKAGES,
             "pip finds no markdown-it-py==4.0.0",
             "there are …, 2.0.0, 2.0.1, 2.1.0, 2.2.0, 3.0.0; for other versions of Python "
             "4.3.0 Requires-Python >=3.10",
         ),
-        ("no-name", "pip cannot reach the package index", "Name or service not known"),
-        ("refused", "pip cannot reach the package index", "Connection refused"),
+        ("no-name", Refusal.INSTALLATION, "pip cannot reach the package index", "Name or service not known"),
+        ("refused", Refusal.INSTALLATION, "pip cannot reach the package index", "Connection refused"),
         (
             "conflict",
+            Refusal.PACKAGES,
             "the packages exclude each other",
             "The user requested attrs==23.1; The user requested attrs==22.1",
         ),
         (
             "malformed",
+            Refusal.PACKAGES,
             "pip cannot install the packages",
             "Invalid requirement: 'six=><3': Expected end or semicolon (after name and no valid version specifier)",
         ),
         (
             "build",
+            Refusal.INSTALLATION,
             "pip fails in Building wheel for bad (pyproject.toml)",
             "bad.c:1:10: fatal error: nosuch.h: No such file or directory",
         ),
     ],
 )
-def test_why_pip_failed(file: str, reason: str, cause: str) -> None:
+def test_why_pip_failed(file: str, kind: Refusal, reason: str, cause: str) -> None:
     failure = failed((RECORDED / f"{file}.txt").read_text())
-    assert (failure.kind, failure.reason, failure.cause) == (Refusal.PACKAGES, reason, cause)
+    assert (failure.kind, failure.reason, failure.cause) == (kind, reason, cause)
     assert failure.hint
 
 
