@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,14 +64,26 @@ class Settings:
         return self.options.get(provider, {})
 
     @property
-    def selected(self) -> str | None:
-        """Return the given provider, or the one that a given option selects."""
-        return self.provider or next((name for name, values in self.options.items() if _selects(name, values)), None)
+    def exclusive(self) -> dict[str, list[str]]:
+        """Return the names of the options that are set and that only one provider has, by this provider."""
+        alone = {provider: exclusive_names(provider, self.options) for provider in self.options}
+        given = {provider: map(option_names(provider).get, values) for provider, values in self.options.items()}
+        return {
+            provider: exclusive
+            for provider, names in given.items()
+            if (exclusive := [name for name in names if name in alone[provider]])
+        }
 
 
-def _selects(provider: str, values: Mapping[str, Any]) -> bool:
-    declared = declarations(options_class(provider))
-    return any(declared[field].selects and bool(value) != declared[field].negated for field, value in values.items())
+def option_names(provider: str) -> dict[str, str]:
+    """Return the names of the options of a provider, by field."""
+    return {field: declared.name for field, declared in declarations(options_class(provider)).items()}
+
+
+def exclusive_names(provider: str, others: Iterable[str] = ()) -> set[str]:
+    """Return the names of the options that only this provider has, among those of this package and `others`."""
+    shared = {name for other in {*NAMES, *others} - {provider} for name in option_names(other).values()}
+    return set(option_names(provider).values()) - shared
 
 
 def read_environment(environ: Mapping[str, str], provider: str | None = None) -> Settings:
@@ -114,7 +126,8 @@ def load(path: Path) -> Settings:
     directory.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, or has an unknown key or an invalid value.
+        UsageError: it cannot be read, is not TOML, has an unknown key or an invalid value, or selects several
+            providers.
     """
     fields: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -133,7 +146,13 @@ def load(path: Path) -> Settings:
             field, declared = keys[key]
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
     settings = Settings(**fields, options=options)
-    return dataclasses.replace(settings, provider=settings.selected)
+    providers = [settings.provider] if settings.provider else list(settings.exclusive)
+    if len(providers) > 1:
+        raise UsageError(
+            f"{path}: tables {' and '.join(f'[{name}]' for name in providers)} select different providers",
+            hint=f'write provider = "{providers[0]}" below [fleet]',
+        )
+    return dataclasses.replace(settings, provider=next(iter(providers), None))
 
 
 def _tables(path: Path) -> dict[str, Any]:

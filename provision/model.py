@@ -67,6 +67,7 @@ class Instance:
         started_at: When it was started last, in seconds since the epoch; 0: unknown.
         stopped_at: When it was stopped last, in seconds since the epoch; 0: never, or unknown.
         stop_at: When it stops by itself, in seconds since the epoch; 0: never.
+        end_at: When its jobs are ended, in seconds since the epoch; 0: never.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Instance:
     started_at: float = 0.0
     stopped_at: float = 0.0
     stop_at: float = 0.0
+    end_at: float = 0.0
 
     @property
     def current_usd_h(self) -> float:

@@ -122,7 +122,6 @@ class Option:
         fixed: It cannot change after the fleet is created.
         negated: The command line and fleet.toml give the opposite of the field: ``--iap`` is the opposite of
             `external`.
-        selects: It belongs only to this provider, so that ``--provider`` is not needed.
         overrides: If it is given on the command line, fleet.toml is ignored for this provider.
         scope: It selects the account. ``fleet gc`` and ``fleet doctor`` have it as well.
         check_file: Function that raises ValueError for a value that only the command line or environment may give.
@@ -139,7 +138,6 @@ class Option:
     variables: tuple[str, ...] = ()
     fixed: bool = True
     negated: bool = False
-    selects: bool = False
     overrides: bool = False
     scope: bool = False
     check_file: Callable[[Any], None] | None = None
@@ -289,6 +287,11 @@ class ProviderOptions:
     def account(self) -> str:
         """Return the account that pays; empty: nothing is paid, or the account is unknown."""
         return ""
+
+    @property
+    def is_extendable(self) -> bool:
+        """Return whether the lifetime of the hosts can begin again."""
+        return True
 
     def scope(self: O) -> O:
         """Return options that have only the account set, so that all fleets of an account have equal options."""

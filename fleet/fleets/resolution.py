@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from fleet.errors import UsageError
+from fleet.errors import FleetError, UsageError
 from fleet.providers import find_options
 from fleet.services import Services
-from fleet.settings import Settings, read_pip_source
+from fleet.settings import Settings, exclusive_names, option_names, read_pip_source
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step
 from fleet.translation import translate_errors
@@ -91,8 +92,60 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
 
 
 def resolve_provider(given: Settings, defaults: Settings) -> str:
-    """Return the name of the provider: the given one, the one that options select, or the default."""
-    return given.selected or defaults.provider or DEFAULT_PROVIDER
+    """Return the name of the provider: the one that the command line or fleet.toml selects, or the default.
+
+    Raises:
+        UsageError: options of the command line select several providers.
+    """
+    return _select_provider(given) or defaults.provider or DEFAULT_PROVIDER
+
+
+@contextlib.contextmanager
+def keep_provider(request: UpRequest) -> Iterator[None]:
+    """Let the commands of an error select the same provider, even without the option that selects it."""
+    try:
+        yield
+    except FleetError as error:
+        error.next_steps = tuple(
+            _selecting(step, request) if isinstance(step, Again) else step for step in error.next_steps
+        )
+        raise
+
+
+def _selecting(step: Again, request: UpRequest) -> Again:
+    """Return a repetition of the command that selects its provider."""
+    given = request.given.exclusive
+    if request.given.provider or len(given) != 1:
+        return step
+    [(provider, names)] = given.items()
+    changed = {name: step.change.get(name, True) for name in (*names, *step.change)}
+    left = {name for name, value in changed.items() if value is not None}
+    if provider == request.defaults.provider or left & exclusive_names(provider):
+        return step
+    return replace(step, change={"--provider": provider, **step.change})
+
+
+def _select_provider(given: Settings) -> str | None:
+    """Return the given provider, or the one that alone has some of the given options; None if there is neither.
+
+    Raises:
+        UsageError: these options belong to several providers.
+    """
+    exclusive = given.exclusive
+    if not given.provider and len(exclusive) > 1:
+        clauses = [
+            f"{', '.join(names)} {'selects' if len(names) == 1 else 'select'} {options_class(provider).title}"
+            for provider, names in exclusive.items()
+        ]
+        raise UsageError(
+            f"options of several providers: {', '.join(clauses)}",
+            hint="give options of one provider",
+            next_steps=[
+                Again(dict.fromkeys(name for other in exclusive if other != kept for name in exclusive[other]))
+                for kept in exclusive
+            ],
+        )
+    return given.provider or next(iter(exclusive), None)
 
 
 def change_options(options: ProviderOptions, given: Mapping[str, Any]) -> ProviderOptions:
@@ -111,8 +164,8 @@ def change_options(options: ProviderOptions, given: Mapping[str, Any]) -> Provid
 def _new_spec(request: UpRequest) -> FleetSpec:
     given, defaults = request.given, request.defaults
     provider = resolve_provider(given, defaults)
-    kind = find_options(provider)
     refuse_options(given, provider)
+    kind = find_options(provider)
     settings = given if _overrides(given, provider) else given.over(defaults)  # fleet.toml may be about other hosts
     options = change_options(kind(), settings.of(provider))
     python, packages = (
@@ -144,7 +197,7 @@ def _local_environment(request: UpRequest) -> tuple[str, tuple[str, ...]]:
 def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
     """Return the existing fleet with the given options; the environment and fleet.toml do not count."""
     given, has = request.given, record.spec
-    provider = given.selected or has.provider
+    provider = _select_provider(given) or has.provider
     if provider != has.provider:
         if given.of(provider):
             change_options(find_options(provider)(), given.of(provider))  # an invalid value is reported first
@@ -206,7 +259,11 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
     """Return the interpreter and the packages, of which a fleet has one; the command line takes precedence."""
     for settings in (request.given, request.defaults):
         if settings.python and settings.packages:
-            raise UsageError("--package and --python are mutually exclusive", hint="remove one of them")
+            raise UsageError(
+                "--package and --python are mutually exclusive",
+                hint="remove one of them",
+                next_steps=[Again({"--python": None}), Again({"--package": None})],
+            )
         if settings.python:
             return settings.python, ()
         if settings.packages is not None:
@@ -215,21 +272,16 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
 
 
 def refuse_options(given: Settings, provider: str) -> None:
-    """Raise UsageError for given options that the provider does not have."""
-    has = {declared.name for declared in declarations(options_class(provider)).values()}
-    foreign = {name: other for name, other in _given_names(given) if name not in has}
+    """Raise UsageError for given options that the provider does not have, or if it does not exist."""
+    find_options(provider)
+    has = option_names(provider).values()
+    given_names = [option_names(other)[field] for other, values in given.options.items() for field in values]
+    foreign = dict.fromkeys(name for name in given_names if name not in has)
     if foreign:
-        takers = [other for other in NAMES if other in foreign.values()]
+        taker = next((other for other in NAMES if foreign.keys() <= set(option_names(other).values())), "")
+        which = "it" if len(foreign) == 1 else "them"
         raise UsageError(
             f"provider {provider!r} does not support {', '.join(foreign)}",
-            hint=f"leave it out, or choose another provider: --provider {takers[0]}" if takers else "leave it out",
-            next_steps=[Again(dict.fromkeys(foreign))],
+            hint=f"choose another provider, or leave {which} out" if taker else f"leave {which} out",
+            next_steps=[*([Again({"--provider": taker})] if taker else []), Again(foreign)],
         )
-
-
-def _given_names(given: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the name of each given option, with a provider that has it."""
-    for provider, values in given.options.items():
-        declared = declarations(options_class(provider))
-        for name in values:
-            yield declared[name].name, provider

@@ -27,6 +27,7 @@ from provision.gce.power import start_for, stop_started
 from provision.gce.rest import images
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import instance_name
+from provision.gce.rest.offers import explain_no_offer
 from provision.gce.rest.resources import last, our_name, state_of, zone_of
 from provision.gce.zones import Region, Search, candidates, is_zone, region_of
 from provision.model import FleetSpec, InstanceState
@@ -166,9 +167,10 @@ def regions_to_try(
         count: Number of instances.
 
     Raises:
+        ApiError: a call failed.
         ProviderError: there are none, or only at a higher price than the limit.
     """
-    cloud = replace(cloud, zones=tuple(pinned)) if pinned else cloud
+    cloud, offering = replace(cloud, zones=tuple(pinned)) if pinned else cloud, zones
     if cloud.reservation:
         reserved = find_reserved(account, cloud, count)
         if reserved is not None:
@@ -178,7 +180,7 @@ def regions_to_try(
         unlimited = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
         if unlimited:
             raise too_expensive(cloud, [zone for region in unlimited for zone in region.zones], account.prices)
-        raise nowhere(count, cloud, {})
+        raise explain_no_offer(account.api, cloud, offering, account.silent)
     return regions
 
 
@@ -303,11 +305,11 @@ def _search(
             search = search.each_separately(region, zones_tried, diagnosis.zones)
         else:
             search = search.skip(region, scope, diagnosis.zones)
-    if diagnosis is not None and len(reasons) == 1:
+    if diagnosis is not None and len(reasons) <= 1:
         if pinned and diagnosis.kind is ErrorKind.CAPACITY:
             diagnosis.hint = f"the fleet is in {pinned[0]}, so only this zone was tried; --retry-until-up waits"
         raise diagnosis
-    raise nowhere(len(names), cloud, reasons)
+    raise _no_capacity(len(names), cloud, reasons)
 
 
 def _with_os_login(account: Account, spec: FleetSpec, cloud: GceOptions, progress: Progress) -> GceOptions:
@@ -337,20 +339,12 @@ def _excluded(account: Account, region: Region, zones_by_region: Mapping[str, Se
     return [zone for zone in zones if zone not in region.zones and not is_ai_zone(zone)]
 
 
-def nowhere(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
+def _no_capacity(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
     """Return the error that no zone has capacity for `count` instances; `reasons` are by zone or region."""
-    instances = f"{counted(count, 'instance')} ({describe(cloud)})"
-    if not reasons:
-        return ProviderError(
-            ErrorKind.CAPACITY,
-            f"no zone offers {instances}",
-            cause=f"{'none of the requested zones' if cloud.zones else 'no zone'} has this machine",
-            hint="select another --zone, --gpu, or --machine-type",
-        )
     other = "allow other zones (--zone)" if cloud.zones or cloud.anywhere else "--anywhere tries all continents"
     return ProviderError(
         ErrorKind.CAPACITY,
-        f"no capacity for {instances} in {len(reasons)} attempts",
+        f"no capacity for {counted(count, 'instance')} ({describe(cloud)}) in {len(reasons)} attempts",
         cause=_listed(reasons),
         hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},

@@ -53,7 +53,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
         ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
             not start again.
     """
-    if cloud.flex_start:
+    if not cloud.is_extendable:
         raise ProviderError(
             ErrorKind.USAGE,
             "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",

@@ -124,7 +124,9 @@ class GceProvider(Provider):
             raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[("fleet", "up", "--help")]) from error
         if spec.workers > WORKERS_MAX:
             raise ProviderError(
-                ErrorKind.USAGE, f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested"
+                ErrorKind.USAGE,
+                f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested",
+                again={"--workers": str(WORKERS_MAX)},
             )
         if (refused := refusal(cloud) or exceeded(self._account, spec.name, cloud)) is not None:
             raise refused

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from provision.budget import Budget
-from provision.gce.access import bucket, iap, os_login, restarting
+from provision.gce.access import bucket, iap, os_login, restarting, service_account
 from provision.gce.access.bucket import Access
 from provision.gce.access.firewall import open_sources
 from provision.gce.account import Account
@@ -21,6 +21,7 @@ from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.rest import images
 from provision.gce.rest.api import Json
+from provision.gce.rest.offers import check_locations
 from provision.gce.rest.resources import our_name, zone_of
 from provision.gce.zones import Region
 from provision.model import FleetSpec, Offer, Quote
@@ -47,8 +48,9 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
         lambda: _tunnels(account, cloud) if count else [],
         lambda: bucket.examine(account, cloud) if count and cloud.bucket else None,
         lambda: account.update_prices(cloud),
+        lambda: service_account.check_given(account, cloud) if count else None,
     ]
-    project, region_resources, existing, _, base, baked, sources, tunnels, storage, _ = api.together(*calls)
+    project, region_resources, existing, _, base, baked, sources, tunnels, storage, *_ = api.together(*calls)
     if (refused := image_refusal(cloud, base)) is not None:
         raise refused
     if count == 0:
@@ -63,6 +65,8 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
     image = _image(account, spec, cloud, project, base, baked)
     pinned = sorted({zone_of(resource) for resource in existing})
     zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(image.path))
+    if not pinned:
+        check_locations(cloud, region_resources, zones_by_region, api.project)
     again = _restarted(existing, names)
     priced = cloud if len(again) < count else replace(cloud, max_price_usd_h=0.0)  # disks are not left for a price
     regions = regions_to_try(account, priced, zones_by_region, pinned, count)

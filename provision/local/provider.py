@@ -58,6 +58,7 @@ class LocalProvider(Provider):
             raise ProviderError(
                 ErrorKind.USAGE,
                 f"at most {WORKERS_MAX} workers are supported on this computer, {spec.workers} requested",
+                again={"--workers": str(WORKERS_MAX)},
             )
         if spec.packages:
             raise ProviderError(

@@ -31,7 +31,6 @@ class StaticOptions(ProviderOptions):
         metavar="FILE",
         help="Inventory file: Ansible INI or YAML, or one host per line.",
         group=GROUP,
-        selects=True,
         overrides=True,
     )
     limit: str = option(

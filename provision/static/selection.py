@@ -74,7 +74,10 @@ def read_selection(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, 
     """
     if not inventory:
         raise ProviderError(
-            ErrorKind.USAGE, "no hosts specified", hint="give the file that lists the hosts: --inventory FILE"
+            ErrorKind.USAGE,
+            "no hosts specified",
+            hint="give the file that lists the hosts: --inventory FILE",
+            next_steps=[("fleet", "up", "--help")],
         )
     hosts = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_relative(Path(inventory)))
     return hosts, hosts.select(limit)

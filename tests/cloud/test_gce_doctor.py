@@ -198,11 +198,41 @@ def test_policies_that_the_caller_may_not_read_are_unknown(emulator: Emulator, m
 
 def test_a_missing_service_account_is_found(emulator: Emulator, make: Make) -> None:
     emulator.cloud.governance.service_accounts.clear()
-    provider, spec = make(scopes=SCOPES)
+    provider, _ = make(scopes=SCOPES)
     [finding] = problems(provider).values()
     assert finding.subject == "service account"
-    assert finding.hint == refused(provider, spec).hint
+    assert "-compute@developer.gserviceaccount.com does not exist" in finding.message
+    assert command_lines(finding) == "gcloud iam service-accounts list --project proj-1"
     assert problems(make()[0]) == {}
+
+
+@pytest.mark.parametrize("unattended", [False, True])
+def test_a_missing_service_account_is_refused_with_the_commands_that_create_it(
+    emulator: Emulator, make: Make, unattended: bool
+) -> None:
+    email = "trainer@proj-1.iam.gserviceaccount.com"
+    provider, spec = make(scopes=SCOPES, service_account=email, spot=unattended, unattended=unattended)
+    with pytest.raises(ProviderError, match=f"the service account {email} does not exist") as refusal:
+        provider.quote(spec, NAMES)
+    lines = command_lines(refusal.value)
+    assert lines.startswith("gcloud iam service-accounts create trainer --project proj-1\n")
+    assert (f"--member=serviceAccount:{email} --role=projects/proj-1/roles/fleetRestart" in lines) is unattended
+    assert ("gcloud iam roles create fleetRestart" in lines) is unattended
+    [finding] = problems(provider).values()
+    assert (finding.subject, command_lines(finding)) == ("service account", lines)
+    emulator.deny("iam.serviceAccounts.get")  # then Compute Engine decides
+    assert unattended or provider.quote(spec, NAMES).offers
+
+
+def test_a_disabled_service_account_is_refused_with_the_command_that_enables_it(
+    emulator: Emulator, make: Make
+) -> None:
+    email = "trainer@proj-1.iam.gserviceaccount.com"
+    emulator.cloud.governance.service_accounts[email] = False
+    provider, spec = make(scopes=SCOPES, service_account=email)
+    with pytest.raises(ProviderError, match="is disabled") as refusal:
+        provider.quote(spec, NAMES)
+    assert command_lines(refusal.value).startswith(f"gcloud iam service-accounts enable {email} --project proj-1\n")
 
 
 def test_a_service_account_that_the_caller_may_not_use_is_found(emulator: Emulator, make: Make) -> None:

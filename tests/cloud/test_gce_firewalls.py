@@ -106,7 +106,10 @@ def test_rules_that_cannot_be_read_stop_nothing(emulator: Emulator, make: Make) 
     emulator.deny("compute.networks.getEffectiveFirewalls")
     provider, spec = make()
     assert provider.quote(spec, NAMES).offers
-    assert [each.ok for each in provider.doctor() if each.subject == "firewall"] == [True]
+    [finding] = [each for each in provider.doctor() if each.subject == "firewall"]
+    assert finding.ok is None
+    assert "could not check the firewall: these credentials lack the permission compute.networks" in finding.message
+    assert "--role roles/compute.networkViewer" in command_lines(finding)
 
 
 def test_a_rule_with_a_lower_precedence_changes_nothing(emulator: Emulator, make: Make) -> None:

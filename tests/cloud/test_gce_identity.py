@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import google.auth
@@ -13,9 +14,11 @@ from google.oauth2.credentials import Credentials
 from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
 from provision.gce.rest.api import Api
 from provision.gce.rest.identity import member_of
+from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.services.oauth2 import EMAIL
+from tests.next_steps import command_lines
 
 
 @pytest.fixture
@@ -51,6 +54,42 @@ def test_a_refused_question_leaves_the_account_unknown(emulator: Emulator, monke
     assert member_of(user(emulator, None), emulator.url) == ""
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
     assert member_of(user(emulator, None), emulator.url) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ("", "is not a valid json file"),
+        ("\x00\xff", "is not a valid json file"),
+        ("[]", "the file does not have the form of credentials"),
+        ("{}", "does not have a valid type"),
+        ('{"type": "authorized_user"}', "Failed to load authorized user credentials from"),
+        ('{"type": "service_account", "private_key": 5}', ""),
+        ('{"type": "service_account", "client_email": "a", "token_uri": "b", "private_key": "s3cr3t"}', ""),
+    ],
+)
+def test_malformed_credentials_are_reported_with_the_variable_that_names_them(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, cause: str
+) -> None:
+    file = tmp_path / "key.json"
+    file.write_bytes(content.encode("latin-1"))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    with pytest.raises(ProviderError) as refusal:
+        Api("proj-1", emulator.url, QUICK).authenticate()
+    error = refusal.value
+    assert error.message == "the Google Cloud credentials of this computer cannot be read"
+    assert cause in error.cause
+    assert "s3cr3t" not in f"{error.message}{error.cause}{error.hint}"
+    assert str(file) in error.cause or error.hint.endswith(f"has precedence over a login: {file}")
+    assert command_lines(error) == ("unset GOOGLE_APPLICATION_CREDENTIALS\ngcloud auth application-default login")
+
+
+def test_a_directory_is_not_a_file_with_credentials(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
+    with pytest.raises(ProviderError, match="cannot be read"):
+        Api("proj-1", emulator.url, QUICK).authenticate()
 
 
 def test_a_service_account_names_itself() -> None:

@@ -15,7 +15,7 @@ from fleet.state import Store
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog.locations import ZONES
-from tests.next_steps import repetition
+from tests.next_steps import next_lines, repetition
 from tests.settings import settings
 
 
@@ -56,6 +56,58 @@ def test_other_continents_are_tried_only_if_requested(emulator: Emulator, tmp_pa
     assert {offer.zone.partition("-")[0] for offer in quoted.offers} == {"us", "europe"}
     assert len(zones_in_use(emulator)) == 1
     assert not {zone for zone in zones_in_use(emulator) if zone.startswith("us-")}
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "kind", "again", "command"),
+    [
+        (
+            {"zones": ("us-central1-zz",)},
+            "Compute Engine has no zone or region 'us-central1-zz'",
+            UsageError,
+            {"--zone": "us-central1"},
+            "zones list",
+        ),
+        (
+            {"zones": ("us-west4", "us-centrall1")},
+            "Compute Engine has no zone or region 'us-centrall1'",
+            UsageError,
+            {"--zone": "us-central1"},
+            "zones list",
+        ),
+        ({"zones": ("mars-north1",)}, "no zone or region 'mars-north1'", UsageError, {"--zone": None}, "zones list"),
+        (
+            {"machine_type": "n1-standrd-4"},
+            "Compute Engine has no machine type 'n1-standrd-4'",
+            UsageError,
+            {"--machine-type": "n1-standard-4"},
+            "machine-types list",
+        ),
+        (
+            {"zones": ("europe-west2-a",), "gpu": "a100"},
+            "europe-west2-a does not offer a2-highgpu-1g [+] 1 nvidia-tesla-a100",
+            CapacityError,
+            {"--zone": "us-central1"},
+            "accelerator-types list",
+        ),
+    ],
+)
+def test_names_that_do_not_exist_are_refused_with_what_was_meant(
+    emulator: Emulator,
+    tmp_path: Path,
+    values: dict[str, Any],
+    words: str,
+    kind: type[FleetError],
+    again: dict[str, Any],
+    command: str,
+) -> None:
+    with pytest.raises(kind, match=words) as refusal:
+        bring_up(emulator, tmp_path, **values)
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == again
+    assert f"gcloud compute {command} --project proj-1" in next_lines(refusal.value)
+    assert not emulator.cloud.charges.all
 
 
 def test_the_highest_price_is_shown_before_the_question(emulator: Emulator, tmp_path: Path) -> None:

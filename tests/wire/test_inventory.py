@@ -210,7 +210,7 @@ def test_invalid_arguments_and_inventories_change_nothing(program: Program, home
         ("--limit", "gpu1", "--workers", "2"): "2 workers requested, but --limit gpu1 selects 1 host",
         ("--provider", "local"): "does not support --inventory",
         ("--provider", "gce"): "does not support --inventory",
-        ("--spot",): "does not support --inventory",
+        ("--spot",): "several providers: --spot selects Compute Engine, --inventory selects existing hosts",
     }
     for options, message in cases.items():
         ran = program.run("up", "--inventory", str(inventory), *options, code=2)

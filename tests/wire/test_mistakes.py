@@ -29,7 +29,7 @@ NO_CREDENTIALS = {"GOOGLE_APPLICATION_CREDENTIALS": "/no/such/file"}
         (["up", "--gpu", "abacus"], 2, "abacus"),
         (["up", "--gpu", "t4", "--zone", "the moon"], 2, "the moon"),
         (["up", "--gpu", "t4"], 10, "Google Cloud"),
-        (["up", "--max-duration", "2h"], 2, "--max-duration"),
+        (["up", "--provider", "local", "--max-duration", "2h"], 2, "--max-duration"),
         (["extend", "2h"], 102, "does not exist"),
         (["extend", "soon"], 2, "soon"),
         (["gc", "--project", "p"], 10, "Google Cloud"),

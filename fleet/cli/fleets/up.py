@@ -53,9 +53,10 @@ def up(
 ) -> None:
     """Create, repair, or resize a fleet.
 
-    Uses this computer, unless the options or fleet.toml select other hosts, such as an inventory, a GPU, a zone, or a
-    project. Shows the price and asks before it spends money. With another number of workers, adds hosts to an
-    existing fleet or releases the last ones; asks first if results on these are not on this computer.
+    Uses this computer, unless fleet.toml or an option selects other hosts: --inventory existing ones, each option of
+    Compute Engine its instances. Shows the price and asks before it spends money. With another number of workers,
+    adds hosts to an existing fleet or releases the last ones; asks first if results on these are not on this
+    computer.
 
     Examples:
       fleet up --workers 4

@@ -9,7 +9,7 @@ from fleet.events import ImageBaked, Note, Sink
 from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.fleets.creation.consent import confirm_price
 from fleet.fleets.instances import list_instances
-from fleet.fleets.resolution import UpRequest, resolve_request
+from fleet.fleets.resolution import UpRequest, keep_provider, resolve_request
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.state import BAKING, FleetDirectory, FleetRecord
@@ -47,25 +47,26 @@ def run(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | No
         FleetError: the image could not be created; the host was deleted, or the error names what is left of it.
         CancelledError: the user declined or interrupted; likewise.
     """
+    wanted = UpRequest(BAKING, request.given, request.defaults, dry_run=request.dry_run)
     try:
-        return _bake(request, services, sink)
+        with keep_provider(wanted):
+            return _bake(wanted, services, sink)
     except FleetError as error:
         raise _with_steps(error) from error
 
 
-def _bake(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | None:
-    wanted = UpRequest(BAKING, request.given, request.defaults, dry_run=request.dry_run)
+def _bake(wanted: UpRequest, services: Services, sink: Sink) -> ImageBaked | None:
     spec = resolve_request(wanted, None, services)
     plan = services.provider(spec.options, keep=False).plan_image(spec)
     project = spec.options.account
     services = replace(services, store=services.store.baking)
-    if not request.dry_run:
+    if not wanted.dry_run:
         _delete_left(services, sink)
     if plan.existing is not None:
         return _report(plan.existing, project, sink, created=False)
     sink.emit(Note(f"image {plan.image} will be made of one host, which is deleted afterwards"))
     confirm_price(wanted, plan.host, None, services, sink)
-    if request.dry_run:
+    if wanted.dry_run:
         return None
     with services.store.lock(BAKING, "bake"):
         directory = services.store.fleet(BAKING)
@@ -174,6 +175,8 @@ def _with_steps(error: FleetError) -> FleetError:
     for step in error.next_steps:
         if isinstance(step, Again):
             steps.append(Again({name: value for name, value in step.change.items() if name != "--retry-until-up"}))
+        elif step == Step("up", "--help"):
+            steps.append(Step("bake", "--help"))
         elif isinstance(step, Shell) or step.words[0] not in ("up", "down"):
             steps.append(step)
     hint = "" if any(option in error.hint for option in ("--retry-until-up", "--fleet")) else error.hint

@@ -18,7 +18,7 @@ from fleet.fleets.instances import delete_instances, list_instances
 from fleet.fleets.rejoin import rejoin
 from fleet.fleets.release import release_files
 from fleet.fleets.repair import at_rest
-from fleet.fleets.resolution import UpRequest, resolve_request
+from fleet.fleets.resolution import UpRequest, keep_provider, resolve_request
 from fleet.folding import fold
 from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
@@ -54,6 +54,11 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
         FleetError: an instance could not be created or reached. Instances that this call created are deleted.
         CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
     """
+    with keep_provider(request):
+        return _up(request, services, sink)
+
+
+def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
     agreed = confirm_price(request, resolve_request(request, record, services), record, services, sink)

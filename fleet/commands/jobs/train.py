@@ -14,6 +14,7 @@ from fleet.errors import CancelledError, FleetError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
+from fleet.fleets.instances import check_lifetime
 from fleet.fleets.repair import ExistingFleet, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs.clocks import correct_clocks
@@ -121,6 +122,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         host_timeout_s=lost_s,
     )
     request = dataclasses.replace(request, policy=policy, env={**options.variables, **request.env})
+    check_lifetime(record, request.grace_s, services, sink)
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
         refuse_without_servers(entry, len(record.hosts))
@@ -148,9 +150,8 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         )
         for note in warnings(program, prepared[:first], terms):
             sink.emit(note)
-        notices = preemption_notices(record.spec.options)
         options = record.spec.options
-        extras = Extras(notices, origin, rejoins=options.restarts, revives=options.unattended)
+        extras = Extras(preemption_notices(options), origin, rejoins=options.restarts, revives=options.unattended)
         commits = _commits(request, job, program, prepared, choice, extras)
         if request.dry_run:
             _show(record, commits, sink)

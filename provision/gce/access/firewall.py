@@ -46,37 +46,60 @@ def ssh_sources(account: Account, cloud: GceOptions) -> tuple[str, ...]:
 
 
 def open_sources(account: Account, spec: FleetSpec, cloud: GceOptions) -> tuple[str, ...]:
-    """Return the addresses that may use SSH, as `ssh_sources` does, if no other rule denies them.
+    """Return the addresses that may use SSH, as `ssh_sources` does, if no other rule is known to deny them.
 
     Raises:
-        ApiError: a call failed.
+        ApiError: a call failed, other than because the caller may not read the rules.
         ProviderError: a rule denies SSH, or the address of this computer cannot be determined.
     """
     sources = ssh_sources(account, cloud)
-    if denial := denied_by(account, spec, cloud, sources):
-        raise _denied(account, spec, cloud, denial)
+    try:
+        check_rules(account, spec, cloud, sources)
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
     return sources
+
+
+def check_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> None:
+    """Check that no other rule denies SSH from all addresses of `sources`.
+
+    Raises:
+        ApiError: a call failed, for example because the caller may not read the rules.
+        ProviderError: a rule denies SSH.
+    """
+    if denial := _find_denial(account, spec, cloud, sources):
+        raise _denied(account, spec, cloud, denial)
 
 
 def denied_by(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> str:
     """Return a clause about the rule that denies SSH from all addresses of `sources`; empty if none is known.
 
-    Without external addresses, the connections come from Identity-Aware Proxy instead.
-
     Raises:
         ApiError: a call failed, other than because the caller may not read the rules.
     """
-    sources = sources if cloud.external else [IAP_RANGE]
-    if not sources:
-        return ""
     try:
-        effective, network = account.api.together(
-            lambda: account.api.effective_firewalls(cloud.network), lambda: account.api.network(cloud.network)
-        )
+        return _find_denial(account, spec, cloud, sources)
     except ApiError as error:
         if not error.is_forbidden:
             raise
         return ""
+
+
+def _find_denial(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> str:
+    """Return a clause about the rule that denies SSH from all addresses of `sources`; empty if none does for certain.
+
+    Without external addresses, the connections come from Identity-Aware Proxy instead.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    sources = sources if cloud.external else [IAP_RANGE]
+    if not sources:
+        return ""
+    effective, network = account.api.together(
+        lambda: account.api.effective_firewalls(cloud.network), lambda: account.api.network(cloud.network)
+    )
     fleet_rules = _rules(account, spec, cloud, sources) if cloud.firewall else []
     tags = {*cloud.tags, stem(spec.name, account.owner)}
     policies_first = network.get("networkFirewallPolicyEnforcementOrder") == POLICIES_FIRST

@@ -59,12 +59,19 @@ def examine(account: Account, cloud: GceOptions) -> Restarting:
 
 
 def grants(account: Account, cloud: GceOptions) -> Sequence[Command]:
-    """Return the commands that create the role, and grant it to the service account."""
+    """Return the commands that create the role, unless it exists, and grant it to the service account."""
     project = account.api.project
+    role = f"projects/{project}/roles/{_ROLE}"
     permissions = f"--permissions={','.join(sorted(NEEDED))}"
     member = f"--member=serviceAccount:{cloud.service_account}"
-    role = f"--role=projects/{project}/roles/{_ROLE}"
-    return (
-        ("gcloud", "iam", "roles", "create", _ROLE, f"--project={project}", permissions),
-        ("gcloud", "projects", "add-iam-policy-binding", project, member, role),
-    )
+    create = ("gcloud", "iam", "roles", "create", _ROLE, f"--project={project}", permissions)
+    grant = ("gcloud", "projects", "add-iam-policy-binding", project, member, f"--role={role}")
+    return (grant,) if _is_sufficient(account, role) else (create, grant)
+
+
+def _is_sufficient(account: Account, role: str) -> bool:
+    """Return whether a role exists that has the needed permissions."""
+    try:
+        return NEEDED.issubset(role_permissions(account.api, role))
+    except ApiError:
+        return False

@@ -67,6 +67,8 @@ _ACCELERATED = re.compile(r"[ag][0-9]+x?-", re.ASCII)
 """Families of machine types that come with GPUs, including future ones."""
 _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
 _SHARED_CORE = MappingProxyType({"f1-micro": 1, "g1-small": 1, "e2-micro": 2, "e2-small": 2, "e2-medium": 2})
+_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z0-9][a-z0-9-]*", re.ASCII)
+"""ID of a project, or its number: https://cloud.google.com/resource-manager/docs/creating-managing-projects."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
 
 
@@ -471,10 +473,11 @@ def _check_words(cloud: GceOptions) -> None:
         ("disk type", cloud.disk_type),
         ("network", cloud.network),
         ("subnetwork", cloud.subnetwork),
-        ("project", cloud.project),
     ):
         if _NOT_A_NAME.search(text):
             raise ValueError(f"invalid {noun} {text!r}")
+    if cloud.project and not _PROJECT.fullmatch(cloud.project):
+        raise ValueError(f"invalid project {cloud.project!r}; give its ID, as gcloud projects list shows it")
     _check_network(cloud)
     if cloud.reservation and not _RESERVATION.fullmatch(cloud.reservation):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.gce.access.firewall import open_sources, ssh_sources
+from provision.gce.access.firewall import check_rules, ssh_sources
 from provision.gce.account import Account
 from provision.gce.checks.check import Check
 from provision.gce.options import GceOptions
@@ -15,7 +15,8 @@ def _address(account: Account, cloud: GceOptions) -> str:
 
 
 def _firewall(account: Account, cloud: GceOptions) -> str:
-    open_sources(account, FleetSpec("default", "gce", 1, options=cloud), cloud)
+    spec = FleetSpec("default", "gce", 1, options=cloud)
+    check_rules(account, spec, cloud, ssh_sources(account, cloud))
     return "no rule of the network is known to deny SSH"
 
 

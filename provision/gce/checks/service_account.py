@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from provision.gce.access import restarting
+from provision.gce.access import restarting, service_account
 from provision.gce.account import Account
 from provision.gce.checks.check import Check
 from provision.gce.diagnosis.failures import Failure
 from provision.gce.options import GceOptions
-from provision.gce.rest.governance import permitted_on_account, service_account
+from provision.gce.rest.governance import permitted_on_account
 from provision.model import Finding
 
 _SUBJECT = "service account"
@@ -18,10 +18,7 @@ def _service_account(account: Account, cloud: GceOptions) -> str | Finding:
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
     email = cloud.service_account or str(account.api.get_project().get("defaultServiceAccount", ""))
-    existing = service_account(account.api, email)
-    if existing is None or existing.get("disabled"):
-        why = "does not exist" if existing is None else "is disabled"
-        raise account.diagnosis([Failure("notFound", f"Service account {email} {why}")], "create instances")
+    service_account.check(account, cloud, email)
     if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
         denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")
         raise account.diagnosis([denied], "create instances")

@@ -75,6 +75,11 @@ class GceOptions(
         return not (self.max_cost_usd or self.flex_start or self.is_temporary)
 
     @property
+    def is_extendable(self) -> bool:
+        """Return whether the lifetime can begin again: not that of Flex-start VMs, which cannot be stopped for it."""
+        return not self.flex_start
+
+    @property
     def delete_after_s(self) -> int:
         """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never."""
         if not self.max_duration_s or not self.powers_off:

@@ -56,7 +56,6 @@ class AccessOptions:
         label="Identity-Aware Proxy:",
         group=NETWORK,
         negated=True,
-        selects=True,
     )
     ssh_from: tuple[str, ...] = option(
         (),
@@ -75,7 +74,6 @@ class AccessOptions:
         help="Log in with OS Login; automatic if the project or its organization requires it.",
         label="OS Login:",
         group=NETWORK,
-        selects=True,
     )
     ssh_user: str = option("fleet", TEXT, "ssh-user", label="login name")
     ssh_port: int = option(22, COUNT, "ssh-port", label="SSH port")

@@ -45,7 +45,6 @@ class AccountOptions:
         default="the project of your credentials",
         group=GENERAL,
         variables=("FLEET_GCE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
-        selects=True,
         scope=True,
     )
     endpoint: str = option(

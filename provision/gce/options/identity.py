@@ -46,7 +46,6 @@ class IdentityOptions:
         "unattended",
         help="Keep the disks of preempted Spot VMs; the other hosts start them again, without this computer.",
         group=GENERAL,
-        selects=True,
     )
 
 

@@ -35,7 +35,6 @@ class MachineOptions:
         help="Zone or region to try; repeatable, tried in order.",
         default="cheapest first",
         group=GENERAL,
-        selects=True,
     )
     anywhere: bool = option(
         False,
@@ -64,7 +63,6 @@ class MachineOptions:
         help="Machine type, e.g. n1-standard-8.",
         default="chosen for the GPU",
         group=GENERAL,
-        selects=True,
     )
     gpu: str = option(
         "",
@@ -74,7 +72,6 @@ class MachineOptions:
         help="GPUs per worker, e.g. t4 or t4:2.",
         label="GPU type",
         group=GENERAL,
-        selects=True,
     )
     spot: bool = option(
         False,
@@ -82,7 +79,6 @@ class MachineOptions:
         "spot",
         help="Use Spot VMs: cheaper, but may be preempted at any time.",
         group=GENERAL,
-        selects=True,
     )
     placement: str = option(
         "",
@@ -100,7 +96,6 @@ class MachineOptions:
         help="Use Flex-start VMs: cheaper GPUs for up to 7 days that are not preempted.",
         label="Flex-start VMs:",
         group=GENERAL,
-        selects=True,
     )
     wait_s: int = option(
         0,
@@ -120,5 +115,4 @@ class MachineOptions:
         metavar="NAME",
         help="Reservation to use, or the path of a shared one, projects/P/reservations/NAME.",
         group=GENERAL,
-        selects=True,
     )

@@ -22,5 +22,4 @@ class StorageOptions:
         metavar="URL",
         help="Cloud Storage bucket for data, checkpoints, and models, e.g. gs://training-data.",
         group=GENERAL,
-        selects=True,
     )

@@ -22,7 +22,12 @@ from urllib.parse import urlencode
 
 from provision.deferred import dataclass
 from provision.gce.catalog.networks import network_of
-from provision.gce.diagnosis.credentials import expired_credentials, no_credentials
+from provision.gce.diagnosis.credentials import (
+    VARIABLE,
+    expired_credentials,
+    no_credentials,
+    unusable_credentials,
+)
 from provision.gce.diagnosis.failures import Failure, from_http, from_operation
 from provision.gce.diagnosis.projects import no_project
 from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
@@ -170,12 +175,18 @@ class Api:
         from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import DefaultCredentialsError
 
-        if is_loopback(self.endpoint) and not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        file = os.environ.get(VARIABLE, "")
+        if is_loopback(self.endpoint) and not file:
             return AnonymousCredentials(), ""  # type: ignore[no-untyped-call]
         try:
             credentials, project = default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         except DefaultCredentialsError as error:
-            raise no_credentials(str(error)) from error
+            is_missing = "not found" in _plain(error)
+            raise (no_credentials if is_missing else unusable_credentials)(_plain(error), file) from error
+        except OSError as error:
+            raise unusable_credentials(f"{error.filename}: {error.strerror}", file) from error
+        except (ValueError, AttributeError, TypeError, LookupError) as error:  # which the library does not expect
+            raise unusable_credentials("the file does not have the form of credentials", file) from error
         with _translated():
             from google.auth.transport.requests import Request
 
@@ -355,6 +366,10 @@ class Api:
     def machine_types(self, name: str) -> Listing:
         """Return the machine type of this name, once for each zone that has it."""
         return self._aggregated("machineTypes", f"name={name}")
+
+    def machine_type_names(self, zone: str) -> list[str]:
+        """Return the names of all machine types of a zone."""
+        return [str(machine_type["name"]) for machine_type in self._list("MachineTypesClient", zone=zone)]
 
     def reservations(self, name: str, project: str = "") -> Listing:
         """Return the reservations of this name, of which each zone may have one, in this project or another one."""
@@ -610,9 +625,9 @@ def _translated() -> Iterator[None]:
     except (requests.exceptions.RequestException, TransportError) as error:
         raise ApiError([Failure(code="UNREACHABLE", message=_plain(error))]) from error
     except RefreshError as error:
-        raise expired_credentials(_plain(error)) from error
+        raise expired_credentials(_plain(error), os.environ.get(VARIABLE, "")) from error
     except GoogleAuthError as error:
-        raise no_credentials(_plain(error)) from error
+        raise unusable_credentials(_plain(error), os.environ.get(VARIABLE, "")) from error
 
 
 def _request_as(token: str, method: str, url: str, *, json: Json | None, timeout: float) -> Any:

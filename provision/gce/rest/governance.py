@@ -11,6 +11,7 @@ _BILLING = "https://cloudbilling.googleapis.com"
 _POLICIES = "https://orgpolicy.googleapis.com"
 _IAM = "https://iam.googleapis.com"
 _IAP = "https://iap.googleapis.com"
+_ACCOUNTS = ".iam.gserviceaccount.com"
 _SERVICE_USAGE = "https://serviceusage.googleapis.com"
 
 
@@ -37,6 +38,18 @@ def permitted_on_subnetwork(api: Api, path: str, permissions: Collection[str]) -
     return set(answer.get("permissions", ()))
 
 
+def project_of_account(api: Api, email: str) -> str:
+    """Return the project of a service account; the address of the default account does not show it.
+
+    Source: https://cloud.google.com/iam/docs/service-account-types#user-managed.
+    """
+    domain = email.partition("@")[2]
+    if not domain.endswith(_ACCOUNTS):
+        return api.project
+    project, _, organization = domain.removesuffix(_ACCOUNTS).partition(".")
+    return f"{organization}:{project}" if organization else project
+
+
 def permitted_on_account(api: Api, email: str, permissions: Collection[str]) -> set[str]:
     """Return those of `permissions` that the caller has on a service account.
 
@@ -45,7 +58,7 @@ def permitted_on_account(api: Api, email: str, permissions: Collection[str]) -> 
     Raises:
         ApiError: the call failed, for example because the account does not exist.
     """
-    return _test(api, _IAM, f"/v1/projects/-/serviceAccounts/{email}", permissions)
+    return _test(api, _IAM, _account_path(api, email), permissions)
 
 
 def permitted_tunnels(api: Api, token: str, permissions: Collection[str]) -> set[str]:
@@ -91,7 +104,7 @@ def service_account(api: Api, email: str) -> Json | None:
         ApiError: the call failed.
     """
     try:
-        return api.ask(_IAM, f"/v1/projects/-/serviceAccounts/{email}")
+        return api.ask(_IAM, _account_path(api, email))
     except ApiError as error:
         if error.status != 404:
             raise
@@ -153,6 +166,10 @@ def effective_policies(api: Api, constraints: Sequence[str]) -> dict[str, list[J
 
     answers = api.together(*(lambda constraint=constraint: rules(constraint) for constraint in constraints))
     return dict(zip(constraints, answers, strict=True))
+
+
+def _account_path(api: Api, email: str) -> str:
+    return f"/v1/projects/{project_of_account(api, email)}/serviceAccounts/{email}"
 
 
 def _test(api: Api, service: str, path: str, permissions: Collection[str], *, token: str = "") -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from provision.gce.catalog.prices import Prices
 from provision.gce.options import GceOptions
-from provision.gce.options.time import STOP_AT
+from provision.gce.options.time import END_AT, STOP_AT
 from provision.gce.rest.bodies.labels import stem
 from provision.gce.rest.bodies.metadata import items_of
 from provision.model import Instance, InstanceState
@@ -137,7 +137,12 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
     price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
     state = state_of(resource)
-    stop_at = items_of(resource).get(STOP_AT, "")
+    items = items_of(resource)
+
+    def scheduled(name: str) -> float:
+        text = items.get(name, "")
+        return local(float(text)) if text.isdecimal() and state is not InstanceState.STOPPED else 0.0
+
     return Instance(
         name=our_name(resource),
         fleet=str(resource.get("labels", {}).get("fleet", "")),
@@ -150,7 +155,8 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
         stopped_usd_h=price.stopped_usd_h if price else 0.0,
         started_at=local(seconds(str(resource.get("lastStartTimestamp", "")))),
         stopped_at=local(seconds(str(resource.get("lastStopTimestamp", "")))),
-        stop_at=local(float(stop_at)) if stop_at.isdecimal() and state is not InstanceState.STOPPED else 0.0,
+        stop_at=scheduled(STOP_AT),
+        end_at=scheduled(END_AT),
     )
 
 

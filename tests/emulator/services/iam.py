@@ -71,10 +71,18 @@ def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
 
 
 def _email(cloud: Cloud, name: str) -> str:
-    email = name.rpartition("/")[2]
-    if email not in cloud.governance.service_accounts:
-        raise Refusal(404, "notFound", f"Unknown service account: {email}", canonical="NOT_FOUND")
-    return email
+    """Return the address in the name of a resource.
+
+    An account that does not exist is hidden by the wildcard, and in a project of others, as the discovery document
+    says: "the response contains an HTTP 403 Forbidden error instead of a 404 Not Found error".
+    """
+    _, project, _, email = name.split("/")
+    if email in cloud.governance.service_accounts:
+        return email
+    if project != cloud.project:
+        message = "Permission 'iam.serviceAccounts.get' denied on resource (or it may not exist)."
+        raise Refusal(403, "forbidden", message, canonical="PERMISSION_DENIED")
+    raise Refusal(404, "notFound", f"Unknown service account: {email}", canonical="NOT_FOUND")
 
 
 def _body(cloud: Cloud, email: str) -> Json:

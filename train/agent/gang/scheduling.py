@@ -27,6 +27,8 @@ from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
     GRACE_S,
     JOIN_TIMEOUT_S,
+    LIFETIME_SAVE_S,
+    LIFETIME_WARN_S,
     LINK_TIMEOUT_S,
     NO_REASON,
     AttemptEnded,
@@ -71,11 +73,7 @@ _PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exis
 EVALUATION_S = 300.0  # for evaluators to evaluate the last checkpoint after the training
 EVALUATION_IDLE_S = 10.0  # an evaluator that has the last checkpoint and was idle this long is done
 _HOLDER_TIMEOUT_S = 5.0  # a new agent does not know the checkpoint of its host yet
-_SAVE_S = (
-    60.0  # before the end of the hosts' lifetime, for the last checkpoint to be copied after the tasks have ended
-)
 _SAVED_S = 5.0  # before that end, the result is recorded, whatever is still being copied
-_WARN_S = 600.0  # before the tasks are ended for it
 _REPORT_PAUSE_S = 0.2  # between two attempts; all slots receive, and report, that the first one has ended
 _FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
 
@@ -583,7 +581,7 @@ def _update_lifetime(gang: Gang) -> Gang:
 
 def _last_moment(gang: Gang) -> Optional[float]:
     """Return when the tasks must be ended, so that their last checkpoint is copied by the end of the lifetime."""
-    return None if gang.lifetime_end is None else gang.lifetime_end - gang.terms.grace_s - _SAVE_S
+    return None if gang.lifetime_end is None else gang.lifetime_end - gang.terms.grace_s - LIFETIME_SAVE_S
 
 
 def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
@@ -592,7 +590,7 @@ def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
         return [_saved_by(gang)] if gang.end is not None and gang.end.reason.kind is ReasonKind.LIFETIME else []
     if last is None:
         return []
-    return [last, None if _is_warned(gang) else last - _WARN_S]
+    return [last, None if _is_warned(gang) else last - LIFETIME_WARN_S]
 
 
 def _is_warned(gang: Gang) -> bool:
@@ -605,7 +603,7 @@ def _enforce_lifetime(gang: Gang, now: float) -> Gang:
     """Warn of the end of the hosts' lifetime; end the job in time to copy its last checkpoint to all hosts."""
     gang = _update_lifetime(gang)
     last = _last_moment(gang)
-    if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - _WARN_S:
+    if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - LIFETIME_WARN_S:
         return gang
     if now >= last:
         over = End(Outcome.FAILED, "", Reason(_LIFETIME_OVER, ReasonKind.LIFETIME), final=True)
@@ -636,7 +634,7 @@ def _watch_for_idleness(gang: Gang, now: float) -> Gang:
 
 def _saved_by(gang: Gang) -> float:
     """Return when the result is recorded, whatever is still being copied: the hosts power off soon."""
-    copied_by = gang.ended_at + gang.grace_s + _SAVE_S
+    copied_by = gang.ended_at + gang.grace_s + LIFETIME_SAVE_S
     return (copied_by if gang.lifetime_end is None else min(copied_by, gang.lifetime_end)) - _SAVED_S
 
 

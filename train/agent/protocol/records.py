@@ -250,6 +250,12 @@ LINK_TIMEOUT_S = 10.0
 JOIN_TIMEOUT_S = 60.0
 """Default time that a host waits for the others."""
 
+LIFETIME_SAVE_S = 60.0
+"""Time before the end of the hosts' lifetime, for the last checkpoint to be copied after the tasks have ended."""
+
+LIFETIME_WARN_S = 600.0
+"""Time before the tasks are ended for it, at which the user is warned."""
+
 
 class Policy(NamedTuple):
     """The reaction of a job to failures."""

@@ -21,12 +21,13 @@ from fleet.events import (
     OrphansFound,
     ResultsAtRisk,
 )
+from fleet.fleets.instances import check_lifetime
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs import inspection
 from fleet.status import HostStatus
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
-from provision.model import Finding, Orphan
+from provision.model import Finding, InstanceState, Orphan
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import command_lines, next_lines
 from tests.settings import settings
@@ -137,6 +138,42 @@ def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
     fleet.cloud.instances.pop()
     with pytest.raises(NotReadyError, match="1 of its 2 instances"):
         extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
+
+
+@pytest.mark.parametrize(
+    ("recorded_s", "listed_s", "flex_start", "outcome"),
+    [
+        (3600, 60, False, ""),  # a record with a later end is current
+        (60, 3600, False, ""),  # the lifetime has begun again
+        (0, 0, False, ""),
+        (400, 400, False, "stopped in 5 min; `fleet extend --fleet demo 4h` gives it more time"),
+        (69, 69, False, "fleet extend 4h"),
+        (-60, -60, False, "fleet extend 4h"),
+        (60, 60, True, "fleet down"),
+    ],
+)
+def test_a_job_that_would_be_ended_soon_is_reported_before_the_upload(
+    fleet: World, recorded_s: float, listed_s: float, flex_start: bool, outcome: str
+) -> None:
+    services = fleet.services()
+    now = services.clock()
+    record = fleet.store.fleet("demo").read()
+    assert record is not None
+    spec = replace(record.spec, options=replace(GceOptions.of(record.spec.options), flex_start=flex_start))
+    instances = tuple(replace(each, end_at=recorded_s and now + recorded_s) for each in record.instances)
+    fleet.cloud.instances = [replace(each, end_at=listed_s and now + listed_s) for each in instances]
+    record = replace(record, spec=spec, instances=instances)
+    if outcome.startswith("fleet"):
+        with pytest.raises(NotReadyError, match="a job would be stopped immediately") as refusal:
+            check_lifetime(record, 10.0, services, fleet.sink)
+        assert next_lines(refusal.value) == outcome
+        fleet.cloud.instances = [replace(each, state=InstanceState.STOPPED) for each in fleet.cloud.instances]
+        check_lifetime(record, 10.0, services, fleet.sink)  # the error that it is stopped follows
+    else:
+        check_lifetime(record, 10.0, services, fleet.sink)
+    warnings = [note.text for note in fleet.sink.of(Note) if isinstance(note, Note)]
+    assert bool(warnings) == outcome.startswith("stopped")
+    assert not warnings or warnings[0].endswith(outcome)
 
 
 # --- status -----------------------------------------------------------------------------------------------------

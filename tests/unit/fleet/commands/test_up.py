@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from fleet.commands.fleets.up import next_train, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.creation.keeping import KEEP_S
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.resolution import UpRequest, keep_provider
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines, repetition
@@ -52,6 +53,27 @@ def test_what_was_made_is_on_record(world: World) -> None:
     )
     [created] = [entry for entry in world.store.fleet("demo").intents() if entry["intent"] == "create"]
     assert (created["provider"], created["options"]["project"]) == ("gce", "p")
+
+
+@pytest.mark.parametrize(
+    ("given", "defaults", "change", "repeated"),
+    [
+        ({"zones": ("moon1",)}, {}, {"--zone": None}, {"--provider": "gce", "--zone": None}),
+        ({"zones": ("moon1",), "spot": True}, {}, {"--zone": None}, {"--zone": None}),
+        ({"zones": ("moon1",)}, {}, {"--zone": None, "--gpu": "t4"}, {"--zone": None, "--gpu": "t4"}),
+        ({"zones": ("moon1",)}, {"provider": "gce"}, {"--zone": None}, {"--zone": None}),
+        ({"zones": ("moon1",)}, {"provider": "local"}, {"--zone": None}, {"--provider": "gce", "--zone": None}),
+        ({"provider": "gce", "zones": ("moon1",)}, {}, {"--zone": None}, {"--zone": None}),
+        ({"workers": 2}, {}, {"--workers": None}, {"--workers": None}),
+    ],
+)
+def test_a_repeated_command_selects_the_same_provider(
+    given: dict[str, Any], defaults: dict[str, Any], change: dict[str, Any], repeated: dict[str, Any]
+) -> None:
+    request = UpRequest("demo", settings(**given), settings(**defaults))
+    with pytest.raises(UsageError) as refusal, keep_provider(request):
+        raise UsageError("no", next_steps=[Shell("true"), Again(change)])
+    assert refusal.value.next_steps == (Shell("true"), Again(repeated))
 
 
 @pytest.mark.parametrize("dry", [False, True])

@@ -76,7 +76,7 @@ def test_packages_can_be_installed_there(inventory: str) -> None:
         (settings(provider="static"), "no hosts specified"),
         (settings(provider="local", limit="gpu"), "'local' does not support --limit"),
         (settings(provider="gce", inventory="/hosts"), "'gce' does not support --inventory"),
-        (settings(inventory="/hosts", image="i"), "'static' does not support --image"),
+        (settings(inventory="/hosts", image="i"), "options of several providers: --image selects Compute Engine"),
         (settings(inventory="/no/such/file"), "/no/such/file cannot be read"),
     ],
 )

@@ -11,11 +11,13 @@ from fleet.fleets.creation.gpu_packages import gpu_package_notes
 from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
+from fleet.steps import Again
 from provision.allocation.options import SlurmOptions
 from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
 from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec
+from provision.options import declarations
 from tests.settings import settings
 from tests.unit.fleet.clouds import host
 
@@ -36,24 +38,28 @@ def test_the_default_is_two_workers_on_this_computer() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        settings(gpu="t4"),
-        settings(machine_type="n1-standard-8"),
-        settings(zones=("us-central1",)),
-        settings(spot=True),
-        settings(project="p"),
-        settings(external=False),
-        settings(os_login=True),
-        settings(bucket="gs://training-data"),
-        settings(provider="gce"),
-    ],
-)
-def test_options_of_compute_engine_select_it(given: Settings) -> None:
-    assert asked(given).provider == "gce"
-    with pytest.raises(UsageError, match="provider 'local' does not support"):
-        asked(replace(given.over(settings(image="i")), provider="local"))
+def test_each_option_that_only_compute_engine_has_selects_it() -> None:
+    for field, declared in declarations(GceOptions).items():
+        assert settings(**{field: False}).exclusive == {"gce": [declared.name]}
+        with pytest.raises(UsageError, match=f"provider 'local' does not support {declared.name}") as refusal:
+            asked(settings(provider="local", **{field: False}))
+        assert refusal.value.next_steps[0] == Again({"--provider": "gce"})
+    for given in (settings(anywhere=True), settings(spot=False), settings(provider="gce")):
+        assert asked(given, settings(provider="local")).provider == "gce"
+
+
+def test_options_of_several_providers_are_refused_unless_one_is_selected() -> None:
+    given = settings(inventory="/hosts", spot=True, image="i")
+    with pytest.raises(UsageError) as refusal:
+        asked(given)
+    assert refusal.value.message == (
+        "options of several providers: --spot, --image select Compute Engine, --inventory selects existing hosts"
+    )
+    assert refusal.value.next_steps == (Again({"--inventory": None}), Again({"--image": None, "--spot": None}))
+    with pytest.raises(UsageError, match="provider 'static' does not support --spot, --image") as refusal:
+        asked(replace(given, provider="static"))
+    assert refusal.value.next_steps == (Again({"--provider": "gce"}), Again({"--image": None, "--spot": None}))
+    assert settings(limit="gpu").exclusive == {}
 
 
 def test_index_and_proxy_can_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +137,8 @@ def test_an_interpreter_of_the_hosts_excludes_packages(
         (settings(gpu="t4", zones=("the moon",)), "the moon"),
         (settings(gpu="t4", ssh_from=("me",)), "'me' is not a range"),
         (settings(gpu="t4", python="/p", packages=("jax",)), "mutually exclusive"),
-        (settings(image="i", disk_gb=5), "'local' does not support --image, --disk-size"),
-        (settings(max_duration_s=60), "'local' does not support --max-duration"),
-        (settings(firewall=False), "'local' does not support --firewall"),
-        (settings(external=True), "'local' does not support --iap"),
+        (settings(provider="local", image="i", disk_gb=5), "'local' does not support --image, --disk-size"),
+        (settings(limit="gpu"), "'local' does not support --limit"),
         (settings(gpu="t4", service_account="a@b"), "--service-account requires --scopes or --bucket"),
         (settings(gpu="t4", service_account="me", bucket="gs://training-data"), "'me' is not an e-mail address"),
         (settings(gpu="t4", idle_timeout_s=60), "at least 5 minutes, not 1m"),
@@ -188,8 +192,8 @@ def test_a_repetition_with_the_same_options_keeps_the_fleet(given: Settings) -> 
 def test_a_repetition_keeps_a_local_fleet() -> None:
     has = FleetSpec("demo", "local", 2, python="/p", options=LocalOptions())
     assert asked(record=has) == has
-    with pytest.raises(UsageError, match="--image"):
-        asked(settings(image="i"), record=has)
+    with pytest.raises(UsageError, match="already up with other settings"):
+        asked(settings(disk_gb=50), record=has)
 
 
 @pytest.mark.parametrize(
