@@ -172,9 +172,9 @@ class Price:
     """Estimated price of one instance in US dollars an hour, by part.
 
     Attributes:
-        machine: vCPUs and memory.
+        machine: vCPUs, memory, and Local SSDs.
         gpu: Its GPUs.
-        disk: Its disks, which are also paid while it is stopped.
+        disk: Its other disks, which are also paid while it is stopped.
         address: Its external address.
     """
 

@@ -305,8 +305,16 @@ class ProviderOptions:
 
     @property
     def root_scripts(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each script that root runs on hosts before packages are installed, by its option."""
+        """Return the name of the result of each script that root runs before packages are installed, by its option.
+
+        The name is the SHA-256 of the script, or a fixed one.
+        """
         return {}
+
+    @property
+    def lost_at_stop(self) -> str:
+        """Return files that a stop of the hosts loses, as the subject of a sentence; empty: none."""
+        return ""
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change and differs from that of an existing fleet."""

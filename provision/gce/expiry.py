@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from provision.gce.account import Account
 from provision.gce.catalog.series import FLEX_START
 from provision.gce.options import GceOptions
-from provision.gce.options.preparation import root_scripts
 from provision.gce.options.time import END_AT, POWER_OFF_S, STOP_AT
 from provision.gce.rest.api import Json
 from provision.gce.rest.bodies.metadata import (
@@ -108,13 +107,13 @@ def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json])
         ApiError: a call failed.
         ProviderError: instances run a startup script of an older version; their metadata have the current one.
     """
-    outdated = [resource for resource in targets if not runs_scripts(items_of(resource).get(STARTUP, ""))]
+    outdated = [resource for resource in targets if not runs_scripts(items_of(resource).get(STARTUP, ""), cloud)]
     items = {**scripts(cloud), **({STARTUP: startup_script()} if outdated else {})}
     set_items(account, targets, items, "changing the scripts")
     if outdated:
         raise ProviderError(
             ErrorKind.MISSING,
-            f"{', '.join(map(our_name, outdated))} did not begin {' and '.join(root_scripts(cloud))}: "
+            f"{', '.join(map(our_name, outdated))} did not begin {' and '.join(cloud.root_scripts)}: "
             "the startup script is of an older version of fleet",
             hint="the new one is set; it begins at the next boot, or now by the command below",
             next_steps=[("fleet", "exec", "--", "sudo", "google_metadata_script_runner", "startup"), ("fleet", "up")],

@@ -14,7 +14,7 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.metadata import RESTARTS, items_of
-from provision.gce.rest.resources import LOCAL_SSD, our_name
+from provision.gce.rest.resources import SCRATCH, our_name
 from provision.model import Price
 from provision.provider import Progress
 
@@ -44,7 +44,7 @@ def stop_call(account: Account, resource: Json) -> Call:
 
     Source: ``discardLocalSsd`` of instances.stop in the discovery document of the Compute Engine API.
     """
-    has_local_ssd = any(disk.get("type") == LOCAL_SSD for disk in resource.get("disks", ()))
+    has_local_ssd = any(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
     return account.call(resource, "stop", discardLocalSsd="true") if has_local_ssd else account.call(resource, "stop")
 
 

@@ -329,7 +329,8 @@ class GceProvider(Provider):
         """Return a warning if Compute Engine would delete `instances` before their new lifetime ends."""
         if not deadline.restarts(self._lifetime(seconds), instances, self._account.clock()):
             return ""
-        return "Compute Engine may have to restart the instances"
+        lost = f"; then {self._cloud.lost_at_stop} is lost" if self._cloud.lost_at_stop else ""
+        return f"Compute Engine may have to restart the instances{lost}"
 
     def _lifetime(self, seconds: float) -> GceOptions:
         """Return the options of the fleet with another lifetime.

@@ -15,6 +15,7 @@ from provision.gce.catalog.series import HYPERDISK, PD_BALANCED, PD_SSD, PD_STAN
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.quotas import quota_hint, quota_request
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD_GB
 from provision.gce.options.time import BACKSTOP_S
 from provision.provider import ErrorKind
 
@@ -90,6 +91,9 @@ def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
         yield _Need(("IN_USE_ADDRESSES",), count)
     if cloud.disk_type in _DISK_QUOTAS:
         yield _Need((_DISK_QUOTAS[cloud.disk_type],), cloud.disk_gb * count)
+    if cloud.local_ssds:
+        preemptible = ("PREEMPTIBLE_LOCAL_SSD_GB",) if cloud.spot or cloud.flex_start else ()
+        yield _Need((*preemptible, "LOCAL_SSD_TOTAL_GB"), cloud.local_ssds * LOCAL_SSD_GB * count)
 
 
 def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:

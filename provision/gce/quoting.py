@@ -18,6 +18,7 @@ from provision.gce.creation import offered, regions_to_try
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.limit import dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD_PATH
 from provision.gce.quota import Quotas
 from provision.gce.rest import images
 from provision.gce.rest.api import Json
@@ -90,6 +91,7 @@ def quote(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[
             *_idle(cloud),
             *_flex_start(cloud, paid[0][0].zones[0]),
             *_reservation(cloud),
+            *_local_ssds(cloud),
             *_highest_price(account, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *_restarts(again),
@@ -148,6 +150,13 @@ def _reservation(cloud: GceOptions) -> list[str]:
     return [
         f"reservation {split_path(cloud.reservation)[1]!r} is billed in place of these prices until you delete it"
     ]
+
+
+def _local_ssds(cloud: GceOptions) -> list[str]:
+    """Return a sentence about the use of Local SSDs, if there are some."""
+    if not cloud.has_local_ssds:
+        return []
+    return [f"Local SSDs are at {LOCAL_SSD_PATH} (FLEET_LOCAL_SSD); {cloud.lost_at_stop} is lost when a host stops"]
 
 
 def _tunnels(account: Account, cloud: GceOptions) -> list[str]:

@@ -90,6 +90,7 @@ def _usd_h(charge: Charge, prices: Prices) -> float:
             gpus=drawn.gpus,
             spot=drawn.spot,
             external=drawn.external,
+            local_ssds=drawn.local_ssds - drawn.machine_type.local_ssds,
         ),
         drawn.zone,
     )

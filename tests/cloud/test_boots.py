@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -86,6 +87,23 @@ def test_root_prepares_an_instance_before_its_packages(
 
     rented.run("up", "--yes")
     assert len((files / "var/lib/times").read_text().splitlines()) == 1
+
+
+@pytest.mark.skipif(not os.access("/dev/loop-control", os.W_OK), reason="this computer has no loop devices")
+def test_local_ssds_keep_files_at_a_restart_and_lose_them_at_a_stop(rented: Program, emulator: Emulator) -> None:
+    ran = rented.run(*UP, "--local-ssd", "2")
+    assert "Local SSDs are at /mnt/localssd (FLEET_LOCAL_SSD)" in " ".join(ran.text.split())
+    rented.run("exec", "--", "touch", "/mnt/localssd/kept")
+    check = ("exec", "--", "sh", "-c", "findmnt -no FSTYPE /mnt/localssd; ls /mnt/localssd")
+    [instance] = emulator.cloud.instances.values()
+    assert instance.guest is not None
+    instance.guest.restart()
+    rented.run("up", "--yes")
+    assert lines_of(rented.run(*check), "worker-0") == ["ext4", "kept", "lost+found"]
+    stopped = rented.run("down", "--keep-disks", "--yes")
+    assert "the content of Local SSDs is lost with the stop" in stopped.err
+    rented.run("up", "--yes")
+    assert lines_of(rented.run(*check), "worker-0") == ["ext4", "lost+found"]
 
 
 def test_shared_memory_of_a_job_outlives_the_last_session(rented: Program) -> None:

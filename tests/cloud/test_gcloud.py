@@ -229,6 +229,19 @@ def test_gcloud_creates_and_describes_every_field_that_fleet_sets(gcloud: Gcloud
     assert "is already being used by" in used.stderr
 
 
+def test_local_ssds_are_counted_and_discarded(gcloud: Gcloud) -> None:
+    create = ("instances", "create", "demo", f"--zone={ZONE}", "--machine-type=n2-standard-16", *IMAGE)
+    disk = "--local-ssd=interface=nvme"
+    refused = gcloud.run(*create, disk)
+    assert "should be one of [0, 2, 4, 8, 16, 24], while [1] is requested" in " ".join(refused.stderr.split())
+    end = ("--max-run-duration=1h", "--instance-termination-action=STOP")
+    assert gcloud.run(*create, disk, disk, *end).returncode != 0
+    [made] = gcloud.query(*create, disk, disk, *end, "--discard-local-ssds-at-termination-timestamp=true")
+    assert [each["type"] for each in made["disks"]] == ["PERSISTENT", "SCRATCH", "SCRATCH"]
+    assert gcloud.run("instances", "stop", "demo", f"--zone={ZONE}").returncode != 0
+    assert gcloud.run("instances", "stop", "demo", f"--zone={ZONE}", "--discard-local-ssd=true").returncode == 0
+
+
 def test_an_instance_ends_at_its_termination_time(gcloud: Gcloud) -> None:
     end = gcloud.emulator.clock.now() + 3600.0
     at = datetime.fromtimestamp(end, timezone.utc).isoformat(timespec="seconds")

@@ -66,6 +66,7 @@ class Blueprint:
         queue_s: Time for which the request may wait for capacity.
         image: The image of its boot disk; None: the disk was made before the instance.
         reservation: Name of the reservation that it selects; empty: none.
+        local_ssds: Number of its Local SSDs, attached or included.
     """
 
     project: str
@@ -82,6 +83,7 @@ class Blueprint:
     queue_s: float = 0.0
     image: Image | None = None
     reservation: str = ""
+    local_ssds: int = 0
 
     @property
     def region(self) -> str:
@@ -235,6 +237,7 @@ def draw(
         reservation=_reservation(given, model),
     )
     _disks(blueprint, given.get("disks", []), find_image)
+    _check_stop_action(blueprint)
     return blueprint
 
 
@@ -370,7 +373,10 @@ def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> No
     if not given or not given[0].get("boot"):
         raise invalid("resource.disks", "", "At least one disk, the first of them a boot disk, is required.")
     attached = []
-    for index, disk in enumerate(given):
+    persistent = [disk for disk in given if disk.get("type", "PERSISTENT") == "PERSISTENT"]
+    scratch = [disk for disk in given if disk not in persistent]
+    _check_local_ssds(blueprint.machine_type, scratch)
+    for index, disk in enumerate(persistent):
         attach = {
             "kind": "compute#attachedDisk",
             "type": "PERSISTENT",
@@ -393,8 +399,42 @@ def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> No
         else:
             raise required(f"resource.disks[{index}].initializeParams")
         attached.append(attach)
-    local = range(blueprint.machine_type.local_ssds)
-    blueprint.body["disks"] = [*attached, *(_local_ssd(number, len(attached) + number) for number in local)]
+    blueprint.local_ssds = blueprint.machine_type.local_ssds or len(scratch)
+    local = [_local_ssd(number, len(attached) + number) for number in range(blueprint.local_ssds)]
+    blueprint.body["disks"] = [*attached, *local]
+
+
+def _check_local_ssds(machine_type: MachineType, scratch: list[Json]) -> None:
+    """Raise Refusal unless the machine type can have these Local SSDs."""
+    for disk in scratch:
+        params = disk.get("initializeParams", {})
+        if last(params.get("diskType", "")) != "local-ssd" or disk.get("interface") != "NVME":
+            raise bad_request("Scratch disks must have the type local-ssd; this image needs the interface NVME.")
+        if not disk.get("autoDelete"):
+            raise bad_request("Scratch disks must have autoDelete set to true.")
+        if str(params.get("diskSizeGb", disk.get("diskSizeGb", "375"))) != "375":
+            raise bad_request("Local SSDs have 375 GB.")
+    allowed = machine_type.local_ssd_counts
+    if len(scratch) not in allowed:
+        raise bad_request(
+            f"Number of local SSDs for an instance of type {machine_type.name} should be one of {list(allowed)}, "
+            f"while [{len(scratch)}] is requested."
+        )
+
+
+def _check_stop_action(blueprint: Blueprint) -> None:
+    """Raise Refusal if a stop at the end of the lifetime would have to keep Local SSDs, or has none to discard.
+
+    Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
+    (``--discard-local-ssds-at-termination-timestamp``).
+    """
+    scheduling = blueprint.scheduling
+    discards = bool(scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd"))
+    stops = scheduling.get("instanceTerminationAction") == "STOP" and bool(blueprint.run_s or blueprint.ends_at)
+    if stops and blueprint.local_ssds and not discards:
+        raise bad_request("Instances with Local SSDs cannot be stopped at their end unless discardLocalSsd is true.")
+    if discards and not (stops and blueprint.local_ssds):
+        raise bad_request("discardLocalSsd is only for instances with Local SSDs that are stopped at their end.")
 
 
 def _image(params: Json, index: int, find_image: FindImage) -> Image:
@@ -408,7 +448,7 @@ def _image(params: Json, index: int, find_image: FindImage) -> Image:
 
 
 def _local_ssd(number: int, index: int) -> Json:
-    """Return a Local SSD that comes with a machine type; it is not a resource of its own."""
+    """Return a Local SSD of an instance; it is not a resource of its own."""
     return {
         "kind": "compute#attachedDisk",
         "type": "SCRATCH",

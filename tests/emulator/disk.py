@@ -21,6 +21,7 @@ from typing import Any
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
+from tests.emulator import local_ssds
 from tests.emulator.accounts import SUDOERS, Accounts
 from tests.emulator.catalog.images import IMAGES, Image
 from tests.emulator.clock import Clock
@@ -113,6 +114,7 @@ class GuestSpec:
         certificate: Certificate authority that its image trusts, PEM.
         service_accounts: Its service account with its scopes, as the instance has it; empty: none.
         clock: Its time, which the program ``date`` and the metadata server show.
+        local_ssds: Number of its Local SSDs.
     """
 
     name: str
@@ -133,6 +135,7 @@ class GuestSpec:
     certificate: str = ""
     service_accounts: tuple[Mapping[str, Any], ...] = ()
     clock: Clock = field(default_factory=Clock)
+    local_ssds: int = 0
 
     @property
     def driver(self) -> str:
@@ -196,6 +199,7 @@ class Disk:
         for name in ("sshd", "emulator/sessions", "emulator/units"):
             (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
         (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
+        local_ssds.prepare(self._directory, self._spec.local_ssds)
         self.set_clock()
         if nologin:
             self._nologin.write_text(_NOLOGIN)
@@ -230,6 +234,10 @@ class Disk:
         _copy(covers, directory / covers.name)
         for place in ("tmp", "run"):
             shutil.rmtree(directory / covers.name / place)
+
+    def stop(self) -> None:
+        """Lose what ends with a stop of the instance: the content of its Local SSDs."""
+        local_ssds.discard(self._directory)
 
     def set_clock(self) -> None:
         """Let ``date`` show the present time of the guest."""
@@ -355,6 +363,7 @@ class Disk:
         ]
         if _SYSTEM_PYTHON.exists():
             lines.append(f"mount --bind bin/python3 {_SYSTEM_PYTHON.resolve()}")
+        lines += local_ssds.boot_lines(self._directory)
         lines += self._covers([*_needed(self._python), index, self._python.parents[1]])
         lines += ["cd /", "mount -o remount,ro,bind /", *self._boot_programs(metadata, startup, upgrade_s)]
         lines += [f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]

@@ -29,4 +29,5 @@ def guest_spec(cloud: Cloud, instance: Instance) -> GuestSpec:
         certificate=cloud.google_certificate,
         service_accounts=tuple(instance.body.get("serviceAccounts", ())),
         clock=cloud.clock,
+        local_ssds=blueprint.local_ssds,
     )

@@ -353,6 +353,12 @@ class SshGuest:
                 self._metadata.end_waiting()
 
     def power_off(self) -> None:
+        self._end()
+        with self._lock:
+            self._disk.stop()
+
+    def _end(self) -> None:
+        """End all processes."""
         with self._lock:
             was_on = not self._off.is_set()
             self._off.set()
@@ -367,7 +373,7 @@ class SshGuest:
 
     def restart(self) -> None:
         if not self._off.is_set():
-            self.power_off()
+            self._end()
             self.boot(self._external)
 
     def save(self, directory: Path) -> None:

@@ -92,6 +92,8 @@ class Limits:
         used: Usage = {("", "CPUS_ALL_REGIONS"): cpus, (region, cpu_metric): cpus, (region, "INSTANCES"): 1.0}
         if blueprint.external:
             used[region, "IN_USE_ADDRESSES"] = 1.0
+        if blueprint.local_ssds and not blueprint.machine_type.local_ssds:
+            used[region, self._local_ssd_metric(blueprint)] = 375.0 * blueprint.local_ssds
         if blueprint.gpus:
             used["", "GPUS_ALL_REGIONS"] = float(blueprint.gpus)
             used[region, blueprint.gpu_metric] = float(blueprint.gpus)
@@ -115,6 +117,13 @@ class Limits:
         """Return whether `zone` has a limit that is not reached."""
         limited = any((zone, resource) in self._capacity for resource in _needs(blueprint))
         return limited and blueprint.machine_type.is_in(zone) and self.has_room(blueprint, held, zone)
+
+    def _local_ssd_metric(self, blueprint: Blueprint) -> str:
+        """Return the quota of its Local SSDs; that for Spot VMs is used if the project has it."""
+        preemptible = "PREEMPTIBLE_LOCAL_SSD_GB"
+        is_preemptible = blueprint.spot or blueprint.is_flex_start
+        has_quota = is_preemptible and self._quotas[blueprint.region, preemptible] > 0
+        return preemptible if has_quota else "LOCAL_SSD_TOTAL_GB"
 
     def _gpu_metric(self, blueprint: Blueprint, usage: Usage) -> str:
         """Spot GPUs have quotas of their own, which those deleted within a week may use as well."""

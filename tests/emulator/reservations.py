@@ -42,9 +42,10 @@ def check_reservation(cloud: Cloud, blueprint: Blueprint) -> None:
         (last(each["acceleratorType"]), each["acceleratorCount"]) for each in properties.get("guestAccelerators", ())
     ]
     attached = [] if blueprint.machine_type.gpu else [(blueprint.gpu, blueprint.gpus)] * bool(blueprint.gpus)
-    if properties["machineType"] != blueprint.machine_type.name or (
-        gpus != attached and not blueprint.machine_type.gpu
-    ):
+    is_same_machine = properties["machineType"] == blueprint.machine_type.name
+    has_same_gpus = gpus == attached or bool(blueprint.machine_type.gpu)
+    has_same_disks = len(properties.get("localSsds", ())) == blueprint.local_ssds - blueprint.machine_type.local_ssds
+    if not (is_same_machine and has_same_gpus and has_same_disks):
         raise invalid(at, given, f"The instance does not match the properties of the reservations [{path}].")
 
 

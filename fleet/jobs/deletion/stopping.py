@@ -45,6 +45,8 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
     instances = _present(fleet, provider, services)
     running = [instance for instance in instances if instance.state is not InstanceState.STOPPED]
     if running:
+        if lost := record.spec.options.lost_at_stop:
+            sink.emit(Note(f"{lost} is lost with the stop", Level.WARNING))
         unsaved = _end_jobs(record, directory, instances, services, sink)
         record = replace(record, stopped_at=services.clock(), unsaved=unsaved)
         directory.write(record)

@@ -14,6 +14,7 @@ from provision.gce.catalog.locations import region_of, regions_of
 from provision.gce.catalog.machines import ARM_IMAGE, CPU_IMAGE, GPU_IMAGE
 from provision.gce.catalog.networks import network_of, subnetwork_of
 from provision.gce.options import GceOptions
+from provision.gce.options.preparation import root_scripts
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.resources import last
 from provision.model import FleetSpec
@@ -34,7 +35,7 @@ def is_required(spec: FleetSpec, cloud: GceOptions) -> bool:
     If the user gave a package index or a proxy, it may be in the network. If the user gave an image or scripts for
     root, these may have the packages, or another package index.
     """
-    is_given = cloud.image not in (ARM_IMAGE, CPU_IMAGE, GPU_IMAGE) or bool(cloud.root_scripts)
+    is_given = cloud.image not in (ARM_IMAGE, CPU_IMAGE, GPU_IMAGE) or bool(root_scripts(cloud))
     is_inside = bool(spec.index_url or spec.pip_proxy)
     return bool(spec.packages) and not cloud.external and not is_given and not is_inside
 

@@ -30,8 +30,10 @@ from provision.gce.catalog.series import (
     series_of,
 )
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD
 from provision.gce.options.time import IDLE_TIMEOUT_MIN_S, MAX_DURATION_MAX_S
 from provision.provider import ErrorKind, ProviderError
+from provision.quantities import counted
 
 GPU_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
@@ -212,6 +214,7 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
         or _arm_refusal(cloud, arm=series.arm)
         or _model_refusal(cloud, series)
         or _disk_refusal(cloud, series)
+        or _local_ssd_refusal(cloud, series)
         or _placement_refusal(cloud, series)
     )
 
@@ -285,6 +288,31 @@ def _disk_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
         f"it supports {_listed(series.disks)}",
         hint="remove disk-type from fleet.toml, or select a supported type",
         again={"--disk-type": series.disks[0]},
+    )
+
+
+def _local_ssd_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
+    """Return the error that the machine type cannot have this number of Local SSDs; None if it can."""
+    counts = series.local_ssd_counts(cpus(cloud.machine_type) or 0)
+    if not cloud.local_ssds or cloud.local_ssds in counts or series is UNKNOWN:
+        return None
+    if counts:
+        larger = next((count for count in counts if count > cloud.local_ssds), counts[-1])
+        return ProviderError(
+            ErrorKind.USAGE,
+            f"{cloud.machine_type} cannot have {counted(cloud.local_ssds, 'Local SSD')}: "
+            f"it can have {_listed(counts)}",
+            hint="select one of these numbers",
+            again={"--local-ssd": str(larger)},
+        )
+    problem = (
+        "has its own, which this option does not change" if cloud.includes_local_ssds else "does not support them"
+    )
+    return ProviderError(
+        ErrorKind.USAGE,
+        f"Local SSDs cannot be added to {cloud.machine_type}: it {problem}",
+        hint="remove --local-ssd, or select a machine type of N1, N2, N2D, C2, C2D, G2, or A2",
+        again={"--local-ssd": None},
     )
 
 
@@ -382,9 +410,13 @@ def default_disk_type(machine_type: str) -> str:
 
 
 def describe(cloud: GceOptions) -> str:
-    """Return machine type and GPUs with Compute Engine's names, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
-    machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
-    return f"{machine_type} + {cloud.gpus} {cloud.gpu}" if cloud.gpus else machine_type
+    """Return machine type, GPUs, and Local SSDs by their names, ``n1-standard-4 + 1 nvidia-tesla-t4``."""
+    parts = [cloud.machine_type or DEFAULT_MACHINE_TYPE]
+    if cloud.gpus:
+        parts.append(f"{cloud.gpus} {cloud.gpu}")
+    if cloud.local_ssds:
+        parts.append(f"{cloud.local_ssds} {LOCAL_SSD}")
+    return " + ".join(parts)
 
 
 def _with_gpus(cloud: GceOptions) -> GceOptions:
@@ -524,6 +556,8 @@ def _check_numbers(cloud: GceOptions) -> None:
         raise ValueError(f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
     if cloud.gpus < 0:
         raise ValueError(f"an instance cannot have {cloud.gpus} GPUs")
+    if cloud.local_ssds < 0:
+        raise ValueError(f"an instance cannot have {cloud.local_ssds} Local SSDs")
 
 
 def _check_flex_start(cloud: GceOptions) -> None:

@@ -17,6 +17,7 @@ from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone, region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD, LOCAL_SSD_GB
 from provision.model import Price
 from provision.quantities import HOURS_PER_MONTH
 
@@ -28,7 +29,7 @@ IMAGE = "image"
 
 _TABLE = Path(__file__).with_name("prices.csv")
 _DISK_USD_GB_MONTH = MappingProxyType(
-    {"pd-standard": 0.06, "pd-balanced": 0.15, "pd-ssd": 0.255, "hyperdisk-balanced": 0.12}
+    {"pd-standard": 0.06, "pd-balanced": 0.15, "pd-ssd": 0.255, "hyperdisk-balanced": 0.12, LOCAL_SSD: 0.12}
 )
 """List prices in the most expensive region: https://cloud.google.com/compute/disks-image-pricing."""
 _IMAGE_USD_GB_MONTH = 0.05
@@ -76,10 +77,12 @@ class Prices:
         disk = self._usd_h(cloud.disk_type or default_disk_type(machine_type), zone)
         address = self._usd_h(ADDRESS, zone, cloud.spot) if cloud.external else 0.0
         gpu = gpu_of(cloud)
+        scratch = self._usd_h(LOCAL_SSD, zone, cloud.spot) if cloud.local_ssds else 0.0
         each = 0.0 if not cloud.gpus else self._usd_h(gpu.accelerator, zone, cloud.spot) if gpu else None
-        if machine is None or not units or disk is None or address is None or each is None:
+        if machine is None or not units or disk is None or address is None or each is None or scratch is None:
             return None
-        return Price(machine * units, each * cloud.gpus, disk * cloud.disk_gb, address)
+        local_ssds = scratch * cloud.local_ssds * LOCAL_SSD_GB
+        return Price(machine * units + local_ssds, each * cloud.gpus, disk * cloud.disk_gb, address)
 
     def knows(self, cloud: GceOptions) -> bool:
         """Return whether an instance like `cloud` has a price in at least one zone."""

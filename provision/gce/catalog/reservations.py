@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.gce.catalog.machines import GPUS, describe, gpu_of
+from provision.gce.catalog.series import series_of
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 
@@ -62,7 +64,9 @@ def _problem(cloud: GceOptions, count: int, reservation: Json, project: str) -> 
             again={"--reservation": None},
         )
     if (fitting := _fitting_options(cloud, specific.get("instanceProperties", {}))) is not None:
-        text = " and ".join(str(value) for value in fitting.values() if value)
+        disks = fitting.get("--local-ssd")
+        of_ssds = {"--local-ssd": f"{disks} {LOCAL_SSD}"} if disks else {}
+        text = " and ".join(str(value) for value in {**fitting, **of_ssds}.values() if value)
         return _refusal(
             ErrorKind.USAGE,
             project,
@@ -88,11 +92,14 @@ def _fitting_options(cloud: GceOptions, properties: Json) -> dict[str, str | boo
     accelerators = properties.get("guestAccelerators", ())
     listed = {_last(each["acceleratorType"]): int(each["acceleratorCount"]) for each in accelerators}
     machine_type = str(properties.get("machineType", ""))
-    if machine_type == cloud.machine_type and (listed == attached or (cloud.gpus and not attached)):
+    local_ssds = len(properties.get("localSsds", ())) if series_of(machine_type).local_ssds else 0
+    same = machine_type == cloud.machine_type and local_ssds == cloud.local_ssds
+    if same and (listed == attached or (cloud.gpus and not attached)):
         return None
     shorts = {each.accelerator: each.short for each in GPUS.values()}
     gpus = [f"{shorts.get(kind, kind)}:{number}" for kind, number in listed.items()]
-    return {"--machine-type": machine_type, "--gpu": gpus[0] if gpus else None}
+    disks = {"--local-ssd": str(local_ssds) if local_ssds else None} if local_ssds != cloud.local_ssds else {}
+    return {"--machine-type": machine_type, "--gpu": gpus[0] if gpus else None, **disks}
 
 
 def _last(url: str) -> str:

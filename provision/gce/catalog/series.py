@@ -1,9 +1,10 @@
-"""Table of the series of machine types: their boot disks, network interfaces, processors, and how they are sold.
+"""Table of the series of machine types: their disks, network interfaces, processors, and how they are sold.
 
 Sources: https://cloud.google.com/compute/docs/machine-resource and the page of each machine family there,
 https://cloud.google.com/compute/docs/instances/provisioning-models,
-https://cloud.google.com/compute/docs/instances/about-flex-start-vms, and
-https://cloud.google.com/ai-hypercomputer/docs/consumption-models.
+https://cloud.google.com/compute/docs/instances/about-flex-start-vms,
+https://cloud.google.com/ai-hypercomputer/docs/consumption-models, and
+https://cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,24 @@ _ON_REQUEST = frozenset({SPOT, FLEX_START})
 _DENSE = _ON_REQUEST | {RESERVATION_BOUND}
 _ALL = _ON_DEMAND | _ON_REQUEST
 
+LocalSsds = tuple[tuple[int, tuple[int, ...]], ...]
+"""Numbers of Local SSDs that an instance can have, each with the smallest number of vCPUs for which they apply."""
+
+_UP_TO_8, _UP_TO_24 = (1, 2, 4, 8), (1, 2, 4, 8, 16, 24)
+_N1_SSDS: LocalSsds = ((1, (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)),)
+_N2_SSDS: LocalSsds = (
+    (2, _UP_TO_24),
+    (12, _UP_TO_24[1:]),
+    (22, _UP_TO_24[2:]),
+    (42, _UP_TO_24[3:]),
+    (82, _UP_TO_24[4:]),
+)
+_N2D_SSDS: LocalSsds = ((2, _UP_TO_24), (32, _UP_TO_24[1:]), (64, _UP_TO_24[2:]), (96, _UP_TO_24[3:]))
+_C2_SSDS: LocalSsds = ((4, _UP_TO_8), (16, _UP_TO_8[1:]), (30, _UP_TO_8[2:]), (60, _UP_TO_8[3:]))
+_C2D_SSDS: LocalSsds = ((2, _UP_TO_8), (32, _UP_TO_8[1:]), (56, _UP_TO_8[2:]), (112, _UP_TO_8[3:]))
+_A2_SSDS: LocalSsds = ((12, _UP_TO_8), (24, _UP_TO_8[1:]), (48, _UP_TO_8[2:]), (96, _UP_TO_8[3:]))
+_G2_SSDS: LocalSsds = ((4, (1,)), (24, (2,)), (32, (1,)), (48, (4,)), (96, (8,)))
+
 
 @dataclass(frozen=True)
 class Series:
@@ -37,6 +56,7 @@ class Series:
         arm: The processors are of the Arm architecture.
         compact: Compact placement is supported.
         models: Provisioning models that are sold; Flex-start VMs of N1 only with GPUs.
+        local_ssds: Local SSDs that can be attached; empty: none, except those that machine types come with.
     """
 
     disks: tuple[str, ...] = _PERSISTENT
@@ -44,10 +64,14 @@ class Series:
     arm: bool = False
     compact: bool = False
     models: frozenset[str] = _ON_DEMAND
+    local_ssds: LocalSsds = ()
+
+    def local_ssd_counts(self, cpus: int) -> tuple[int, ...]:
+        """Return the numbers of Local SSDs that can be attached to an instance with this number of vCPUs."""
+        return next((counts for least, counts in reversed(self.local_ssds) if cpus >= least), ())
 
 
 _EARLY = Series()
-_FLEXIBLE = Series(models=_ALL)
 _THIRD = Series(_BOTH, gvnic=True)
 _LATEST = Series((HYPERDISK,), gvnic=True)
 _LATEST_ARM = Series((HYPERDISK,), gvnic=True, arm=True)
@@ -57,14 +81,21 @@ UNKNOWN = Series((HYPERDISK,), models=_ALL)
 
 _TABLE: Mapping[str, Series] = MappingProxyType(
     {
-        **dict.fromkeys(("custom", "e2", "f1", "g1", "n2", "n2d", "t2d", "c2", "c2d", "m1", "m2"), _EARLY),
-        **dict.fromkeys(("n1", "a2"), _FLEXIBLE),
+        **dict.fromkeys(("e2", "f1", "g1", "t2d", "m1", "m2"), _EARLY),
+        "custom": Series(local_ssds=_N1_SSDS),
+        "n1": Series(models=_ALL, local_ssds=_N1_SSDS),
+        "n2": Series(local_ssds=_N2_SSDS),
+        "n2d": Series(local_ssds=_N2D_SSDS),
+        "c2": Series(local_ssds=_C2_SSDS),
+        "c2d": Series(local_ssds=_C2D_SSDS),
+        "a2": Series(models=_ALL, local_ssds=_A2_SSDS),
+        "a2-ultragpu": Series(models=_ALL),
         "t2a": Series(gvnic=True, arm=True),
         **dict.fromkeys(("c3", "c3d", "h3", "m3", "z3"), _THIRD),
         **dict.fromkeys(("c4", "c4d", "m4", "n4", "n4d", "x4"), _LATEST),
         **dict.fromkeys(("c4a", "n4a"), _LATEST_ARM),
         **dict.fromkeys(("h4d", "g4"), Series((HYPERDISK,), gvnic=True, models=_ALL)),
-        "g2": Series(_SOLID_STATE, models=_ALL),
+        "g2": Series(_SOLID_STATE, models=_ALL, local_ssds=_G2_SSDS),
         "a3": Series(_BOTH, gvnic=True, models=_ALL),
         **dict.fromkeys(
             ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g"), Series(_BOTH, gvnic=True, models=_ON_REQUEST)
@@ -78,7 +109,7 @@ _TABLE: Mapping[str, Series] = MappingProxyType(
 
 _COMPACT = frozenset(
     {
-        *("a2", "a3", "a3-ultragpu", "a4", "c2", "c2d", "c3", "c3d", "c4", "c4d"),
+        *("a2", "a2-ultragpu", "a3", "a3-ultragpu", "a4", "c2", "c2d", "c3", "c3d", "c4", "c4d"),
         *("g2", "h3", "h4d", "n2", "n2d", "z3"),
         *(f"a3-highgpu-{gpus}g" for gpus in (1, 2, 4)),
     }

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from provision.gce.catalog.prices import ADDRESS, Rate
+from provision.gce.options.machines import LOCAL_SSD
 from provision.quantities import HOURS_PER_MONTH
 
 _PLACE = re.compile(r"(.+?)( attached to Spot Preemptible VMs)?(?: (?:running )?in [A-Z].*)?", re.ASCII)
@@ -22,7 +23,6 @@ _SPOT = "Spot Preemptible "
 _USAGE = ("OnDemand", "Preemptible")
 _HOUR, _GB_HOUR, _GB_MONTH = "h", "GiBy.h", "GiBy.mo"
 _UNITS = MappingProxyType({"Core": _HOUR, "Ram": _GB_HOUR})
-_LOCAL_SSD = "local-ssd"
 
 
 class _Series(NamedTuple):
@@ -93,7 +93,7 @@ _DISKS = MappingProxyType(
         "Balanced PD Capacity": "pd-balanced",
         "SSD backed PD Capacity": "pd-ssd",
         "Hyperdisk Balanced Capacity": "hyperdisk-balanced",
-        "SSD backed Local Storage": _LOCAL_SSD,
+        "SSD backed Local Storage": LOCAL_SSD,
     }
 )
 _ADDRESSES = MappingProxyType(
@@ -189,8 +189,8 @@ def _machines(parts: Parts) -> dict[tuple[str, str], Rate]:
 def _machine(parts: Parts, series: _Series, region: str, *, spot: bool = False) -> float | None:
     core = parts.get((f"{series.title} Core", region, spot))
     memory = parts.get((f"{series.title} Ram", region, spot))
-    on_demand = parts.get((_LOCAL_SSD, region, False))
-    local_ssd = parts.get((_LOCAL_SSD, region, spot), on_demand) if series.local_ssd_gb else 0.0
+    on_demand = parts.get((LOCAL_SSD, region, False))
+    local_ssd = parts.get((LOCAL_SSD, region, spot), on_demand) if series.local_ssd_gb else 0.0
     if core is None or memory is None or local_ssd is None:
         return None
     return core + series.memory_gb * memory + series.local_ssd_gb * local_ssd
@@ -200,10 +200,10 @@ def _items(parts: Parts) -> dict[tuple[str, str], Rate]:
     """Return the rates of GPUs, disks, and addresses; a disk has one rate for all instances."""
     rates: dict[tuple[str, str], Rate] = {}
     disks = set(_DISKS.values())
-    for name in {*_GPUS.values(), *disks, ADDRESS} - {_LOCAL_SSD}:
+    for name in {*_GPUS.values(), *disks, ADDRESS}:
         for region in {region for part, region, _ in parts if part == name}:
             on_demand = parts.get((name, region, False))
-            spot = on_demand if name in disks else parts.get((name, region, True))
+            spot = parts.get((name, region, True), on_demand if name in disks else None)
             rates[name, region] = Rate(on_demand, spot)
     return rates
 

@@ -11,7 +11,7 @@ from provision.gce.options.account import AccountOptions
 from provision.gce.options.identity import IdentityOptions
 from provision.gce.options.images import ImageOptions
 from provision.gce.options.labels import LabelOptions
-from provision.gce.options.machines import MachineOptions
+from provision.gce.options.machines import LOCAL_SSD, LOCAL_SSD_PATH, MachineOptions
 from provision.gce.options.preparation import PreparationOptions, digest, root_scripts
 from provision.gce.options.storage import StorageOptions
 from provision.gce.options.time import BACKSTOP_S, END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, TimeOptions
@@ -62,8 +62,9 @@ class GceOptions(
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """Return FLEET_BUCKET, if there is a bucket."""
-        return {"FLEET_BUCKET": self.bucket} if self.bucket else {}
+        """Return FLEET_BUCKET, if there is a bucket, and FLEET_LOCAL_SSD, if there are Local SSDs."""
+        bucket = {"FLEET_BUCKET": self.bucket} if self.bucket else {}
+        return {**bucket, "FLEET_LOCAL_SSD": LOCAL_SSD_PATH} if self.has_local_ssds else bucket
 
     @property
     def powers_off(self) -> bool:
@@ -101,8 +102,17 @@ class GceOptions(
 
     @property
     def root_scripts(self) -> Mapping[str, str]:
-        """Return the SHA-256 of the startup script and of the setup command, by their options."""
-        return {name: digest(text) for name, text in root_scripts(self).items()}
+        """Return the SHA-256 of the startup script and of the setup command, by their options.
+
+        If there are Local SSDs, the commands that mount them come first, with a fixed name.
+        """
+        mounting = {"the Local SSDs": LOCAL_SSD} if self.has_local_ssds else {}
+        return {**mounting, **{name: digest(text) for name, text in root_scripts(self).items()}}
+
+    @property
+    def lost_at_stop(self) -> str:
+        """Return the content of Local SSDs, if there are some."""
+        return "the content of Local SSDs" if self.has_local_ssds else ""
 
     def conflicts(self, existing: ProviderOptions) -> list[str]:
         """Return a clause for each option that cannot change; the number of GPUs is one of them."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, MONEY_AND_TIME
-from provision.options import DURATION, FLAG, MONEY, TEXT, TEXTS, option
+from provision.options import COUNT, DURATION, FLAG, MONEY, TEXT, TEXTS, option
+
+LOCAL_SSD, LOCAL_SSD_GB = "local-ssd", 375
+"""Disk type of Local SSDs, also the name of the result of mounting them; and the size of an attached one."""
+LOCAL_SSD_PATH = "/mnt/localssd"
+"""Where the startup script mounts the Local SSDs of an instance, see provision/gce/rest/bodies/startup.sh."""
+_WITH_LOCAL_SSDS = re.compile(r"(?:a2-ultragpu|a3|a4x?|z3)-|.*lssd\b", re.ASCII)
+"""Machine types that come with Local SSDs: https://cloud.google.com/compute/docs/disks/add-local-ssd."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,7 @@ class MachineOptions:
         flex_start: Use Flex-start VMs.
         reservation: Reservation that the instances use, or its path ``projects/P/reservations/NAME``; empty: none.
         wait_s: Time for which Compute Engine may queue a request for Flex-start VMs; 0: it does not.
+        local_ssds: Local SSDs of each instance, in addition to those that its machine type comes with.
     """
 
     zones: tuple[str, ...] = option(
@@ -116,3 +126,23 @@ class MachineOptions:
         help="Reservation to use, or the path of a shared one, projects/P/reservations/NAME.",
         group=GENERAL,
     )
+    local_ssds: int = option(
+        0,
+        COUNT,
+        "local-ssd",
+        metavar="N",
+        help="Local SSDs per worker, of 375 GB each, mounted at /mnt/localssd.",
+        label="number of Local SSDs",
+        group=GENERAL,
+        selects=True,
+    )
+
+    @property
+    def includes_local_ssds(self) -> bool:
+        """Return whether the machine type comes with Local SSDs; False if only Compute Engine knows."""
+        return _WITH_LOCAL_SSDS.match(self.machine_type) is not None
+
+    @property
+    def has_local_ssds(self) -> bool:
+        """Return whether the instances have Local SSDs, attached or included."""
+        return self.local_ssds > 0 or self.includes_local_ssds

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from provision.gce.catalog.prices import Prices
+from provision.gce.catalog.series import series_of
 from provision.gce.options import GceOptions
 from provision.gce.options.time import END_AT, STOP_AT
 from provision.gce.rest.bodies.labels import stem
@@ -29,8 +30,8 @@ _STATES = {
     "DEPROVISIONING": InstanceState.STOPPING,
 }
 GUEST_ATTRIBUTE = "Guest Attribute"
-LOCAL_SSD = "SCRATCH"
-"""Type of the Local SSDs that come with a machine type; their price is a part of its own, or of the machine."""
+SCRATCH = "SCRATCH"
+"""Type of Local SSDs, attached or included in the machine type."""
 HOST_KEY = "ssh-ed25519"
 _KEYS_BEGIN, _KEYS_END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 
@@ -100,14 +101,17 @@ def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
     """
     gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
     interfaces: Sequence[Json] = resource.get("networkInterfaces") or ()
+    machine_type = last(str(resource.get("machineType", "")))
+    scratch = sum(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
     return GceOptions(
-        machine_type=last(str(resource.get("machineType", ""))),
+        machine_type=machine_type,
         gpu=last(str(gpus[0].get("acceleratorType", ""))),
         gpus=int(gpus[0].get("acceleratorCount", 0)),
         spot=resource.get("scheduling", {}).get("provisioningModel") == "SPOT",
         disk_gb=sum(
-            int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != LOCAL_SSD
+            int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != SCRATCH
         ),
+        local_ssds=scratch if series_of(machine_type).local_ssds else 0,  # others are part of the machine type
         disk_type=disk_type,
         external=any(interface.get("accessConfigs") for interface in interfaces),
     )

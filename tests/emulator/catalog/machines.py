@@ -16,6 +16,25 @@ _COMPACT = ("a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "c4", "c4d", "g2", "h3",
 """Source: https://cloud.google.com/compute/docs/instances/placement-policies-overview."""
 
 
+_LOCAL_SSDS = {
+    "n1": ((96, (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)),),
+    "n2": (
+        (10, (1, 2, 4, 8, 16, 24)),
+        (20, (2, 4, 8, 16, 24)),
+        (40, (4, 8, 16, 24)),
+        (80, (8, 16, 24)),
+        (128, (16, 24)),
+    ),
+    "g2": ((16, (1,)), (24, (2,)), (32, (1,)), (48, (4,)), (96, (8,))),
+    "a2-highgpu": ((12, (1, 2, 4, 8)), (24, (2, 4, 8)), (48, (4, 8)), (96, (8,))),
+    "a2-megagpu": ((96, (8,)),),
+}
+"""Numbers of Local SSDs of machine types with up to a number of vCPUs; others, apart from those included, have none.
+
+Source: https://cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds.
+"""
+
+
 @dataclass(frozen=True)
 class MachineType:
     """A machine type.
@@ -53,11 +72,17 @@ class MachineType:
 
     @property
     def local_ssds(self) -> int:
-        """Return the number of its Local SSDs, of 375 GB each."""
+        """Return the number of Local SSDs that it comes with, of 375 GB each."""
         stem = self.name.rpartition("-")[0]
         return {"a2-ultragpu": 1, "a3-highgpu": 2, "a3-megagpu": 2, "a3-ultragpu": 4, "a4-highgpu": 4}.get(
             stem, 0
         ) * self.gpus
+
+    @property
+    def local_ssd_counts(self) -> tuple[int, ...]:
+        """Return the numbers of Local SSDs that a request may attach."""
+        sizes = _LOCAL_SSDS.get(self.name.rpartition("-")[0]) or _LOCAL_SSDS.get(self.family, ())
+        return (0, *next((counts for most, counts in sizes if self.cpus <= most), ()))
 
     def is_in(self, zone: str) -> bool:
         """Return whether it is available in `zone`."""

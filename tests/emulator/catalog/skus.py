@@ -88,6 +88,10 @@ def _storage() -> Iterator[Json]:
             text = title if factor == 1 else f"{title} in {place}"
             free = title == "Storage PD Capacity" and factor == 1
             yield _sku(text, region, "GiBy.mo", usd * factor, "PDStandard", family="Storage", free=30.0 * free)
+    title, spot_usd = "SSD backed Local Storage attached to Spot Preemptible VMs", 0.048
+    for region, (place, factor) in _PLACES.items():
+        text = title if factor == 1 else f"{title} in {place}"
+        yield _sku(text, region, "GiBy.mo", spot_usd * factor, "LocalSSD", family="Storage", usage="Preemptible")
 
 
 def _addresses() -> Iterator[Json]:

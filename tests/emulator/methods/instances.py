@@ -134,7 +134,7 @@ def stop(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
     if instance.status == "PENDING":
         raise Refusal(400, "resourceNotReady", f"The resource '{instance.blueprint.path}' is not ready")
-    if instance.blueprint.machine_type.local_ssds and "discardLocalSsd" not in call.query:
+    if instance.blueprint.local_ssds and "discardLocalSsd" not in call.query:
         raise bad_request("VM has a Local SSD attached but an undefined value for `discardLocalSsd`.")
 
     def finish(done: Done) -> None:

@@ -55,6 +55,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         reservation = "r1"
         image = "projects/p/global/images/family/f"
         disk-size = 200
+        local-ssd = 1
         disk-type = "pd-ssd"
         network = "n"
         subnet = "s"
@@ -98,6 +99,7 @@ def test_every_key_comes_where_it_belongs(file: Path) -> None:
         reservation="r1",
         image="projects/p/global/images/family/f",
         disk_gb=200,
+        local_ssds=1,
         disk_type="pd-ssd",
         network="n",
         subnetwork="s",

@@ -11,7 +11,7 @@ from typing import Any
 from provision.gce.catalog.locations import region_of
 from provision.gce.catalog.machines import gpu_of
 from provision.gce.options import GceOptions
-from provision.gce.rest.bodies.disks import boot_disk
+from provision.gce.rest.bodies.disks import boot_disk, local_ssds
 from provision.gce.rest.bodies.labels import labels, mark, stem
 from provision.gce.rest.bodies.metadata import metadata_items
 from provision.gce.rest.bodies.network import network_interface
@@ -85,7 +85,7 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) 
         "description": mark(spec.name, owner, user),
         "labels": marks,
         "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
-        "disks": [boot_disk(cloud, marks)],
+        "disks": [boot_disk(cloud, marks), *local_ssds(cloud)],
         "networkInterfaces": [network_interface(cloud, region)],
         "metadata": {"items": metadata_items(cloud, spec.public_key, now)},
         "scheduling": scheduling(cloud),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD
 
 
 def boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
@@ -20,3 +21,12 @@ def boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
             "labels": dict(marks),
         },
     }
+
+
+def local_ssds(cloud: GceOptions) -> list[dict[str, Any]]:
+    """Return the Local SSDs that are attached; those that come with the machine type are not listed.
+
+    Source: https://cloud.google.com/compute/docs/disks/add-local-ssd.
+    """
+    disk = {"type": "SCRATCH", "interface": "NVME", "autoDelete": True}
+    return [{**disk, "initializeParams": {"diskType": LOCAL_SSD}} for _ in range(cloud.local_ssds)]

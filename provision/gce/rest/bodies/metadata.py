@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.gce.options import GceOptions
+from provision.gce.options.machines import LOCAL_SSD_PATH
 from provision.gce.options.time import END_AT, IDLE_TIMEOUT, STOP_AT
 from provision.options import split_pair
 
@@ -44,9 +45,10 @@ def startup_script() -> str:
     return _SCRIPT.read_text(encoding="utf-8")
 
 
-def runs_scripts(startup: str) -> bool:
-    """Return whether a startup script, possibly one of an older version, runs the items of `scripts`."""
-    return all(item in startup for item in scripts(GceOptions()))
+def runs_scripts(startup: str, cloud: GceOptions) -> bool:
+    """Return whether a startup script, possibly of an older version, runs the items of `scripts` and mounts disks."""
+    mounted = [LOCAL_SSD_PATH] if cloud.has_local_ssds else []
+    return all(item in startup for item in [*scripts(GceOptions()), *mounted])
 
 
 def is_os_login(metadata: Mapping[str, Any]) -> bool:

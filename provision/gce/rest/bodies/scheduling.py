@@ -27,6 +27,8 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
         values["maxRunDuration"] = {"seconds": str(cloud.delete_after_s)}
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
         values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
+    if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
+        values["onInstanceStopAction"] = {"discardLocalSsd": True}  # otherwise the stop is refused
     return values
 
 

@@ -6,19 +6,23 @@
 #    that is in force as the guest attribute fleet/stop-at.
 # 2. Prevent unattended upgrades, which hold the locks of apt and replace the loaded driver; let apt-get wait for those
 #    that run already; keep shared memory of users after their last logout.
-# 3. Run the item fleet-startup-script at each boot and fleet-setup once per content, also if they change later. For each
+# 3. Mount the Local SSDs at /mnt/localssd, where all users can write; format them if they have no file system. Several
+#    disks become one array if mdadm is installed; otherwise only the first one is used. The result is stored like that
+#    of a script of step 4, with the name local-ssd.
+# 4. Run the item fleet-startup-script at each boot and fleet-setup once per content, also if they change later. For each
 #    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
 #    again if the file /run/fleet/again/SHA256 appears.
-# 4. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
-# 5. Power off after the number of seconds in the item fleet-idle-timeout without a job and without a login. A job is the
+# 5. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
+# 6. Power off after the number of seconds in the item fleet-idle-timeout without a job and without a login. A job is the
 #    file /run/fleet/jobs/PID of its agent, which may wait in the queue.
-# 6. Let the fleet's user run the file .fleet/boot, with which the host rejoins the job that ran before a restart.
-# 7. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
+# 7. Let the fleet's user run the file .fleet/boot, with which the host rejoins the job that ran before a restart.
+# 8. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
 #    and confirm it as the guest attribute fleet/image.
 
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
 base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
 each_boot=/run/fleet/scripts once=/var/lib/fleet/scripts again=/run/fleet/again jobs=/run/fleet/jobs
+local_ssd=/mnt/localssd
 
 fetch() {
     curl -sf -m 5 --noproxy '*' -H 'Metadata-Flavor: Google' "$@"
@@ -77,17 +81,63 @@ upgrading() {
     systemctl show -p ActiveState --value apt-daily.service apt-daily-upgrade.service 2>/dev/null | grep -q activating
 }
 
+is_done() { # DIRECTORY NAME; a step that failed is not done if it is requested again
+    [ -e "$1/$2" ] || return
+    [ -e "$again/$2" ] || return 0
+    [ "$(cat "$1/$2")" = 0 ] || rm -f "$1/$2"
+    rm -f "$again/$2"
+    [ -e "$1/$2" ]
+}
+
+has_content() { # DEVICE
+    blkid -p "$1" >/dev/null
+    [ $? != 2 ]
+}
+
+array_of() { # DISK
+    lsblk -nrpo NAME,TYPE "$1" 2>/dev/null | sed -n 's/ raid0$//p'
+}
+
+mount_local_ssds() {
+    mountpoint -q "$local_ssd" && return
+    # shellcheck disable=SC2046 # these names have no spaces
+    set -- $(find /dev/disk/by-id/ -name 'google-local-nvme-ssd-*' ! -name '*-part*' | sort -V)
+    if [ $# = 0 ]; then
+        echo 'this host has no Local SSD'
+        return 1
+    fi
+    device=$1
+    if [ $# -gt 1 ]; then
+        # After a restart of the host, udev may have assembled the array, under another name.
+        [ -n "$(array_of "$1")" ] || mdadm --assemble --scan
+        device=$(array_of "$1")
+        if [ -z "$device" ]; then
+            device=$1
+            if ! has_content "$1" && mdadm --create /dev/md/localssd --run --level=0 --raid-devices=$# "$@"; then
+                device=/dev/md/localssd
+            fi
+        fi
+    fi
+    has_content "$device" || mke2fs -q -F -t ext4 -m 0 "$device" || return
+    mkdir -p "$local_ssd"
+    mount -o discard "$device" "$local_ssd" || return
+    chmod 1777 "$local_ssd"
+}
+
+prepare_local_ssds() {
+    is_done "$each_boot" local-ssd && return
+    result=$each_boot/local-ssd
+    mount_local_ssds >"$result.log" 2>&1
+    echo $? >"$result.new"
+    mv "$result.new" "$result"
+}
+
 run() { # ITEM DIRECTORY
     script=$2/$1
     fetch -o "$script.new" "$base/attributes/$1" || return
     digest=$(sha256sum <"$script.new")
     digest=${digest%% *}
-    if [ -e "$2/$digest" ]; then
-        [ -e "$again/$digest" ] || return
-        [ "$(cat "$2/$digest")" = 0 ] || rm -f "$2/$digest"
-        rm -f "$again/$digest"
-        [ ! -e "$2/$digest" ] || return
-    fi
+    is_done "$2" "$digest" && return
     waited=0
     while [ "$waited" -lt 600 ] && upgrading; do
         sleep 1
@@ -101,7 +151,8 @@ run() { # ITEM DIRECTORY
     tail -n 100 "$2/$digest.log"
 }
 
-run_both() {
+run_all() {
+    prepare_local_ssds
     run fleet-startup-script "$each_boot"
     run fleet-setup "$once"
 }
@@ -142,7 +193,7 @@ watch_scripts() {
             rm "$again/restart"
             shutdown -r now
         fi
-        run_both
+        run_all
         seal
     done
 }
@@ -152,6 +203,6 @@ configure </dev/null >/dev/null 2>&1
 mkdir -p "$each_boot" "$once" "$again" "$jobs"
 chmod 1777 "$again" "$jobs"
 watch_idle </dev/null >/dev/null 2>&1 &
-run_both
+run_all
 rejoin </dev/null >/dev/null 2>&1
 watch_scripts </dev/null >/dev/null 2>&1 &

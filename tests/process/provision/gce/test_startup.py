@@ -1,7 +1,8 @@
-"""The loops of the startup script with a metadata server that fails, a clock, and a host that are emulated."""
+"""The functions of the startup script that mount Local SSDs, with stand-ins for the programs that change disks."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,57 +10,59 @@ import pytest
 
 from provision.gce.rest.bodies.metadata import startup_script
 
-FUNCTIONS = startup_script().partition("\nwatch_stop_at <")[0]
-
-# Each `sleep` takes five seconds of the emulated clock. `fetch` answers from the file `answers`, one line a request:
-# a value, or the exit status of curl after `!`; the last line is repeated. The loop ends at the power-off, or after
-# 90 seconds.
-HOST = """
-cd "$1" || exit
-echo 1000 >clock
-: >puts
-date() { cat clock; }
-sleep() { now=$(($(cat clock) + 5)); echo "$now" >clock; [ "$now" -lt 1090 ] || exit 0; }
-shutdown() { echo "power-off after $(($(cat clock) - 1000)) s"; exit 0; }
-is_in_use() { [ "$(cat clock)" -lt "${used_until:-0}" ]; }
-fetch() {
-    case "$*" in *"-X PUT"*) [ -e refuses ] && return 22; echo "$*" >>puts; return ;; esac
-    read -r answer <answers
-    [ "$(wc -l <answers)" -le 1 ] || sed -i 1d answers
-    case $answer in !*) return "${answer#!}" ;; esac
-    echo "$answer"
+# A disk or an array has content if a file with its name exists; the file "array" has the name of the array.
+STAND_INS = """
+log() { echo "$@" >>calls; }
+mountpoint() { return 1; }
+find() { cat disks; }
+lsblk() { [ ! -e array ] || echo "$(cat array) raid0"; }
+blkid() { [ -e "$(basename "$2")" ] || return 2; }
+mdadm() {
+    log mdadm "$@"
+    [ "$1" = --create ] || return
+    for disk in a b; do touch "$disk"; done
+    echo "$2" >array
 }
+mke2fs() { log mke2fs "$@"; shift 6; touch "$(basename "$1")"; }
+mount() { log mount "$@"; }
+chmod() { log chmod "$@"; }
 """
+CREATE = "mdadm --create /dev/md/localssd --run --level=0 --raid-devices=2 a b"
 
 
-def play(directory: Path, loop: str, *answers: str, set_up: str = "") -> str:
-    (directory / "answers").write_text("".join(f"{answer}\n" for answer in answers))
-    script = "\n".join([FUNCTIONS, HOST, set_up, loop])
-    done = subprocess.run(
-        ["/bin/sh", "-c", script, "sh", str(directory)], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout.strip()
+def mounted(directory: Path, stand_ins: str = STAND_INS) -> tuple[int, list[str]]:
+    """Mount the disks as at a boot; return the exit code and the calls of programs."""
+    functions = re.findall(r"^(?:has_content|array_of|mount_local_ssds)\(\) \{.*?^\}", startup_script(), re.M | re.S)
+    assert len(functions) == 3
+    calls = directory / "calls"
+    calls.write_text("")
+    script = "\n".join([stand_ins, *functions, f"local_ssd={directory}/mnt", "mount_local_ssds"])
+    done = subprocess.run(["sh", "-c", script], cwd=directory, capture_output=True, text=True, check=False)
+    return done.returncode, calls.read_text().splitlines()
 
 
-def test_a_host_powers_off_at_its_time_even_if_no_guest_attribute_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "refuses").touch()
-    assert play(tmp_path, "watch_stop_at", "!7", "!22", "1030") == "power-off after 30 s"
+def test_several_disks_become_one_array_which_is_formatted_once(tmp_path: Path) -> None:
+    (tmp_path / "disks").write_text("a\nb\n")
+    mount = [f"mount -o discard /dev/md/localssd {tmp_path}/mnt", f"chmod 1777 {tmp_path}/mnt"]
+    created = ["mdadm --assemble --scan", CREATE, "mke2fs -q -F -t ext4 -m 0 /dev/md/localssd"]
+    assert mounted(tmp_path) == (0, [*created, *mount])
+    assert mounted(tmp_path) == (0, mount)
+    (tmp_path / "array").write_text("/dev/md127\n")  # as udev names it after a restart
+    (tmp_path / "md127").touch()
+    assert mounted(tmp_path)[1][0] == f"mount -o discard /dev/md127 {tmp_path}/mnt"
+    (tmp_path / "md127").unlink()  # the restart came before the array was formatted
+    assert mounted(tmp_path)[1][0] == "mke2fs -q -F -t ext4 -m 0 /dev/md127"
 
 
-def test_the_time_in_force_is_published_once(tmp_path: Path) -> None:
-    assert play(tmp_path, "watch_stop_at", "1030", "5000", "!28", "5000") == ""
-    published = (tmp_path / "puts").read_text().splitlines()
-    assert [line.split()[3] for line in published] == ["1030", "5000"]
+@pytest.mark.parametrize("disks", ["a\n", "a\nb\n"])
+def test_without_mdadm_the_first_disk_is_used(tmp_path: Path, disks: str) -> None:
+    (tmp_path / "disks").write_text(disks)
+    stand_ins = STAND_INS + "mdadm() { return 127; }\n"
+    mount = [f"mount -o discard a {tmp_path}/mnt", f"chmod 1777 {tmp_path}/mnt"]
+    assert mounted(tmp_path, stand_ins) == (0, ["mke2fs -q -F -t ext4 -m 0 a", *mount])
+    assert mounted(tmp_path, stand_ins) == (0, mount)
 
 
-@pytest.mark.parametrize("failure", ["!7", "!22", "!28"])
-def test_a_metadata_server_that_fails_at_first_does_not_disable_the_idle_timeout(
-    failure: str, tmp_path: Path
-) -> None:
-    assert play(tmp_path, "watch_idle", failure, failure, "30", failure) == "power-off after 40 s"
-
-
-def test_a_host_in_use_or_without_an_idle_timeout_runs(tmp_path: Path) -> None:
-    assert play(tmp_path, "watch_idle", "!22") == ""
-    assert play(tmp_path, "watch_idle", "0") == ""
-    assert play(tmp_path, "watch_idle", "30", set_up="used_until=1050") == "power-off after 75 s"
+def test_a_host_without_local_ssds_mounts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "disks").write_text("")
+    assert mounted(tmp_path) == (1, [])

@@ -88,6 +88,7 @@ def test_a_new_project_has_no_gpus_in_any_region() -> None:
             0,
             "allows 500 in us-central1, 0 in use; 600 more",
         ),
+        ("LOCAL_SSD_TOTAL_GB", GceOptions(local_ssds=4), 2900, 0, "3000 more needed"),
         ("SSD_TOTAL_GB", GceOptions(disk_gb=300, disk_type="pd-ssd"), 500, 0, "600 more needed"),
         ("DISKS_TOTAL_GB", GceOptions(disk_gb=300, disk_type="pd-standard"), 500, 0, "600 more needed"),
     ],
