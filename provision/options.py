@@ -346,6 +346,8 @@ def default_text(options: type[ProviderOptions], field: str) -> str:
     """Return the default of an option for its help; empty if the help need not show one."""
     declared = declarations(options)[field]
     default = next(item.default for item in dataclasses.fields(options) if item.name == field)
-    if declared.default or default in ("", (), 0) or isinstance(default, bool):
+    if isinstance(default, bool) and declared.kind is FLAG:
+        return declared.default or (declared.key if default is not declared.negated else f"no-{declared.key}")
+    if declared.default or default in ("", (), 0):
         return declared.default
     return declared.kind.show(default)

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
 from fleet.cli.entries import ENTRIES, Entry
+from fleet.cli.help import HelpContext
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
@@ -56,7 +57,9 @@ def _build(name: str, entry: Entry) -> TyperCommand:
     kind = _load(entry.kind) if entry.kind else None
     register = alone.command(name, cls=kind, help=help_text, rich_help_panel=entry.panel, context_settings=_CONTEXT)
     register(function)
-    return cast("TyperCommand", typer.main.get_command(alone))
+    command = typer.main.get_command(alone)
+    command.context_class = HelpContext
+    return cast("TyperCommand", command)
 
 
 def _load(reference: str) -> Any:
@@ -115,6 +118,7 @@ def _main(
 def root_command() -> CommandGroups:
     """Return the command whose subcommands are those of the program."""
     command = cast("CommandGroups", typer.main.get_command(app))
+    command.context_class = HelpContext
     command.commands = Commands(ENTRIES)
     return command
 

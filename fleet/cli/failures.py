@@ -99,12 +99,14 @@ def keep_traceback(failure: InternalError) -> None:
 
 def explain_usage_error(error: TyperException, arguments: list[str]) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
-    from fleet.cli.mistakes import explain_unknown_command, explain_unknown_option
+    from fleet.cli.mistakes import explain_mistake, explain_unknown_command, explain_unknown_option
 
     commands = root_command().commands
     context = getattr(error, "ctx", None)
-    command = context.info_name if context is not None and context.parent is not None else ""
     typed = find_typed_command(arguments)
+    command = (
+        context.info_name if context is not None and context.parent is not None else typed.command if typed else ""
+    )
     option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
     if option and typed is not None:
         takers = {name: [opt for param in entry.params for opt in param.opts] for name, entry in commands.items()}
@@ -112,5 +114,6 @@ def explain_usage_error(error: TyperException, arguments: list[str]) -> UsageErr
     word = next((word for word in arguments if not word.startswith("-")), "")
     if not command and word and word not in commands:
         return explain_unknown_command(word, commands)
-    message = getattr(error, "format_message", lambda: str(error))().replace("\n", " ")
-    return UsageError(message, next_steps=[Step(*filter(None, [command]), "--help")])
+    if option:
+        return UsageError(f"fleet has no option {option!r}", next_steps=[Step("--help")])
+    return explain_mistake(getattr(error, "format_message", lambda: str(error))(), command, typed)

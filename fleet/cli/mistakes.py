@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
-from fleet.cli.command_line import CommandLine, Word
+from fleet.cli.command_line import SCRIPT, CommandLine, Word
 from fleet.errors import UsageError
 from fleet.steps import Step
 
@@ -68,6 +69,39 @@ _OPTION_HABITS = {  # options of other tools
     "--tail": "--lines",
     "-n": "--workers",
 }
+_UNEXPECTED = "unexpected argument"
+_MISTAKES = (  # pattern in a message of Typer, replacement
+    (r"Got unexpected extra argument\(s\) \((.*)\)$", rf"{_UNEXPECTED} '\1'"),
+    (r"is not a valid int(eger)?( range)?$", "is not a whole number"),
+    (r"is not a valid float( range)?$", "is not a number"),
+    (r"requires an argument$", "requires a value"),
+)
+
+
+def explain_mistake(message: str, command: str, typed: CommandLine | None) -> UsageError:
+    """Return the error for a message of Typer, in the style of all errors.
+
+    Args:
+        message: The message.
+        command: The command that was typed; empty: none.
+        typed: The command line; None if it has no command.
+    """
+    text = " ".join(message.split()).removesuffix(".")
+    for pattern, replacement in _MISTAKES:
+        text = re.sub(pattern, replacement, text)
+    steps = [Step(*filter(None, [command]), "--help")]
+    if typed is not None and text.startswith(_UNEXPECTED):
+        steps = [*_name_operand(typed), *steps]
+    return UsageError(text[:1].lower() + text[1:], next_steps=steps)
+
+
+def _name_operand(typed: CommandLine) -> list[Step]:
+    """Return the command with its only operand as the job or fleet that it most likely is."""
+    operands = [word.text[0] for word in typed.words if word.is_operand]
+    options = [name for name in ("--job", "--fleet") if name in typed.option_names]
+    if len(operands) != 1 or not options or any(word.option == options[0] for word in typed.words):
+        return []
+    return [typed.changed({options[0]: operands[0], SCRIPT: None}).step()]
 
 
 def explain_unknown_command(name: str, commands: Collection[str]) -> UsageError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
 from fleet.console.colors import choose_color, paint
 from fleet.console.log_lines import LogText, render_line
 from fleet.console.messages import Activities, Reporter, format_inspection
+from fleet.console.pages import read_width, wrap_text
 from fleet.console.reports import format_report
 from fleet.events import (
     CommandOutput,
@@ -85,11 +85,10 @@ class LinesSink:
             return
         if isinstance(event, TaskState) and event.phase is Phase.EXITED:
             self._release(event.task)
-        report = format_report(event, shutil.get_terminal_size().columns if self._terminal else 80)
         if isinstance(event, (ResultsFound, ResultsAtRisk)):
-            print(report, end="", file=self._err, flush=True)
+            print(format_report(event, read_width(self._err)), end="", file=self._err, flush=True)
             return
-        self._write(report.encode("utf-8", "replace"))
+        self._write(format_report(event, read_width(self._out)).encode("utf-8", "replace"))
         if isinstance(event, PushProgress) and event.sent >= event.total:
             if event.host in self._pushed:
                 return
@@ -98,7 +97,9 @@ class LinesSink:
         text = self._reporter.message(event) or activity
         if text and not _is_reported_as_error(event):
             details = "\n" + format_inspection(event).rstrip("\n") if isinstance(event, HangInspection) else ""
-            print((text + details).rstrip("\n"), file=self._err, flush=True)
+            width = read_width(self._err)
+            lines = [wrap_text(line, width) for line in text.split("\n")]
+            print(("\n".join(lines) + details).rstrip("\n"), file=self._err, flush=True)
 
     def close(self) -> None:
         """Write unfinished lines; the streams stay open."""

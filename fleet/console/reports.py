@@ -6,20 +6,21 @@ import itertools
 import shlex
 import textwrap
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fleet import events
 from fleet.console.columns import GAP, Column, Span, arrange_table, choose, fit, measure_table, render
 from fleet.console.formatting import format_clock, format_metric, format_rate, format_short_size, format_size
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
+from fleet.console.pages import INDENT, Page
 from fleet.folding import fold
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.lint.finding import Finding
 
-_INDENT = "  "
-_WIDTH = 80
+T = TypeVar("T")
+
 _NAMES = 24  # columns, of the names of metrics
 _WIDE = 120  # from this width on, a job takes one line
 _OFFERS = 5  # shown
@@ -30,22 +31,19 @@ _PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
 
 
-def format_report(event: events.Event, width: int = _WIDTH) -> str:
+def format_report(event: events.Event, width: int = 0) -> str:
     """Return the lines of a report with a final newline; empty for other events.
 
     Args:
         event: The event.
-        width: Columns of the terminal. Only tables of jobs use more than 80.
+        width: Columns of the terminal, of which only tables of jobs and paths use more than 80; 0 if the output is
+            not a terminal: then paths are not shortened.
     """
-    if isinstance(event, events.JobsListed):
-        return _jobs_listed(event, width)
-    if isinstance(event, events.JobsCompared):
-        return _jobs_compared(event, width)
     words = _REPORTS.get(type(event))
-    return words(event) if words else ""
+    return words(event, Page(width)) if words else ""
 
 
-def _quoted(event: events.Quoted) -> str:
+def _quoted(event: events.Quoted, page: Page) -> str:
     kind = "spot instance" if event.spot else "instance"
     payer = f", project {event.project}" if event.project else ""
     head = f"fleet {event.fleet}: {counted(event.instances, kind)}{payer}"
@@ -54,13 +52,13 @@ def _quoted(event: events.Quoted) -> str:
     shown = event.offers[:_OFFERS]
     columns = [
         Column.of("ZONE", shown, lambda offer: offer.zone),
-        Column.of("MACHINE", shown, lambda offer: offer.machine),
+        Column.of("MACHINE", shown, lambda offer: offer.machine, rank=1),
         Column.of("USD/H EACH", shown, lambda offer: _price(offer.price_usd_h, 1), right=True),
         Column.of("USD/H ALL", shown, lambda offer: _price(offer.price_usd_h, event.instances), right=True),
     ]
-    text = _wrap(head) + _render_table(columns)
+    text = page.paragraph(head) + page.table(columns)
     if len(event.offers) > len(shown):
-        text += f"{_INDENT}and {len(event.offers) - len(shown)} more\n"
+        text += f"{INDENT}and {len(event.offers) - len(shown)} more\n"
     priced = "spot prices" if event.spot else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
     dated += f" from {event.price_source}" if event.price_source else ""
@@ -71,32 +69,32 @@ def _quoted(event: events.Quoted) -> str:
         end = f"each is deleted automatically {format_span(event.delete_after_s)} after its start"
     return (
         text
-        + _wrap(f"{priced}{dated}, with disks and addresses, without network traffic; {end}")
-        + _limit(event)
-        + "".join(map(_wrap, event.notes))
+        + page.paragraph(f"{priced}{dated}, with disks and addresses, without network traffic; {end}")
+        + _limit(event, page)
+        + "".join(map(page.paragraph, event.notes))
     )
 
 
-def _limit(event: events.Quoted) -> str:
+def _limit(event: events.Quoted, page: Page) -> str:
     """Describe the limit of the cost, and how much of it the instances of the first offer use."""
     if not event.max_cost_usd or not event.offers:
         return ""
     most = (event.offers[0].price_usd_h or 0.0) * event.instances * event.delete_after_s / 3600
     used = f", after {format_money(event.used_usd)} for the other instances" if event.used_usd else ""
-    return _wrap(f"limit {format_money(event.max_cost_usd)}: at most {format_money(most)} for these{used}")
+    return page.paragraph(f"limit {format_money(event.max_cost_usd)}: at most {format_money(most)} for these{used}")
 
 
 def _price(usd_h: float | None, count: int) -> str:
     return "unknown" if usd_h is None else f"{usd_h * count:,.3f}"
 
 
-def _orphans_found(event: events.OrphansFound) -> str:
+def _orphans_found(event: events.OrphansFound, page: Page) -> str:
     if not event.orphans:
         return "no orphaned resources found\n"
     shown = event.orphans[:_ORPHANS]
     columns = [
         Column.of("KIND", shown, lambda orphan: orphan.kind),
-        Column.of("NAME", shown, lambda orphan: orphan.name, limit=32),
+        Column.of("NAME", shown, lambda orphan: orphan.name, limit=max(12, page.width - 48)),
         Column.of("ZONE", shown, lambda orphan: orphan.zone, rank=3),
         Column.of("USER", shown, lambda orphan: orphan.user, rank=2, limit=16),
         Column.of("AGE", shown, lambda orphan: _age(orphan.created_at), rank=1, right=True),
@@ -110,15 +108,17 @@ def _orphans_found(event: events.OrphansFound) -> str:
     resources = len(event.orphans) - len(images)
     counts = [counted(resources, "orphaned resource")] if resources else []
     counts += [counted(len(images), "image")] if images else []
-    text = _wrap(f"{' and '.join(counts)}:") + _render_table(columns)
+    text = page.paragraph(f"{' and '.join(counts)}:") + page.table(columns)
     if len(event.orphans) > len(shown):
-        text += f"{_INDENT}and {len(event.orphans) - len(shown)} more\n"
+        text += f"{INDENT}and {len(event.orphans) - len(shown)} more\n"
     others = sum(not orphan.to_delete for orphan in event.orphans if orphan.kind != _IMAGE)
     if others:
-        text += _wrap(f"{others} owned by other users; --all includes them")
+        text += page.paragraph(f"{others} owned by other users; --all includes them")
     kept = sum(not image.to_delete for image in images)
     if kept:
-        text += _wrap(f"{counted(kept, 'image')} kept; --images deletes yours, with --all those of other users, too")
+        text += page.paragraph(
+            f"{counted(kept, 'image')} kept; --images deletes yours, with --all those of other users, too"
+        )
     return text
 
 
@@ -130,22 +130,17 @@ def _age(began_at: float) -> str:
     return format_span(time.time() - began_at) if began_at else ""
 
 
-def _checked(event: events.Checked) -> str:
+def _checked(event: events.Checked, page: Page) -> str:
     mark = "unknown" if event.ok is None else "ok" if event.ok else "missing"
-    text = _item(mark, f"{event.subject}: {event.message}")
+    text = page.item(mark, f"{event.subject}: {event.message}")
     if event.ok:
         return text
     indent = " " * 9
-    hint = _wrap(event.hint, indent, indent) if event.hint else ""
+    hint = page.paragraph(event.hint, indent, indent) if event.hint else ""
     return text + hint + "".join(f"{indent}{clean(line)}\n" for line in event.next_step.split("\n") if line)
 
 
-def _item(mark: str, words: str) -> str:
-    """Format a status word and a text, wrapped at the width."""
-    return _wrap(f"{mark:8} {words}", indent=" " * 9)
-
-
-def _hosts_checked(event: events.HostsChecked) -> str:
+def _hosts_checked(event: events.HostsChecked, page: Page) -> str:
     def column(title: str, text: Callable[[events.HostFacts], str], **layout: Any) -> Column:
         return Column.of(title, event.hosts, lambda host: text(host) if host.python else "", **layout)
 
@@ -154,21 +149,21 @@ def _hosts_checked(event: events.HostsChecked) -> str:
 
     columns = [
         Column.of("HOST", event.hosts, lambda host: host.host),
-        Column.of("ADDRESS", event.hosts, lambda host: host.address, rank=5),
+        Column.of("ADDRESS", event.hosts, lambda host: host.address, rank=6),
         version("PYTHON", "python"),
         version("TENSORFLOW", "tensorflow"),
-        version("KERAS", "keras"),
-        version("TF-KERAS", "tf_keras", rank=1),
+        version("KERAS", "keras", rank=1),
+        version("TF-KERAS", "tf_keras", rank=2),
         column("GPUS", _gpus, limit=20),
-        column("DISK", lambda host: format_short_size(host.disk_free), rank=2, right=True),
-        column("MEMORY", lambda host: format_short_size(host.memory), rank=3, right=True),
-        column("ARCH", lambda host: host.machine, rank=4),
+        column("DISK", lambda host: format_short_size(host.disk_free), rank=3, right=True),
+        column("MEMORY", lambda host: format_short_size(host.memory), rank=4, right=True),
+        column("ARCH", lambda host: host.machine, rank=5),
     ]
-    text = _wrap(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + _render_table(columns)
-    text += "".join(_item("warning", words) for words in event.warnings)
-    text += "".join(_item("problem", words) for words in event.problems)
+    text = page.paragraph(f"fleet {event.fleet}: {counted(len(event.hosts), 'host')}") + page.table(columns)
+    text += "".join(page.item("warning", words) for words in event.warnings)
+    text += "".join(page.item("problem", words) for words in event.problems)
     if event.script_fails:
-        return text + _item("fails", "hosts are ready, but the script is expected to fail: see `fleet lint`")
+        return text + page.item("fails", "hosts are ready, but the script is expected to fail: see `fleet lint`")
     return text + ("" if event.problems else f"{'ok':8} hosts are ready\n")
 
 
@@ -176,14 +171,14 @@ def _gpus(host: events.HostFacts) -> str:
     return ", ".join(f"{host.gpus.count(name)} x {name}" for name in dict.fromkeys(host.gpus))
 
 
-def _smoke_tested(event: events.SmokeTested) -> str:
-    lines = [line[: _WIDTH - len(_INDENT) - 1] for line in map(clean, event.lines)]
-    return _item("ok" if event.ok else "failed", f"{event.host}: {event.message}") + "".join(
-        f"{_INDENT} {line}\n" for line in lines
+def _smoke_tested(event: events.SmokeTested, page: Page) -> str:
+    lines = [line[: page.width - len(INDENT) - 1] for line in map(clean, event.lines)]
+    return page.item("ok" if event.ok else "failed", f"{event.host}: {event.message}") + "".join(
+        f"{INDENT} {line}\n" for line in lines
     )
 
 
-def _scaling_estimated(event: events.ScalingEstimated) -> str:
+def _scaling_estimated(event: events.ScalingEstimated, page: Page) -> str:
     spread = f"{_step(event.step_low_s)} to {_step(event.step_high_s)}"
     types = f", {'/'.join(event.gradient_types)}" if event.gradient_types else ""
     source = "slowest connection" if event.network_measured else "assumed"
@@ -194,18 +189,22 @@ def _scaling_estimated(event: events.ScalingEstimated) -> str:
     ]
     if event.together_step_s is not None and event.together_workers is not None:
         facts.append(("together", f"{_step(event.together_step_s)} per step of {event.together_workers} workers"))
-    text = _wrap(f"predicted speedup of {event.script} on fleet {event.fleet}, with the same batch per worker:")
-    text += "".join(_wrap(f"{_INDENT}{name:12}{words}", indent=" " * 14) for name, words in facts)
+    text = page.paragraph(
+        f"predicted speedup of {event.script} on fleet {event.fleet}, with the same batch per worker:"
+    )
+    text += "".join(page.paragraph(f"{INDENT}{name:12}{words}", indent=" " * 14) for name, words in facts)
     rows = event.predictions
     columns = [
         Column.of("WORKERS", rows, lambda row: str(row.workers), right=True),
         Column.of("STEP", rows, lambda row: _step(row.step_s), right=True),
         Column.of("SPEEDUP", rows, lambda row: f"{row.speedup:.2f}", right=True),
-        Column.of("INTERVAL", rows, lambda row: f"{row.speedup_low:.2f} to {row.speedup_high:.2f}", right=True),
+        Column.of(
+            "INTERVAL", rows, lambda row: f"{row.speedup_low:.2f} to {row.speedup_high:.2f}", rank=1, right=True
+        ),
         Column.of("EFFICIENCY", rows, lambda row: f"{row.efficiency:.0%}", right=True),
     ]
-    text += _render_table(columns) + _item("limit", f"{event.bottleneck}: {event.explanation}")
-    return text + "".join(_item("note", words) for words in event.notes)
+    text += page.table(columns) + page.item("limit", f"{event.bottleneck}: {event.explanation}")
+    return text + "".join(page.item("note", words) for words in event.notes)
 
 
 def _step(seconds: float) -> str:
@@ -214,49 +213,28 @@ def _step(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
 
 
-def _finding(event: Finding) -> str:
-    text = _wrap(f"{event.location}: {event.rule} {event.severity.value}: {event.message}", indent=_INDENT)
+def _finding(event: Finding, page: Page) -> str:
+    text = page.paragraph(f"{event.location}: {event.rule} {event.severity.value}: {event.message}", indent=INDENT)
     parts = (("why:  ", event.reason), ("fix:  ", event.fix))
-    return text + "".join(_wrap(words, _INDENT + label, " " * 8) for label, words in parts if words)
+    return text + "".join(page.paragraph(words, INDENT + label, " " * 8) for label, words in parts if words)
 
 
-def _wrap(text: str, first: str = "", indent: str = "") -> str:
-    """Return a paragraph: the indentation of its first line is `first`, that of the others `indent`."""
-    return (
-        textwrap.fill(
-            clean(text),
-            _WIDTH,
-            initial_indent=first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
-
-
-def _render_table(columns: list[Column]) -> str:
-    room = _WIDTH - len(_INDENT)
-    lines = arrange_table(choose(columns, room), room)
-    return render(((Span(_INDENT), *line) for line in lines), color=False)
-
-
-def _jobs_listed(event: events.JobsListed, width: int) -> str:
-    text = _wrap(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
+def _jobs_listed(event: events.JobsListed, page: Page) -> str:
+    text = page.paragraph(f"fleet {event.fleet}: {counted(len(event.jobs), 'job') if event.jobs else 'no job yet'}")
     if event.jobs:
-        text += _jobs_table(event.jobs, width)
+        text += _jobs_table(event.jobs, page.table_width)
     shown = sorted(event.disks, key=lambda disk: disk.free)[:_DISKS]
     for disk in shown:
         room = f"{format_size(disk.free)} of {format_size(disk.total)} free on the disk of {disk.host}"
-        text += _wrap(f"{_INDENT}{room}, its jobs use {format_size(disk.jobs)}")
+        text += page.paragraph(f"{INDENT}{room}, its jobs use {format_size(disk.jobs)}", indent=2 * INDENT)
     if len(event.disks) > len(shown):
-        text += f"{_INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
-    return text + _silent(event.silent)
+        text += f"{INDENT}more space is free on {counted(len(event.disks) - len(shown), 'other host')}\n"
+    return text + _silent(event.silent, page)
 
 
 def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
     """Return a row for each job; in a narrow terminal, a second line has what the columns do not show."""
-    room = width - len(_INDENT)
+    room = width - len(INDENT)
     columns = [
         Column.of("JOB", jobs, lambda job: job.job),
         Column.of("NAME", jobs, lambda job: job.name or "", rank=1, limit=40 if width >= _WIDE else 12),
@@ -269,30 +247,30 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
         header, *rows = arrange_table(choose(columns, room), room)
         lines = [header]
         for row, job in zip(rows, jobs, strict=True):
-            lines += [row, (Span(fit(f"{_INDENT}{_program(job)}; {_location(job)}", room), "dim"),)]
+            lines += [row, (Span(fit(f"{INDENT}{_program(job)}; {_location(job)}", room), "dim"),)]
     else:
         columns += [
             Column.of("PROGRAM", jobs, _program, rank=1, limit=max(20, width - 120)),
             Column.of("RESULTS", jobs, _location, limit=width // 3),
         ]
         lines = arrange_table(choose(columns, room), room)
-    return render(((Span(_INDENT), *line) for line in lines), color=False)
+    return render(((Span(INDENT), *line) for line in lines), color=False)
 
 
-def _jobs_compared(event: events.JobsCompared, width: int) -> str:
+def _jobs_compared(event: events.JobsCompared, page: Page) -> str:
     """Return a line for each property, with an asterisk where the jobs differ; long values are wrapped."""
     pairs = list(zip(_properties(event.first), _properties(event.second), strict=True))
     rows = [(name, first, second) for (name, first), (_, second) in pairs]
     rows += _paired(event.first.versions or {}, event.second.versions or {})
     rows += _paired(event.first.metrics or {}, event.second.metrics or {})
     title = max(len(name) for name, _, _ in rows)
-    room = (width - len(_INDENT) - title - 2 * GAP) // 2
-    text = f"{_INDENT}{'JOB':{title}}  {event.first.job:{room}}  {event.second.job}\n"
-    for name, first, second in rows:
-        mark = "* " if first != second else _INDENT
-        cells = [textwrap.wrap(clean(value), room) or ["-"] for value in (first, second)]
+    room = max(1, (page.table_width - len(INDENT) - title - 2 * GAP) // 2)
+    text = ""
+    for name, first, second in [("JOB", event.first.job, event.second.job), *rows]:
+        mark = "* " if first != second and name != "JOB" else INDENT
+        cells = [textwrap.wrap(clean(value), room, break_on_hyphens=False) or ["-"] for value in (first, second)]
         for at, (left, right) in enumerate(itertools.zip_longest(*cells, fillvalue="")):
-            label, start = (name, mark) if at == 0 else ("", _INDENT)
+            label, start = (name, mark) if at == 0 else ("", INDENT)
             text += f"{start}{label:{title}}  {left:{room}}  {right}".rstrip() + "\n"
     return text
 
@@ -348,63 +326,67 @@ def _location(job: events.StoredResults) -> str:
     return f"{format_size(sum(result.size for result in job.results))} on {hosts}{partly}"
 
 
-def _silent(hosts: tuple[str, ...]) -> str:
+def _silent(hosts: tuple[str, ...], page: Page) -> str:
     if not hosts:
         return ""
     verb, they = ("does", "it holds") if len(hosts) == 1 else ("do", "they hold")
-    return _wrap(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
+    return page.paragraph(f"{fold(hosts)} {verb} not answer: it is unknown what {they}")
 
 
-def _results_at_risk(event: events.ResultsAtRisk) -> str:
+def _results_at_risk(event: events.ResultsAtRisk, page: Page) -> str:
     text = ""
     if event.jobs:
         end = "jobs on the hosts will be deleted" if event.pruned else "results exist on the hosts only"
-        text += _wrap(f"fleet {event.fleet}: these {end}:")
-    text += "".join(_job_at_risk(job) for job in event.jobs[:_JOBS])
+        text += page.paragraph(f"fleet {event.fleet}: these {end}:")
+    text += "".join(_job_at_risk(job, page) for job in event.jobs[:_JOBS])
     if len(event.jobs) > _JOBS:
         rest = event.jobs[_JOBS:]
-        text += f"{_INDENT}and {counted(len(rest), 'more job')}, {format_size(sum(job.size for job in rest))}\n"
-    return text + _silent(event.silent)
+        text += f"{INDENT}and {counted(len(rest), 'more job')}, {format_size(sum(job.size for job in rest))}\n"
+    return text + _silent(event.silent, page)
 
 
-def _job_at_risk(job: events.StoredResults) -> str:
+def _job_at_risk(job: events.StoredResults, page: Page) -> str:
     age = f", started {_age(job.started_at)} ago" if job.started_at and not job.queued_after else ""
     pulled = {"yes": "pulled, ", "partly": "partly pulled, ", "no": "not pulled, "}.get(job.pulled, "")
     script = f" {job.script}" if job.script else ""
     state = f"queued after job {job.queued_after}" if job.queued_after else job.state or "unknown state"
-    text = _wrap(f"job {job.job}{script}: {pulled}{state}{age}, {format_size(job.size)}")
+    text = page.paragraph(f"job {job.job}{script}: {pulled}{state}{age}, {format_size(job.size)}")
     kinds: dict[str, int] = {}
     for result in job.results:
         kinds[result.kind] = kinds.get(result.kind, 0) + result.size
     if kinds:
-        text += _wrap(f"{_INDENT}{', '.join(f'{kind} {format_size(count)}' for kind, count in kinds.items())}")
+        text += page.paragraph(
+            f"{INDENT}{', '.join(f'{kind} {format_size(count)}' for kind, count in kinds.items())}"
+        )
     if job.pulled in ("no", "partly") and job.directory:
-        text += clean(f"{_INDENT}pulled before to {job.directory}") + "\n"
-    return text + _first_paths([f"{_INDENT}{path}" for path in job.paths])
+        text += page.paragraph(f"{INDENT}pulled before to {job.directory}", indent=INDENT)
+    shown, rest = _first_places(job.paths)
+    return text + "".join(f"{INDENT}{place}\n" for place in page.locations(shown, len(INDENT))) + rest
 
 
-def _results_found(event: events.ResultsFound) -> str:
-    shown = [result for result in event.results if result.kind != "logs"]
-    lines = [
-        f"{_INDENT}{format_size(result.size)}, {counted(result.files, 'file')}  {result.host}:{result.path}"
-        for result in shown
-    ]
+def _results_found(event: events.ResultsFound, page: Page) -> str:
+    shown, rest = _first_places([result for result in event.results if result.kind != "logs"])
+    sizes = [f"{format_size(result.size)}, {counted(result.files, 'file')}" for result in shown]
+    widest = max(map(len, sizes), default=0)
+    places = page.locations([f"{result.host}:{result.path}" for result in shown], len(INDENT) + widest + GAP)
+    lines = [f"{INDENT}{size:{widest}}{' ' * GAP}{place}\n" for size, place in zip(sizes, places, strict=True)]
     text = f"results: {counted(event.files, 'file')}, {format_size(event.size)}\n"
     deadline = ""
     if event.delete_at:
         at = time.strftime("%Y-%m-%d at %H:%M", time.localtime(event.delete_at))
-        deadline = f"{_INDENT}not pulled yet; deleted with the hosts on {at}\n"
-    return text + _first_paths(lines) + deadline + f"next:    {clean(event.next_step)}\n"
+        deadline = f"{INDENT}not pulled yet; deleted with the hosts on {at}\n"
+    return text + "".join(lines) + rest + deadline + f"next:    {clean(event.next_step)}\n"
 
 
-def _first_paths(lines: list[str]) -> str:
-    """Return the first lines with paths, not wrapped, so that they can be copied."""
-    more = [f"{_INDENT}and {len(lines) - _PATHS} more places"] if len(lines) > _PATHS + 1 else []
-    return "".join(clean(line) + "\n" for line in (lines[:_PATHS] if more else lines) + more)
+def _first_places(places: Sequence[T]) -> tuple[Sequence[T], str]:
+    """Return the first places, and a line about the others."""
+    if len(places) <= _PATHS + 1:
+        return places, ""
+    return places[:_PATHS], f"{INDENT}and {len(places) - _PATHS} more places\n"
 
 
-_REPORTS: dict[type, Callable[[Any], str]] = {
-    events.TaskPlanned: format_plan,
+_REPORTS: dict[type, Callable[[Any, Page], str]] = {
+    events.TaskPlanned: lambda event, _: format_plan(event),
     events.Quoted: _quoted,
     events.OrphansFound: _orphans_found,
     events.Checked: _checked,
@@ -414,4 +396,6 @@ _REPORTS: dict[type, Callable[[Any], str]] = {
     Finding: _finding,
     events.ResultsAtRisk: _results_at_risk,
     events.ResultsFound: _results_found,
+    events.JobsListed: _jobs_listed,
+    events.JobsCompared: _jobs_compared,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from fleet.console.live.terminal import Terminal, read_size, reflows
 from fleet.console.live.view import View, apply
 from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
+from fleet.console.pages import wrap_text
 from fleet.console.reports import format_report
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
@@ -161,7 +161,8 @@ class LiveSink:
             raise self._failure
 
     def _add_message(self, event: events.Event) -> None:
-        report = format_report(event)
+        width = self._terminal.read_size().columns
+        report = format_report(event, width)
         if report:
             self._messages.append((time.monotonic(), report))
         elif isinstance(event, _PRINTED):
@@ -170,9 +171,7 @@ class LiveSink:
                 return
             if isinstance(event, HangInspection) and (event.stack or event.sockets):
                 message += f"; `{Step('logs').text(self._view.fleet)}` shows its stack"
-            width = self._terminal.read_size().columns
-            lines = message.split("\n")
-            text = "\n".join(textwrap.fill(line, width, break_long_words=False) for line in lines)
+            text = "\n".join(wrap_text(line, width) for line in message.split("\n"))
             self._messages.append((time.monotonic(), text + "\n"))
             if isinstance(event, events.JobStarted):
                 self._messages = [(_AT_ONCE, earlier) for _, earlier in self._messages]

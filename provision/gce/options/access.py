@@ -71,7 +71,8 @@ class AccessOptions:
         False,
         FLAG,
         "os-login",
-        help="Log in with OS Login; automatic if the project or its organization requires it.",
+        help="Log in with OS Login.",
+        default="if the project or its organization requires it",
         label="OS Login:",
         group=NETWORK,
     )

@@ -38,6 +38,7 @@ class IdentityOptions:
         "service-account",
         metavar="EMAIL",
         help="Service account of the instances.",
+        default="none; with --scopes or --bucket that of the project",
         group=NETWORK,
     )
     unattended: bool = option(

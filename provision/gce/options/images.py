@@ -23,6 +23,7 @@ class ImageOptions:
         "image",
         metavar="IMAGE",
         help="Boot image, e.g. projects/P/global/images/family/F.",
+        default="Ubuntu 24.04; with GPUs a Deep Learning image",
         group=GENERAL,
     )
     disk_gb: int = option(

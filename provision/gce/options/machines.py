@@ -61,6 +61,7 @@ class MachineOptions:
         "max-price",
         metavar="USD",
         help="Limit of the price of one worker per hour, with disk and address; 0 disables it.",
+        default="no limit",
         label="limit of the price",
         group=MONEY_AND_TIME,
         fixed=False,
@@ -80,6 +81,7 @@ class MachineOptions:
         "gpu",
         metavar="TYPE[:N]",
         help="GPUs per worker, e.g. t4 or t4:2.",
+        default="none",
         label="GPU type",
         group=GENERAL,
     )

@@ -55,6 +55,7 @@ class TimeOptions:
         "max-cost",
         metavar="USD",
         help="Limit of the fleet's cost: Compute Engine deletes the instances before it is reached; 0 disables it.",
+        default="no limit",
         label="limit of the cost",
         group=MONEY_AND_TIME,
         fixed=False,
@@ -65,6 +66,7 @@ class TimeOptions:
         "idle-timeout",
         metavar="TIME",
         help="Power instances off after this time without an active job and without a login; 0 disables it.",
+        default="disabled",
         label="idle timeout",
         group=MONEY_AND_TIME,
     )

@@ -76,6 +76,21 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_help_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in ("up", "train", "logs"):
+        assert cli.run([command, "--help"]) == 0
+        text = capsys.readouterr().out
+        prose = [
+            line for line in text.splitlines() if not line.startswith(("    fleet", "  --success", "  --restart"))
+        ]
+        assert [line for line in prose if len(line) > columns] == []
+        assert not any(line.endswith("-") for line in prose)  # a word that is continued on the next line
+
+
 def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
     for name, command in root_command().commands.items():
         assert getattr(command, "rich_help_panel", None) in ("Start", "Fleets", "Hosts", "Jobs", "Results"), name

@@ -73,6 +73,33 @@ def test_an_option_of_other_tools_is_translated(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("extend", ["error: missing argument 'TIME'", "next:  fleet extend --help"]),
+        ("extend 4x", ["error: invalid value for 'TIME': invalid duration '4x'; use seconds, 90s, 10m, or 2h"]),
+        ("train --restarts x", ["error: invalid value for '--restarts': 'x' is not a whole number"]),
+        ("train --restarts", ["error: option '--restarts' requires a value", "next:  fleet train --help"]),
+        (
+            "train --checkpoint-bandwidth x a.py",
+            ["error: invalid value for '--checkpoint-bandwidth': 'x' is not a number"],
+        ),
+        ("bake demo", ["error: unexpected argument 'demo'", "next:  fleet bake --help"]),
+        (
+            "down demo --yes",
+            ["error: unexpected argument 'demo'", "next:  fleet down --fleet demo --yes", "       fleet down --help"],
+        ),
+        ("logs baseline -f", ["error: unexpected argument 'baseline'", "next:  fleet logs --job baseline -f"]),
+        ("status a b", ["error: unexpected argument 'a b'", "next:  fleet status --help"]),
+        ("-q", ["error: fleet has no option '-q'", "next:  fleet --help"]),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed(
+    capsys: pytest.CaptureFixture[str], typed: str, lines: list[str]
+) -> None:
+    assert error_lines(capsys, *typed.split())[: len(lines)] == lines
+
+
+@pytest.mark.parametrize(
     ("word", "lines"),
     [
         ("extra", ["next:  fleet --help"]),

@@ -4,8 +4,17 @@ import time
 from dataclasses import replace
 
 from fleet.console.reports import format_report
-from fleet.events import Checked, JobsCompared, JobsListed, Note, OrphansFound, SmokeTested
-from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, QUOTED, SCALING, STORED
+from fleet.events import (
+    Checked,
+    JobsCompared,
+    JobsListed,
+    Note,
+    OrphansFound,
+    ResultsAtRisk,
+    ResultsFound,
+    SmokeTested,
+)
+from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, PLACE, QUOTED, SCALING, STORED
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
@@ -141,9 +150,36 @@ def test_a_predicted_speedup_is_shown_with_its_measurements() -> None:
 def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:
     for event in ONE_OF_EACH:
         assert all(len(line) <= 80 for line in format_report(event).splitlines())
+        for width in (40, 80, 120):
+            commands = (getattr(event, "next_step", ""), getattr(event, "command", ""))  # are never wrapped
+            lines = [line for line in format_report(event, width).splitlines() if not line.endswith(commands)]
+            assert all(len(line) <= width for line in lines), lines
     nasty = replace(ORPHAN, name="\x1b[2Jx")
     assert "\x1b" not in format_report(OrphansFound((nasty,)))
     assert format_report(Note("x")) == ""
+
+
+def test_paths_that_do_not_fit_the_terminal_lack_their_first_directories() -> None:
+    root = "/home/ann/.local/state/fleet/local/default-worker-0/fleet/jobs/20260102-101112-ab3d/worker-0"
+    model = replace(PLACE, path=f"{root}/model", files=1)
+    event = ResultsFound("demo", "j-1", 3, 2_000_000, (model, replace(model, kind="files", path=f"{root}/work")), "x")
+    assert format_report(event, 80).splitlines()[1:3] == [
+        "  1.2 MiB, 1 file  worker-0:…/fleet/jobs/20260102-101112-ab3d/worker-0/model",
+        "  1.2 MiB, 1 file  worker-0:…/fleet/jobs/20260102-101112-ab3d/worker-0/work",
+    ]
+    assert format_report(event, 20).splitlines()[1] == "  1.2 MiB, 1 file  worker-0:…/model"
+    assert f"worker-0:{root}/model\n" in format_report(event)  # not a terminal
+    at_risk = ResultsAtRisk("demo", (replace(STORED, paths=(f"worker-0:{root}",)),))
+    assert "\n  worker-0:…/jobs/20260102-101112-ab3d/worker-0\n" in format_report(at_risk, 50)
+    assert f"\n  worker-0:{root}\n" in format_report(at_risk)
+
+
+def test_sizes_of_results_are_aligned() -> None:
+    event = ResultsFound("demo", "j-1", 3, 2_000_000, (PLACE, replace(PLACE, files=13)), "fleet pull j-1")
+    assert format_report(event).splitlines()[1:3] == [
+        f"  1.2 MiB, 2 files   worker-0:{PLACE.path}",
+        f"  1.2 MiB, 13 files  worker-0:{PLACE.path}",
+    ]
 
 
 def jobs_listed(width: int) -> list[str]:
