@@ -10,11 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from fleet.console.colors import accepts_color
-from fleet.console.columns import Column, Line, Span, arrange_table, choose, crop, justify, render
+from fleet.console.columns import (
+    GAP,
+    Column,
+    Line,
+    Span,
+    arrange_table,
+    choose,
+    crop,
+    justify,
+    measure_line,
+    measure_text,
+    render,
+)
 from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
+from fleet.console.pages import INDENT, wrap_text
 from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
@@ -24,7 +37,6 @@ from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_
 from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.wording import endpoint
 
-_INDENT = "  "
 _CAUSE_LINES = 12
 _LARGEST = 2  # jobs shown
 _WATCH_S = 2.0  # between two questions to the hosts
@@ -124,22 +136,22 @@ def watch_status(
 
 
 def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[Line]:
-    lines = [_header(fleet, now, width)]
+    lines = _header(fleet, now, width)
     hosts, table = _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
     lines += table
     silent = [host for host in fleet.hosts if not host.reachable and host.reason and host.name in hosts]
     lines += [line for host in silent for line in _describe_failure(host, width)]
-    lines += _storage(fleet, now)
-    lines += _warm(fleet)
+    lines += _storage(fleet, now, width)
+    lines += _warm(fleet, width)
     if fleet.stopped_at:
         start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
-        return [*lines, (Span(f"{_INDENT}`{start}` starts it again; `{delete}` deletes it", "dim"),)]
+        return [*lines, *_paragraph(f"`{start}` starts it again; `{delete}` deletes it", width, "dim")]
     if fleet.job is None:
-        return [*lines, (Span(f"{_INDENT}no job yet", "dim"),)]
-    lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job)]
+        return [*lines, (Span(f"{INDENT}no job yet", "dim"),)]
+    lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job, width)]
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     if fleet.job.awaited is not None:
-        lines.append((Span(_INDENT + clean(describe_awaited(fleet.job.awaited)), "yellow"),))
+        lines += _paragraph(describe_awaited(fleet.job.awaited), width, "yellow")
     return [*lines, *_cause(fleet.job, width), *_queued(fleet)]
 
 
@@ -150,16 +162,20 @@ def _queued(fleet: FleetStatus) -> list[Line]:
     return [(Span(f"job {job.job}  queued after job {job.queued_after}"),) for job in shown]
 
 
-def _warm(fleet: FleetStatus) -> list[Line]:
+def _paragraph(text: str, width: int, style: str = "") -> list[Line]:
+    """Return a text in lines with an indentation; commands between backticks are not broken."""
+    lines = wrap_text(clean(text), width, INDENT, INDENT).split("\n")
+    return [(Span(line, style),) for line in lines]
+
+
+def _warm(fleet: FleetStatus, width: int) -> list[Line]:
     """Describe the memory of the processes from which tasks are forked."""
     sizes = [host.warm_bytes for host in fleet.hosts if host.warm_bytes]
-    text = (
-        f"{_INDENT}imported for the next start: {format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
-    )
-    return [(Span(text, "dim"),)] if sizes else []
+    text = f"imported for the next start: {format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
+    return _paragraph(text, width, "dim") if sizes else []
 
 
-def _storage(fleet: FleetStatus, now: float) -> list[Line]:
+def _storage(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     """Describe what the hosts store, in a line or two; nothing if they store no job."""
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
@@ -167,10 +183,10 @@ def _storage(fleet: FleetStatus, now: float) -> list[Line]:
         return []
     free = f"{format_size(disks[0].disk_free)} of {format_size(disks[0].disk_total)} free on {disks[0].name}"
     jobs = f"{counted(len(fleet.stored), 'job')}, {format_size(sum(job.size for job in fleet.stored))}"
-    lines: list[Line] = [(Span(f"{_INDENT}stored: {jobs}; {free}", "yellow" if low else ""),)]
+    lines = _paragraph(f"stored: {jobs}; {free}", width, "yellow" if low else "")
     if len(fleet.stored) > 1:
         words = [f"{job.job} {format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
-        lines.append((Span(f"{_INDENT}largest: {', '.join(words)}", "dim"),))
+        lines += _paragraph(f"largest: {', '.join(words)}", width, "dim")
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
         is_due = waiting > 0 and fleet.delete_at > 0 and not fleet.stop_at
@@ -178,29 +194,26 @@ def _storage(fleet: FleetStatus, now: float) -> list[Line]:
         words = [f"{counted(waiting, 'job')} not pulled"] if waiting else []
         if is_due:
             words.append(f"deleted with the hosts in {format_span(max(0.0, fleet.delete_at - now))}")
-        style = "yellow" if is_due else "dim"
-        lines.append((Span(f"{_INDENT}{'; '.join([*words, step.text(fleet.name)])}", style),))
+        lines += _paragraph("; ".join([*words, f"`{step.text(fleet.name)}`"]), width, "yellow" if is_due else "dim")
     return lines
 
 
 def _cause(job: JobStatus, width: int) -> list[Line]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
     reasons = [job.verdict.message] if job.verdict else job.result.reason.splitlines() if job.result else []
-    room = max(1, width - len(_INDENT))
+    room = max(1, width - len(INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
-    lines: list[Line] = [(Span(f"{_INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
-    warning = textwrap.wrap(f"warning: {job.warning}", room, break_on_hyphens=False) if job.warning else []
-    return [*lines, *((Span(f"{_INDENT}{line}", "yellow"),) for line in warning)]
+    lines: list[Line] = [(Span(f"{INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
+    return [*lines, *(_paragraph(f"warning: {job.warning}", width, "yellow") if job.warning else [])]
 
 
 def _describe_failure(host: HostStatus, width: int) -> list[Line]:
     """Return why a host does not answer; in several lines, because commands must not be cut."""
-    reason = clean(host.reason if host.name in host.reason else f"{host.name}: {host.reason}")
-    words = textwrap.wrap(reason, max(1, width - len(_INDENT)), break_on_hyphens=False)
-    return [(Span(f"{_INDENT}{line}", "yellow"),) for line in words]
+    return _paragraph(host.reason if host.name in host.reason else f"{host.name}: {host.reason}", width, "yellow")
 
 
-def _header(fleet: FleetStatus, now: float, width: int) -> Line:
+def _header(fleet: FleetStatus, now: float, width: int) -> list[Line]:
+    """Return the name, time, and cost of a fleet: one line, or more if they do not fit."""
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
     right = []
     if fleet.stopped_at:
@@ -215,7 +228,10 @@ def _header(fleet: FleetStatus, now: float, width: int) -> Line:
         right.append(f"{price}, {format_money(fleet.cost_usd)}{limit} so far")
     if end := format_lifetime(fleet.stop_at, fleet.delete_at, now):
         right.append(end)
-    return justify(left, (Span("  ".join(right)),), width)
+    facts = "  ".join(right)
+    if measure_line(left) + GAP + measure_text(facts) > width and facts:
+        return [left, *_paragraph(facts, width)]
+    return [justify(left, (Span(facts),), width)]
 
 
 def _job_line(job: JobStatus, now: float, width: int) -> Line:
@@ -228,15 +244,15 @@ def _job_line(job: JobStatus, now: float, width: int) -> Line:
     return justify(left, (Span(format_clock(elapsed) if job.started_at > 0 else ""),), width)
 
 
-def _growth(job: JobStatus) -> list[Line]:
+def _growth(job: JobStatus, width: int) -> list[Line]:
     """Return the number of workers of a running job that takes in new hosts, and which hosts join next."""
     if job.max_workers is None or job.result is not None:
         return []
     workers = sum(task.task.startswith("worker-") for task in job.tasks)
-    text = f"{_INDENT}{workers} of at most {counted(job.max_workers, 'worker')}"
+    text = f"{workers} of at most {counted(job.max_workers, 'worker')}"
     if job.joining:
         text += f"; {fold(job.joining)} {'joins' if len(job.joining) == 1 else 'join'} at the next checkpoint"
-    return [(Span(text, "dim"),)]
+    return _paragraph(text, width, "dim")
 
 
 def _job_word(job: JobStatus) -> tuple[str, str]:
@@ -261,11 +277,11 @@ def _table(rows: Sequence[Row], title: str, width: int, room: int | None) -> tup
     slow = find_stragglers(rows)
     shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
     activities = Column.of("", shown, describe_activity, rank=1)
-    columns = choose([*make_columns(shown, title, slow), activities], width - len(_INDENT)) if shown else []
-    lines = arrange_table(columns, width - len(_INDENT)) if shown else []
+    columns = choose([*make_columns(shown, title, slow), activities], width - len(INDENT)) if shown else []
+    lines = arrange_table(columns, width - len(INDENT)) if shown else []
     if folded:
         lines.append(fold_line(folded, slow, "…"))
-    return frozenset(row.name for row in shown), [(Span(_INDENT), *line) for line in lines]
+    return frozenset(row.name for row in shown), [(Span(INDENT), *line) for line in lines]
 
 
 def _host_row(host: HostStatus) -> Row:

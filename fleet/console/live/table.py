@@ -18,6 +18,7 @@ from fleet.console.columns import (
     justify,
     measure_line,
     measure_table,
+    measure_text,
     settle,
 )
 from fleet.console.formatting import format_clock, format_lifetime, format_size
@@ -41,6 +42,8 @@ from provision.quantities import format_money, format_span
 _ROWS_MIN = 3  # shown on the smallest terminal
 _BAR_MIN, _BAR_MAX = 10, 40  # terminal columns
 _CURVE_MIN, _CURVE_MAX = 8, 40
+_NAME_MIN = 12  # terminal columns of the name of a fleet
+_RULE_MIN = 8  # terminal columns of the parts of a rule that are not text
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ def _header(view: View, width: int, now: float, glyphs: Glyphs) -> list[Line]:
     if not view.down and (end := format_lifetime(view.stop_at, view.delete_at, now)):
         facts.append(end)
     edge = Span(glyphs.rule * 2, "dim")
+    name_width = min(len(view.fleet), _NAME_MIN)
+    while len(facts) > 1 and measure_text(f" {glyphs.dot} ".join(facts)) + name_width + _RULE_MIN > width:
+        facts.pop(0)
     right = (Span(" "), Span(f" {glyphs.dot} ".join(facts)), Span(" "), edge)
     left = crop((edge, Span(f" {view.fleet or 'fleet'} ", "bold")), width - measure_line(right), glyphs.mark)
     rule = Span(glyphs.rule * (width - measure_line(left) - measure_line(right)), "dim")

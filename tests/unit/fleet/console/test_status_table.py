@@ -50,6 +50,17 @@ def test_the_commands_for_an_unfinished_fleet_are_not_cut() -> None:
     assert ":0" not in text
 
 
+def test_time_and_cost_have_their_own_line_if_the_name_would_be_cut() -> None:
+    fleet = replace(FLEET, name="resnet-imagenet-large", max_cost_usd=250.0, cost_usd=120.5, delete_at=NOW + 8000)
+    assert render_status([fleet], now=NOW).splitlines()[:3] == [
+        "resnet-imagenet-large  gce, 2 hosts",
+        "  up 1 h 6 min  $0.70/h, $120.50 of $250.00 so far  deleted in 2 h 13 min",
+        "  HOST      STATE      ADDRESS           CPU   MEM",
+    ]
+    lines = render_status([FLEET], now=NOW, width=40).splitlines()
+    assert lines[:3] == ["demo  gce, 2 hosts", "  up 1 h 6 min  $0.70/h, $0.78 so far", "  deleted in 1 h"]
+
+
 def test_a_limited_cost() -> None:
     [first, *_] = render_status([replace(FLEET, max_cost_usd=5.0)], now=NOW).splitlines()
     assert first.endswith("$0.70/h, $0.78 of $5.00 so far  deleted in 1 h")
@@ -70,11 +81,11 @@ def test_what_hosts_store_takes_a_few_lines() -> None:
     assert lines[-4:] == [
         "  stored: 3 jobs, 1.8 GiB; 1.0 GiB of 100.0 GiB free on worker-1",
         "  largest: j-0 1.0 GiB, j-1 512.0 MiB",
-        "  2 jobs not pulled; fleet jobs --fleet demo --prune",
+        "  2 jobs not pulled; `fleet jobs --fleet demo --prune`",
         "  no job yet",
     ]
     rented = FleetStatus("demo", "gce", (replace(hosts[0]),), stored=stored, delete_at=NOW + 2400)
-    assert "  2 jobs not pulled; deleted with the hosts in 40 min; fleet pull --fleet demo" in render_status(
+    assert "  2 jobs not pulled; deleted with the hosts in 40 min; `fleet pull --fleet demo`" in render_status(
         [rented], now=NOW
     )
 

@@ -50,6 +50,12 @@ def test_a_training_at_80_columns() -> None:
     ]
 
 
+def test_a_narrow_rule_keeps_the_name_of_the_fleet_and_its_end() -> None:
+    events = [opened(2, price=0.7), started(2), *running(2)]
+    assert shown(events, 40)[0] == "── demo ─── $0.85 · deleted in 47 min ──"
+    assert shown(events, 30)[0] == "── demo ─ deleted in 47 min ──"
+
+
 def test_the_attempt_and_when_the_next_one_starts() -> None:
     events = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9)]
     assert shown(events)[1] == "job 20260102-101112-ab3d  attempt 1 of 4  custom_training_loop.py"
