@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from fleet.cli.application import list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
 from fleet.errors import FleetError, InternalError, UsageError
-from fleet.interrupts import ignore_interrupts
+from fleet.interrupts import ignore_interrupts, was_interrupted
 from fleet.steps import Again, Step
 
 if TYPE_CHECKING:
@@ -54,17 +53,19 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
     from fleet.console.colors import accepts_color
     from fleet.console.errors import print_error
     from fleet.console.jsonl import JsonSink
+    from fleet.console.pages import read_width
 
     json = sink if isinstance(sink, JsonSink) else None
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
     try:
+        if was_interrupted() and sys.stderr.isatty():
+            sys.stderr.write("\r")  # over the ^C that the terminal has echoed
         print_error(
             error,
             sys.stderr,
             next_lines=next_lines,
             json=json,
             color=accepts_color(sys.stderr, os.environ),
-            width=width,
+            width=read_width(sys.stderr),
         )
     except BrokenPipeError:  # as with 2>&1 | head; the exit code still reports the failure
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

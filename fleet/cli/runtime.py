@@ -72,7 +72,12 @@ def _answer(question: str) -> str:
     width = read_size(sys.stderr).columns - 1
     lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in question.rstrip().split("\n")]
     print("\n".join(lines), end=" ", file=sys.stderr, flush=True)  # noqa: T201
-    answer = sys.stdin.readline()
+    answer = ""
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        if not answer.endswith("\n"):  # Ctrl-C or Ctrl-D: what follows begins in the next line
+            print(file=sys.stderr)  # noqa: T201
     return answer.strip().lower() or answer[-1:]
 
 

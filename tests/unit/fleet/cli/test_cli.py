@@ -264,8 +264,31 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
     sink = Kept()
     services = runtime.make_services(sink)
     assert (services.attended, services.confirm("Proceed?")) == (True, wanted)
-    assert terminal.getvalue() == "Proceed? [Y/n] "
+    assert terminal.getvalue() == "Proceed? [Y/n] " + ("" if answer else "\n")
     assert sink.closed == 1  # the terminal is free for the question
+
+
+def test_ctrl_c_at_a_question_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Terminal):
+        def readline(self, _size: int | None = -1, /) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", Interrupted())
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    with pytest.raises(KeyboardInterrupt):
+        runtime.make_services().confirm("Proceed?")
+    assert terminal.getvalue() == "Proceed? [Y/n] \n"
+
+
+def test_an_error_after_ctrl_c_is_written_over_its_echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    monkeypatch.setattr(failures, "ignore_interrupts", lambda: None)
+    failures.report_failure(UsageError("no"))
+    once = terminal.getvalue()
+    assert "error" in once
+    monkeypatch.setattr(failures, "was_interrupted", lambda: True)
+    failures.report_failure(UsageError("no"))
+    assert terminal.getvalue() == f"{once}\r{once}"
 
 
 def test_yes_confirms_and_without_a_terminal_no_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
