@@ -146,7 +146,17 @@ def select_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-Fleet = Annotated[str, option("--fleet", "Fleet name.", "NAME", envvar=NAME_VARIABLE, autocompletion=complete_fleet)]
+Fleet = Annotated[
+    str,
+    option(
+        "--fleet",
+        "Fleet name.",
+        "NAME",
+        default="default, or the one of fleet.toml",
+        envvar=NAME_VARIABLE,
+        autocompletion=complete_fleet,
+    ),
+]
 OutputOption = Annotated[
     Output,
     option(

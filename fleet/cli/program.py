@@ -163,14 +163,21 @@ def read_program_fields(
 
 
 def add_program_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `program_fields` to a command, which takes them as keyword arguments."""
+    """Add the options of `read_program_fields` to a command, which takes them as keyword arguments.
+
+    They come first, except --fleet, which comes before --output as in the help of all commands.
+    """
     of_program = inspect.signature(read_program_fields, eval_str=True)
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
         if parameter.kind is not parameter.VAR_KEYWORD
     }
+    merged = {**of_program.parameters, **parameters}
+    at = list(merged).index("output")
+    names = [name for name in merged if name != "fleet"]
+    names.insert(at - 1, "fleet")
     command.__signature__ = of_program.replace(  # type: ignore[attr-defined]
-        parameters=[*(of_program.parameters | parameters).values()], return_annotation=None
+        parameters=[merged[name] for name in names], return_annotation=None
     )
     return command

@@ -12,8 +12,8 @@ def down(
     keep_disks: Annotated[
         bool, option("--keep-disks", "Stop the instances and keep their disks; fleet up starts them again.")
     ] = False,
-    fleet: Fleet = "",
     yes: Yes = False,
+    fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Delete the fleet and all its files.

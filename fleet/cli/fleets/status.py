@@ -14,8 +14,10 @@ from fleet.steps import Step
 
 
 def status(
-    fleet: Annotated[str, option("--fleet", "Show only this fleet.", "NAME", envvar=NAME_VARIABLE)] = "",
     watch: Annotated[bool, option("--watch", "Show the state again every 2 s, until Ctrl-C.")] = False,
+    fleet: Annotated[
+        str, option("--fleet", "Show only this fleet.", "NAME", default="all", envvar=NAME_VARIABLE)
+    ] = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Show fleets, hosts, and running jobs.

@@ -38,10 +38,13 @@ def up(
         ),
     ] = None,
     provider: ProviderName = None,
-    python: Annotated[str | None, option("--python", "Interpreter for the script on the hosts.", "PATH")] = None,
+    python: Annotated[
+        str | None, option("--python", "Interpreter for the script on the hosts.", "PATH", default="detected")
+    ] = None,
     package: Packages = None,
     index_url: IndexUrl = None,
     pip_proxy: PipProxy = None,
+    retry_until_up: Annotated[bool, option("--retry-until-up", "Keep retrying until capacity is available.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     fleet: Fleet = "",
@@ -49,7 +52,6 @@ def up(
     accept_new: Annotated[
         bool, option("--accept-new", "Accept the keys of unknown hosts without asking.", panel=EXISTING_HOSTS)
     ] = False,
-    retry_until_up: Annotated[bool, option("--retry-until-up", "Keep retrying until capacity is available.")] = False,
 ) -> None:
     """Create, repair, or resize a fleet.
 

@@ -29,7 +29,7 @@ def check(
     ] = False,
     bandwidth: Annotated[
         float | None,
-        option("--bandwidth", "Network bandwidth to assume for --scaling, instead of measuring it.", "GBIT/S"),
+        option("--bandwidth", "Network bandwidth to assume for --scaling.", "GBIT/S", default="measured"),
     ] = None,
     output: OutputOption = Output.AUTO,
     **program: Any,

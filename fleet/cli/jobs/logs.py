@@ -22,7 +22,8 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
 def logs(
     follow: Annotated[bool, option("--follow/--no-follow", "Follow until the job ends.", short="-f")] = False,
     lines: Annotated[
-        int | None, option("--lines", "Show only the last N lines of the newest attempt.", "N", short="-n", min=0)
+        int | None,
+        option("--lines", "Show only the last N lines of the newest attempt.", "N", short="-n", min=0, default="all"),
     ] = None,
     since: Annotated[
         float | None,

@@ -62,10 +62,14 @@ def train(
     verbose: Annotated[
         bool, option("--verbose", "Report for each task if it was forked, and if not, why.", short="-v")
     ] = False,
+    grace_s: options.Grace = Duration(GRACE_S),
+    from_capsule: Annotated[
+        str,
+        option("--from-capsule", "Repeat the job of a capsule that fleet report wrote.", "FILE", default="none"),
+    ] = "",
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
     ] = False,
-    grace_s: options.Grace = Duration(GRACE_S),
     output: options.OutputOption = Output.AUTO,
     chief: Annotated[bool, option("--chief", "Use a chief task.", panel=TASKS)] = False,
     ps: Annotated[int, option("--ps", "Number of parameter servers.", "N", min=0, panel=TASKS)] = 0,
@@ -149,10 +153,6 @@ def train(
         float,
         duration("--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS),
     ] = Duration(LINK_TIMEOUT_S),
-    from_capsule: Annotated[
-        str,
-        option("--from-capsule", "Repeat the job of a capsule that fleet report wrote.", "FILE", default="none"),
-    ] = "",
     resume: Annotated[
         str | None,
         option(
