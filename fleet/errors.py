@@ -20,7 +20,8 @@ Any other exception that reaches the top level is a bug of this program: exit co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fleet.steps import NextStep
@@ -135,3 +136,17 @@ class CancelledError(FleetError):
     """Stopped on request."""
 
     exit_code = 103
+
+
+@contextmanager
+def explain_interrupt(message: str, *next_steps: NextStep) -> Iterator[None]:
+    """Raise CancelledError if Ctrl-C interrupts the block.
+
+    Args:
+        message: What was interrupted, and what may be left.
+        next_steps: Commands to run next, the most useful first.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CancelledError(message, next_steps=next_steps) from None

@@ -66,18 +66,18 @@ def _confirm(question: str) -> bool:
 
 
 def _answer(question: str) -> str:
-    """Ask a question and return the answer in lower case; empty at the end of the input."""
+    """Ask a question and return the answer in lower case; empty after Ctrl-C, and at the end of the input."""
     from fleet.console.live.terminal import read_size
 
     width = read_size(sys.stderr).columns - 1
     lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in question.rstrip().split("\n")]
     print("\n".join(lines), end=" ", file=sys.stderr, flush=True)  # noqa: T201
-    answer = ""
     try:
         answer = sys.stdin.readline()
-    finally:
-        if not answer.endswith("\n"):  # Ctrl-C or Ctrl-D: what follows begins in the next line
-            print(file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt:
+        answer = ""
+    if not answer.endswith("\n"):  # what follows begins in the next line
+        print(file=sys.stderr)  # noqa: T201
     return answer.strip().lower() or answer[-1:]
 
 

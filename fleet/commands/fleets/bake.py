@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, field, replace
 
-from fleet.errors import CancelledError, FleetError
+from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import ImageBaked, Note, Sink
 from fleet.fleets.connect import BOOTED, progress_to, reach
 from fleet.fleets.creation.consent import confirm_price
@@ -65,7 +65,8 @@ def _bake(wanted: UpRequest, services: Services, sink: Sink) -> ImageBaked | Non
     if plan.existing is not None:
         return _report(plan.existing, project, sink, created=False)
     sink.emit(Note(f"image {plan.image} will be made of one host, which is deleted afterwards"))
-    confirm_price(wanted, plan.host, None, services, sink)
+    with explain_interrupt("fleet bake was interrupted; nothing was created", Again({})):
+        confirm_price(wanted, plan.host, None, services, sink)
     if wanted.dry_run:
         return None
     with services.store.lock(BAKING, "bake"):

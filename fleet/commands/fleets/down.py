@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet.errors import CancelledError, FleetError
+from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, FleetStopped, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
@@ -102,13 +102,8 @@ def _delete_resources(spec: FleetSpec, directory: FleetDirectory, provider: Prov
     if directory.exists():
         directory.intend("delete_fleet")
     progress = ignore_progress if spec.options.existing else progress_to(sink, "deleted")
-    try:
+    with explain_interrupt("fleet down was interrupted; parts of the fleet may be left", Step("down")):
         return list(provider.delete_fleet(spec.name, progress))
-    except KeyboardInterrupt:
-        raise CancelledError(
-            "fleet down was interrupted; parts of the fleet may be left",
-            next_steps=[Step("down")],
-        ) from None
 
 
 def _compute_bill(

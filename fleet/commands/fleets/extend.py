@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.errors import CancelledError, NotReadyError, UsageError
+from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
@@ -50,10 +50,14 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         if warning := provider.extension_warning(instances, request.seconds):
             _confirm(warning, record, directory, services)
         directory.intend("extend", seconds=request.seconds)
-        provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
-        instances = list_instances(request.fleet, provider, services)
-        record = replace_hosts(record, reach(record.spec, instances, provider, directory, services, sink), instances)
-        directory.write(record)
+        with explain_interrupt(
+            "fleet extend was interrupted; hosts may be stopped or have their old lifetime", Again({})
+        ):
+            provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
+            instances = list_instances(request.fleet, provider, services)
+            hosts = reach(record.spec, instances, provider, directory, services, sink)
+            record = replace_hosts(record, hosts, instances)
+            directory.write(record)
         summary = fleet_opened(record, directory, services.clock())
         sink.emit(summary)
         return summary

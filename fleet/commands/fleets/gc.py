@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 
 from fleet.config import caller
-from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError
+from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
 from fleet.fleets.release import external_hosts, release_hosts
@@ -62,7 +62,8 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
         _check_complete(searches)
         return OrphansDeleted(0, ())
     _confirm(len(to_delete), len(orphans), services)
-    left = [name for search in searches for name in search.delete()]
+    with explain_interrupt("fleet gc was interrupted; resources may be left and incur cost", Again({})):
+        left = [name for search in searches for name in search.delete()]
     summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
     sink.emit(summary)
     if left:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
 from fleet.events import FleetResized, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened
@@ -61,7 +61,8 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
 def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    agreed = confirm_price(request, resolve_request(request, record, services), record, services, sink)
+    with explain_interrupt("fleet up was interrupted; nothing was changed", Again({}, "up")):
+        agreed = confirm_price(request, resolve_request(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):

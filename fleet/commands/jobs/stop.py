@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.errors import NotFoundError
+from fleet.errors import NotFoundError, explain_interrupt
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
@@ -11,7 +11,7 @@ from fleet.jobs.resume import resume_step
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
-from fleet.steps import Step
+from fleet.steps import Again, Step
 from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import GRACE_S
@@ -48,7 +48,8 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
         elif any(report.alive and report.result is None for report in reports.values()):
             sink.emit(Note(f"stopping job {job}: waiting up to {request.grace_s:g} s for its tasks to exit"))
         with_job = [client for client in clients if client.host.name in reports]
-        stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
+        with explain_interrupt(f"fleet stop was interrupted; job {job} may still run", Again({}), Step("status")):
+            stopped = raise_failures(stop_everywhere(with_job, job, request.grace_s), "stop the job")
         step = resume_step(job, with_job, directory)
     running = any(answer.running for answer in stopped)
     killed = sum(answer.killed for answer in stopped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet.errors import CancelledError, NotReadyError, UsageError
+from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import FleetStopped, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
@@ -87,12 +87,8 @@ def _present(fleet: str, provider: Provider, services: Services) -> list[Instanc
 
 def _stop_instances(instances: Sequence[Instance], directory: FleetDirectory, provider: Provider, sink: Sink) -> None:
     directory.intend("stop", instances=[[instance.name, instance.id] for instance in instances])
-    try:
+    with explain_interrupt("fleet down was interrupted; instances may still run", Again({}), Step("status")):
         provider.stop(instances, progress_to(sink, "stopped"))
-    except KeyboardInterrupt:
-        raise CancelledError(
-            "fleet down was interrupted; instances may still run", next_steps=[Again({}), Step("status")]
-        ) from None
 
 
 def _end_jobs(
