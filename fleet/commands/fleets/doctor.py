@@ -44,12 +44,13 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         sink.emit(event)
     missing = [finding for finding in findings if finding.ok is False]
     if missing:
+        first = next((finding for finding in missing if finding.hint or finding.next_steps), None)
         unknown = any(finding.subject == "credentials" for finding in missing)
         kind: type[FleetError] = CredentialsError if unknown else NotReadyError
         raise kind(
             f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}",
-            hint=next((finding.hint for finding in missing if finding.hint), ""),
-            next_steps=[*map(step_of, next((finding.next_steps for finding in missing if finding.next_steps), ()))],
+            hint=first.hint if first else "",
+            next_steps=[*map(step_of, first.next_steps)] if first else [],
         )
     return checked
 
