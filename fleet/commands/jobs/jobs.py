@@ -94,7 +94,9 @@ def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sin
     left = [job for job in chosen if not job.is_safe and not job.is_running]
     if left:
         count = counted(len(left), "job")
-        sink.emit(Note(f"{count} with results that are not on this computer: kept unless named, --prune JOB"))
+        step = Step("jobs", "--prune", *(job.job for job in left)).text(request.fleet)
+        kept = "is" if len(left) == 1 else "are"
+        sink.emit(Note(f"{count} with results that are not on this computer {kept} kept; `{step}` deletes them, too"))
     if not safe:
         sink.emit(Note("no job was deleted"))
     return safe
