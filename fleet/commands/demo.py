@@ -9,7 +9,7 @@ from pathlib import Path
 from fleet.commands.fleets import down, up
 from fleet.commands.jobs import pull, train
 from fleet.errors import FleetError, NotReadyError
-from fleet.events import Note, Sink
+from fleet.events import Event, Note, ResultsFound, Sink
 from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
 from fleet.settings import Settings
@@ -39,10 +39,27 @@ def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSumm
     with _fleet(request, services, sink):
         sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
         train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
-        trained = train.run(train_request, services, sink)
+        trained = train.run(train_request, services, _WithoutAdvice(sink))
         sink.emit(Note("$ fleet pull"))
         pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
         return trained
+
+
+class _WithoutAdvice:
+    """Passes events on, except the results on the hosts with the command that copies them: it follows anyway."""
+
+    def __init__(self, inner: Sink) -> None:
+        self._inner = inner
+        self.interval_s: float = getattr(inner, "interval_s", 0.0)
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        if not isinstance(event, ResultsFound):
+            self._inner.emit(event)
+
+    def close(self) -> None:
+        """Write pending output."""
+        self._inner.close()
 
 
 def examples() -> Path:
@@ -65,7 +82,8 @@ def _need_tensorflow() -> None:
 @contextmanager
 def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[None]:
     sink.emit(Note(f"$ fleet up --workers {request.workers}"))
-    up.run(UpRequest(FLEET, Settings(provider="local", workers=request.workers)), services, sink)
+    settings = Settings(provider="local", workers=request.workers)
+    up.run(UpRequest(FLEET, settings, advises=False), services, sink)
     try:
         yield
     finally:

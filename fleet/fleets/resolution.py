@@ -39,6 +39,7 @@ class UpRequest:
         dry_run: Show the plan and the price; create nothing.
         retry_until_up: If capacity is missing, wait and try again.
         accept_new: Accept the host keys of unknown hosts.
+        advises: Show the command to type next.
     """
 
     fleet: str
@@ -47,6 +48,7 @@ class UpRequest:
     dry_run: bool = False
     retry_until_up: bool = False
     accept_new: bool = False
+    advises: bool = True
 
 
 def resolve_request(request: UpRequest, record: FleetRecord | None, services: Services) -> FleetSpec:

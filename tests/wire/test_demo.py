@@ -8,7 +8,7 @@ import pytest
 
 from fleet.cli.runtime import make_services
 from fleet.commands import demo
-from fleet.events import Event, Note
+from fleet.events import Event, Note, ResultsFound
 from tests.program import Program
 
 pytestmark = pytest.mark.wire
@@ -40,6 +40,8 @@ def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypat
     trained = demo.run(demo.DemoRequest(), make_services(yes=True), sink)
     commands = [event.text for event in sink.events if isinstance(event, Note) and event.text.startswith("$ fleet")]
     assert [command.split()[2] for command in commands] == ["up", "train", "pull", "down"]
+    assert not any(isinstance(event, ResultsFound) for event in sink.events)  # no advice to do what follows
+    assert not any(isinstance(event, Note) and event.text.startswith("next:") for event in sink.events)
     model = Path("results") / trained.job / "model" / "arguments"
     assert model.read_text() == "--epochs 3"
     assert not program.processes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from fleet.errors import CredentialsError, FleetError, NotReadyError
-from fleet.events import Checked, Sink
+from fleet.events import Checked, Note, Sink
 from fleet.fleets.resolution import change_options
 from fleet.providers import find_options
 from fleet.services import Services
@@ -45,13 +45,17 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
     missing = [finding for finding in findings if finding.ok is False]
     if missing:
         first = next((finding for finding in missing if finding.hint or finding.next_steps), None)
-        unknown = any(finding.subject == "credentials" for finding in missing)
-        kind: type[FleetError] = CredentialsError if unknown else NotReadyError
+        is_anonymous = any(finding.subject == "credentials" for finding in missing)
+        kind: type[FleetError] = CredentialsError if is_anonymous else NotReadyError
         raise kind(
-            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}",
+            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}: "
+            f"{', '.join(finding.subject for finding in missing)}",
             hint=first.hint if first else "",
             next_steps=[*map(step_of, first.next_steps)] if first else [],
         )
+    unknown = [finding.subject for finding in findings if finding.ok is None]
+    passed = f"{len(findings) - len(unknown)} of {counted(len(findings), 'check')} passed"
+    sink.emit(Note(f"{passed}; unknown: {', '.join(unknown)}" if unknown else passed))
     return checked
 
 

@@ -267,8 +267,9 @@ class _Up:
             )
         elif not steps.create:
             self.sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
-        scripts = [path.name for path in Path.cwd().glob("*.py")]
-        self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
+        if self.request.advises:
+            scripts = [path.name for path in Path.cwd().glob("*.py")]
+            self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
 
     def _cost_usd(self, released: Sequence[Instance]) -> float:
         ids = {instance.id for instance in released}
