@@ -202,7 +202,7 @@ class _Installation:
         """Copy an environment to a host, or install it there; then offer it to other hosts that wait."""
         name = client.host.name
         if name != plan.installer:
-            self._sink.emit(BootstrapProgress(name, "waiting for packages", "another host installs or copies them"))
+            self._sink.emit(BootstrapProgress(name, "waiting for packages", "another host prepares them"))
         answer = self._copy(client, plan)
         if answer is None:
             try:

@@ -319,6 +319,7 @@ def _job_result(view: View, event: JobResult) -> View:
 
 
 _REDUCERS: dict[type, Callable[[View, Any], View]] = {
+    events.Quoted: lambda view, event: replace(view, fleet=event.fleet),
     events.FleetOpened: _fleet_opened,
     events.InstanceChanged: _instance_changed,
     events.HostConnected: _host_connected,

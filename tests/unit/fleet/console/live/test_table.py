@@ -26,7 +26,7 @@ from fleet.events import (
     TaskState,
     Usage,
 )
-from tests.unit.fleet.console.samples import ENDED, START, exited, names, opened, running, started
+from tests.unit.fleet.console.samples import ENDED, QUOTED, START, exited, names, opened, running, started
 
 
 def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: object) -> list[str]:
@@ -54,6 +54,11 @@ def test_a_narrow_rule_keeps_the_name_of_the_fleet_and_its_end() -> None:
     events = [opened(2, price=0.7), started(2), *running(2)]
     assert shown(events, 40)[0] == "── demo ─── $0.85 · deleted in 47 min ──"
     assert shown(events, 30)[0] == "── demo ─ deleted in 47 min ──"
+
+
+def test_the_rule_has_the_name_of_the_fleet_from_its_price_on() -> None:
+    assert shown([QUOTED]) == []  # nothing is started: the question follows
+    assert shown([QUOTED, InstanceChanged("worker-0", "created")])[0].startswith("── demo ─")
 
 
 def test_the_attempt_and_when_the_next_one_starts() -> None:
