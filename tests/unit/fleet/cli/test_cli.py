@@ -269,11 +269,11 @@ def test_a_question_is_answered_by_a_line_and_not_by_the_end_of_the_input(
 
 
 def test_ctrl_c_at_a_question_declines_and_ends_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(Terminal):
-        def readline(self, _size: int | None = -1, /) -> str:
-            raise KeyboardInterrupt
+    def interrupt() -> str:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("sys.stdin", Interrupted())
+    monkeypatch.setattr("sys.stdin", stdin := Terminal())
+    monkeypatch.setattr(stdin, "readline", interrupt)
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     assert not runtime.make_services().confirm("Proceed?")
     assert terminal.getvalue() == "Proceed? [Y/n] \n"
