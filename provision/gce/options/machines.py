@@ -136,7 +136,6 @@ class MachineOptions:
         help="Local SSDs per worker, of 375 GB each, mounted at /mnt/localssd.",
         label="number of Local SSDs",
         group=GENERAL,
-        selects=True,
     )
 
     @property
