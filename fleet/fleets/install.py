@@ -12,7 +12,7 @@ from fleet.events import BootstrapProgress, Note, Sink
 from fleet.fleets.agents import call_all, call_each, open_agents
 from fleet.remote.client import AgentClient, RefusedError
 from fleet.remote.fanout import Outcome, raise_failures
-from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan, NotTriedError
+from fleet.remote.upload.environments import COPIES_AT_ONCE, CopyPlan, UselessError
 from fleet.settings import read_pip_source
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import (
@@ -173,7 +173,7 @@ class _Installation:
             client for key in dict.fromkeys(keys.values()) for client in self._plan(key, keys, clients, complete)
         ]
 
-        def work(client: AgentClient) -> Bootstrapped:
+        def work(client: AgentClient) -> Bootstrapped | None:
             name = client.host.name
             if name in keys:
                 return self._obtain(client, self._plans[keys[name]])
@@ -198,12 +198,19 @@ class _Installation:
         self._plans[key] = CopyPlan(missing, "" if holders else missing[0])
         return list(holders.values())[: -(-len(missing) // COPIES_AT_ONCE)]
 
-    def _obtain(self, client: AgentClient, plan: CopyPlan) -> Bootstrapped:
-        """Copy an environment to a host, or install it there; then offer it to other hosts that wait."""
+    def _obtain(self, client: AgentClient, plan: CopyPlan) -> Bootstrapped | None:
+        """Copy an environment to a host, or install it there; then offer it to other hosts that wait.
+
+        Returns:
+            The answer; None if other hosts have failed so that this one was not tried.
+        """
         name = client.host.name
         if name != plan.installer:
             self._sink.emit(BootstrapProgress(name, "waiting for packages", "another host prepares them"))
-        answer = self._copy(client, plan)
+        try:
+            answer = self._copy(client, plan)
+        except UselessError:
+            return None
         if answer is None:
             try:
                 answer = self._install(client, gpus=0)
@@ -264,15 +271,15 @@ class _Installation:
         return answer
 
 
-def _by_name(outcomes: Sequence[Outcome[Bootstrapped]]) -> dict[str, Bootstrapped]:
+def _by_name(outcomes: Sequence[Outcome[Bootstrapped | None]]) -> dict[str, Bootstrapped]:
     """Return the answers by the names of the hosts; of two outcomes of a host, the second one is valid.
 
     Raises:
         FleetError: a host could not be prepared.
     """
     last = {outcome.host.name: outcome for outcome in outcomes}
-    tried = [outcome for outcome in last.values() if not isinstance(outcome.error, NotTriedError)]
-    return dict(zip((outcome.host.name for outcome in tried), raise_failures(tried, _VERB), strict=True))
+    raise_failures([*last.values()], _VERB)
+    return {name: outcome.value for name, outcome in last.items() if outcome.value is not None}
 
 
 def _machine(host: Host) -> _Machine:

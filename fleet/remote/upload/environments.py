@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from fleet.errors import FleetError
 from train.agent.protocol.records import EnvironmentSource, Refusal, Refused
 
 COPIES_AT_ONCE = 2
 """Number of hosts to which one host sends its environment at the same time."""
 
 
-class NotTriedError(FleetError):
-    """A host did not install an environment, because it cannot be installed, as the errors of other hosts explain."""
+class UselessError(Exception):
+    """An environment cannot be installed on any host, as the errors of other hosts explain."""
 
 
 class CopyPlan:
@@ -46,7 +45,7 @@ class CopyPlan:
         """Wait for a source for a host that lacks the environment; return None if the host installs it by itself.
 
         Raises:
-            NotTriedError: it cannot be installed.
+            UselessError: it cannot be installed.
         """
         with self._changed:
             if host != self.installer:
@@ -55,7 +54,7 @@ class CopyPlan:
             if self._free:
                 return self._free.pop(0)
             if self._has_ended:
-                raise NotTriedError(f"{host} did not install the packages")
+                raise UselessError
             self._is_vacant = False
             return None
 
