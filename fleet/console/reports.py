@@ -242,7 +242,7 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
         Column.of("TIME", jobs, _job_time, right=True),
     ]
     free = 36 if width >= _WIDE else max(16, room - measure_table(columns) - GAP)
-    columns.append(Column.of("METRICS", jobs, lambda job: _metrics(job, free), rank=2))
+    columns.append(Column.of("METRICS", jobs, _metrics, rank=2, limit=free))
     if width < _WIDE:
         header, *rows = arrange_table(choose(columns, room), room)
         lines = [header]
@@ -303,13 +303,10 @@ def _job_time(job: events.StoredResults) -> str:
     return format_clock(job.duration_s) if job.duration_s is not None else ""
 
 
-def _metrics(job: events.StoredResults, room: int) -> str:
-    """Return ``loss 0.3412, accuracy 0.9``: the values for validation first, as many as fit, and at least one."""
+def _metrics(job: events.StoredResults) -> str:
+    """Return ``loss 0.3412, accuracy 0.9``: the values for validation first."""
     values = sorted((job.metrics or {}).items(), key=lambda item: not item[0].startswith("val_"))
-    pairs = [f"{name} {format_metric(value)}" for name, value in values]
-    while len(pairs) > 1 and len(", ".join(pairs)) > room:
-        pairs.pop()
-    return ", ".join(pairs)
+    return ", ".join(f"{name} {format_metric(value)}" for name, value in values)
 
 
 def _program(job: events.StoredResults) -> str:
@@ -389,7 +386,7 @@ def _first_places(places: Sequence[T]) -> tuple[Sequence[T], str]:
 
 
 _REPORTS: dict[type, Callable[[Any, Page], str]] = {
-    events.TaskPlanned: lambda event, page: format_plan(event, page.columns),
+    events.TaskPlanned: lambda event, _: format_plan(event),
     events.Quoted: _quoted,
     events.OrphansFound: _orphans_found,
     events.Checked: _checked,
