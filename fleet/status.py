@@ -10,6 +10,9 @@ from provision.deferred import dataclass
 if TYPE_CHECKING:
     from train.diagnosis.verdict import Verdict
 
+UNREADY = "hosts"
+"""Name of what is shown instead of the hosts of a fleet that cannot be used; its reason says why."""
+
 
 @dataclass(frozen=True)
 class HostStatus:

@@ -10,6 +10,7 @@ from typing import Any
 from fleet import events
 from fleet.console.formatting import format_short_span, format_size
 from fleet.console.log_lines import clean, mark_label
+from fleet.console.pages import wrap_text
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from fleet.folding import fold
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
@@ -97,13 +98,17 @@ def _plain(text: str) -> str:
     return re.sub(r" \([^()]*\)", "", text)
 
 
-def format_plan(plan: events.TaskPlanned) -> str:
-    """Return the command and the environment of a task as lines, for ``--dry-run``."""
+def format_plan(plan: events.TaskPlanned, width: int = 0) -> str:
+    """Return the command and the environment of a task as lines of up to `width` columns, for ``--dry-run``.
+
+    Lines end at spaces; with 0, each value has one line.
+    """
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
-    lines = [name_task(plan.task or plan.slot, plan.host), *(f"  {key:{wide}}  {value}" for key, value in rows)]
-    return "".join(clean(line) + "\n" for line in lines)
+    indent = " " * (wide + 4)
+    lines = (wrap_text(clean(value), width, f"  {key:{wide}}  ", indent) for key, value in rows)
+    return "".join(line + "\n" for line in (clean(name_task(plan.task or plan.slot, plan.host)), *lines))
 
 
 def format_inspection(event: HangInspection) -> str:

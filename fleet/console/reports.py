@@ -7,6 +7,7 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fleet import events
@@ -48,7 +49,7 @@ def _quoted(event: events.Quoted, page: Page) -> str:
     payer = f", project {event.project}" if event.project else ""
     head = f"fleet {event.fleet}: {counted(event.instances, kind)}{payer}"
     if len(event.offers) > 1:
-        head += ", all in the first of these zones with capacity"
+        head += f",{' all' if event.instances > 1 else ''} in the first of these zones with capacity"
     shown = event.offers[:_OFFERS]
     columns = [
         Column.of("ZONE", shown, lambda offer: offer.zone),
@@ -56,6 +57,8 @@ def _quoted(event: events.Quoted, page: Page) -> str:
         Column.of("USD/H EACH", shown, lambda offer: _price(offer.price_usd_h, 1), right=True),
         Column.of("USD/H ALL", shown, lambda offer: _price(offer.price_usd_h, event.instances), right=True),
     ]
+    if event.instances == 1:
+        columns[2:] = [replace(columns[2], title="USD/H")]
     text = page.paragraph(head) + page.table(columns)
     if len(event.offers) > len(shown):
         text += f"{INDENT}and {len(event.offers) - len(shown)} more\n"
@@ -242,7 +245,7 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
         Column.of("TIME", jobs, _job_time, right=True),
     ]
     free = 36 if width >= _WIDE else max(16, room - measure_table(columns) - GAP)
-    columns.append(Column.of("METRICS", jobs, _metrics, rank=2, limit=free))
+    columns.append(Column.of("METRICS", jobs, lambda job: _metrics(job, free), rank=2))
     if width < _WIDE:
         header, *rows = arrange_table(choose(columns, room), room)
         lines = [header]
@@ -303,10 +306,13 @@ def _job_time(job: events.StoredResults) -> str:
     return format_clock(job.duration_s) if job.duration_s is not None else ""
 
 
-def _metrics(job: events.StoredResults) -> str:
-    """Return ``loss 0.3412, accuracy 0.9``: the values for validation first."""
+def _metrics(job: events.StoredResults, room: int) -> str:
+    """Return ``loss 0.3412, accuracy 0.9``: the values for validation first, as many as fit, and at least one."""
     values = sorted((job.metrics or {}).items(), key=lambda item: not item[0].startswith("val_"))
-    return ", ".join(f"{name} {format_metric(value)}" for name, value in values)
+    pairs = [f"{name} {format_metric(value)}" for name, value in values]
+    while len(pairs) > 1 and len(", ".join(pairs)) > room:
+        pairs.pop()
+    return ", ".join(pairs)
 
 
 def _program(job: events.StoredResults) -> str:
@@ -386,7 +392,7 @@ def _first_places(places: Sequence[T]) -> tuple[Sequence[T], str]:
 
 
 _REPORTS: dict[type, Callable[[Any, Page], str]] = {
-    events.TaskPlanned: lambda event, _: format_plan(event),
+    events.TaskPlanned: lambda event, page: format_plan(event, page.columns),
     events.Quoted: _quoted,
     events.OrphansFound: _orphans_found,
     events.Checked: _checked,

@@ -31,7 +31,7 @@ from fleet.console.pages import INDENT, wrap_text
 from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
-from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
+from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, TaskStatus
 from fleet.steps import Step
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW
@@ -137,10 +137,12 @@ def watch_status(
 
 def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[Line]:
     lines = _header(fleet, now, width)
+    if _is_unready(fleet):
+        return [*lines, *_paragraph(fleet.hosts[0].reason, width, "yellow")]
     hosts, table = _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
     lines += table
     silent = [host for host in fleet.hosts if not host.reachable and host.reason and host.name in hosts]
-    lines += [line for host in silent for line in _describe_failure(host, width)]
+    lines += _describe_failures(silent, width)
     lines += _storage(fleet, now, width)
     lines += _warm(fleet, width)
     if fleet.stopped_at:
@@ -171,7 +173,8 @@ def _paragraph(text: str, width: int, style: str = "") -> list[Line]:
 def _warm(fleet: FleetStatus, width: int) -> list[Line]:
     """Describe the memory of the processes from which tasks are forked."""
     sizes = [host.warm_bytes for host in fleet.hosts if host.warm_bytes]
-    text = f"imported for the next start: {format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
+    memory = f"{format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
+    text = f"modules stay imported for the next job: {memory}"
     return _paragraph(text, width, "dim") if sizes else []
 
 
@@ -207,14 +210,27 @@ def _cause(job: JobStatus, width: int) -> list[Line]:
     return [*lines, *(_paragraph(f"warning: {job.warning}", width, "yellow") if job.warning else [])]
 
 
-def _describe_failure(host: HostStatus, width: int) -> list[Line]:
-    """Return why a host does not answer; in several lines, because commands must not be cut."""
-    return _paragraph(host.reason if host.name in host.reason else f"{host.name}: {host.reason}", width, "yellow")
+def _is_unready(fleet: FleetStatus) -> bool:
+    return [host.name for host in fleet.hosts] == [UNREADY]
+
+
+def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[Line]:
+    """Return why hosts do not answer, each reason once; in several lines, because commands must not be cut."""
+    hosts: dict[str, list[HostStatus]] = {}
+    for host in silent:
+        hosts.setdefault(host.reason.replace(host.name, "\0"), []).append(host)
+    lines: list[Line] = []
+    for first, *others in hosts.values():
+        reason = first.reason if first.name in first.reason else f"{first.name}: {first.reason}"
+        same = f"; the same for {fold(host.name for host in others)}" if others else ""
+        lines += _paragraph(reason + same, width, "yellow")
+    return lines
 
 
 def _header(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     """Return the name, time, and cost of a fleet: one line, or more if they do not fit."""
-    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {counted(len(fleet.hosts), 'host')}"))
+    hosts = "not ready" if _is_unready(fleet) else counted(len(fleet.hosts), "host")
+    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {hosts}"))
     right = []
     if fleet.stopped_at:
         right.append(f"stopped for {format_span(now - fleet.stopped_at)}")

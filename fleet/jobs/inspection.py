@@ -23,7 +23,7 @@ from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
 from fleet.waiting import find_awaited
 from provision.model import Host, Instance, InstanceState
@@ -161,7 +161,7 @@ def _describe_kept(record: FleetRecord | None) -> str:
 
 def _unready_host(reason: str) -> HostStatus:
     """Return what is shown instead of the hosts of a fleet that cannot be used."""
-    return HostStatus(name="hosts", address="", port=0, reachable=False, reason=reason)
+    return HostStatus(name=UNREADY, address="", port=0, reachable=False, reason=reason)
 
 
 def inspect_hosts(

@@ -50,16 +50,17 @@ def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown | Fle
 
 
 def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
-    directory = services.store.fleet(request.fleet)
-    record = _record(directory)
-    spec = record.spec if record else _read_journaled_spec(directory)
-    provider = services.provider(spec.options)
-    instances = list_instances(request.fleet, provider, services)
-    billed = directory.intervals() or ledger.intervals([ledger.entry(instances, services.clock())])
-    if not instances and not directory.exists():
-        sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
-        return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
-    _confirm(request.fleet, record, directory, instances, services, sink)
+    with explain_interrupt("fleet down was interrupted; nothing was deleted", Step("down")):
+        directory = services.store.fleet(request.fleet)
+        record = _record(directory)
+        spec = record.spec if record else _read_journaled_spec(directory)
+        provider = services.provider(spec.options)
+        instances = list_instances(request.fleet, provider, services)
+        billed = directory.intervals() or ledger.intervals([ledger.entry(instances, services.clock())])
+        if not instances and not directory.exists():
+            sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
+            return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
+        _confirm(request.fleet, record, directory, instances, services, sink)
     external = spec.options.existing
     silent = _release(spec, record, instances, directory, provider, services, sink) if external else []
     left = _delete_resources(spec, directory, provider, sink)

@@ -79,7 +79,7 @@ def _report_cost(
     limit = f" of {format_money(limit_usd)}" if limit_usd else ""
     sink.emit(
         Note(
-            f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now: "
+            f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now cost "
             f"{format_money(usd_h * seconds / 3600)}; {format_money(so_far)}{limit} so far"
         )
     )

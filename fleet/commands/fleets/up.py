@@ -34,6 +34,7 @@ from provision.quantities import counted
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
+_UNCHANGED = "fleet up was interrupted; nothing was changed"
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,26 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
 def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
-    with explain_interrupt("fleet up was interrupted; nothing was changed", Again({}, "up")):
+    with explain_interrupt(_UNCHANGED, Again({}, "up")):
         agreed = confirm_price(request, resolve_request(request, record, services), record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):
-        record = directory.read() if directory.exists() else None
-        spec = resolve_request(request, record, services)
-        provider = services.provider(spec.options)
-        before = at_rest(spec.name, provider, services)
-        _check_key(directory, before)
-        steps = plan(spec, before)
-        if spec.options.rents and not set(steps.create) <= agreed:
-            raise NotReadyError(
-                f"fleet {spec.name!r} changed while waiting for confirmation: "
-                f"{', '.join(steps.create)} would now be created",
-                next_steps=[Again({}, "up")],
-            )
-        if record and record.ready and spec.workers < record.spec.workers:
-            confirm_shrink(record, spec.workers, before, directory, services, sink)
+        with explain_interrupt(_UNCHANGED, Again({}, "up")):
+            record = directory.read() if directory.exists() else None
+            spec = resolve_request(request, record, services)
+            provider = services.provider(spec.options)
+            before = at_rest(spec.name, provider, services)
+            _check_key(directory, before)
+            steps = plan(spec, before)
+            if spec.options.rents and not set(steps.create) <= agreed:
+                raise NotReadyError(
+                    f"fleet {spec.name!r} changed while waiting for confirmation: "
+                    f"{', '.join(steps.create)} would now be created",
+                    next_steps=[Again({}, "up")],
+                )
+            if record and record.ready and spec.workers < record.spec.workers:
+                confirm_shrink(record, spec.workers, before, directory, services, sink)
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
 
 
@@ -266,7 +268,7 @@ class _Up:
                 )
             )
         elif not steps.create:
-            self.sink.emit(Note(f"fleet {name!r} was already up; every host answers"))
+            self.sink.emit(Note(f"fleet {name!r} is up; every host answers"))
         if self.request.advises:
             scripts = [path.name for path in Path.cwd().glob("*.py")]
             self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))

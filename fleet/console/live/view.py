@@ -129,7 +129,9 @@ def _stage(view: View, stage: Stage) -> View:
 
 def _fleet_opened(view: View, event: events.FleetOpened) -> View:
     by_name = {row.name: row for row in view.rows}
-    rows = tuple(by_name.get(name, Row(name, slot=name)) for name in sorted(event.hosts, key=order))
+    rows = tuple(
+        by_name.get(name, Row(name, slot=name, step_text="connecting")) for name in sorted(event.hosts, key=order)
+    )
     return replace(
         view,
         fleet=event.fleet,
@@ -321,6 +323,7 @@ def _job_result(view: View, event: JobResult) -> View:
 _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.Quoted: lambda view, event: replace(view, fleet=event.fleet),
     events.FleetOpened: _fleet_opened,
+    events.ZoneTried: lambda view, _: _stage(view, Stage.UP),
     events.InstanceChanged: _instance_changed,
     events.HostConnected: _host_connected,
     events.BootstrapProgress: _bootstrap_progress,

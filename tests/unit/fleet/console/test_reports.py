@@ -47,6 +47,7 @@ def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
     event = replace(QUOTED, offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
     text = format_report(event)
     assert text.startswith("fleet demo: 1 instance\n")
+    assert text.splitlines()[1].split() == ["ZONE", "MACHINE", "USD/H"]
     assert "more" not in text
     assert "on-demand prices" in text
     assert "only fleet down deletes them" in " ".join(text.split())
@@ -188,6 +189,12 @@ def jobs_listed(width: int) -> list[str]:
     )
     pulled = replace(STORED, job="20260101-101112-ab3d", pulled="yes", directory="/home/ann/results/x", state="")
     return format_report(JobsListed("demo", (run, pulled), ()), width).splitlines()
+
+
+def test_metrics_that_do_not_fit_are_left_out_whole() -> None:
+    metrics = {"loss": 0.34, "val_loss": 0.5, "val_accuracy": 0.9}
+    run = replace(STORED, name="baseline", duration_s=75.0, metrics=metrics)
+    assert format_report(JobsListed("demo", (run,), ())).splitlines()[2].endswith("  val_loss 0.5000")
 
 
 def test_a_job_takes_two_lines_at_80_columns_and_one_at_160() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet.console.status_table import print_status, render_status, watch_status
 from fleet.events import Exit, JobResult, Outcome, Phase, Progress
-from fleet.status import FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from tests.screen import Screen
 from train.diagnosis.verdict import Kind, Verdict
 
@@ -43,9 +43,9 @@ def test_a_fleet_at_work() -> None:
 
 def test_the_commands_for_an_unfinished_fleet_are_not_cut() -> None:
     reason = "fleet up has not finished; repeat `fleet up --fleet demo`, or delete it with `fleet down --fleet demo`"
-    hosts = (HostStatus("hosts", "", 0, False, reason),)
+    hosts = (HostStatus(UNREADY, "", 0, False, reason),)
     text = render_status([FleetStatus("demo", "gce", hosts)], now=NOW)
-    assert " ".join(text.split()).endswith(f"hosts: {reason} no job yet")
+    assert " ".join(text.split()) == f"demo gce, not ready {reason}"
     assert max(map(len, text.splitlines())) <= 80
     assert ":0" not in text
 
@@ -64,6 +64,16 @@ def test_time_and_cost_have_their_own_line_if_the_name_would_be_cut() -> None:
 def test_a_limited_cost() -> None:
     [first, *_] = render_status([replace(FLEET, max_cost_usd=5.0)], now=NOW).splitlines()
     assert first.endswith("$0.70/h, $0.78 of $5.00 so far  deleted in 1 h")
+
+
+def test_a_reason_that_several_hosts_share_is_shown_once() -> None:
+    hosts = tuple(
+        HostStatus(f"worker-{index}", "10.0.0.2", 22, False, f"worker-{index} was deleted at 12:00")
+        for index in range(4)
+    )
+    hosts = (*hosts, HostStatus("worker-4", "10.0.0.6", 22, False, "timed out"))
+    lines = render_status([FleetStatus("demo", "gce", hosts)], now=NOW).splitlines()
+    assert lines[-3:-1] == ["  worker-0 was deleted at 12:00; the same for worker-[1-3]", "  worker-4: timed out"]
 
 
 def test_an_idle_fleet() -> None:

@@ -25,6 +25,7 @@ from fleet.events import (
     TaskPrepared,
     TaskState,
     Usage,
+    ZoneTried,
 )
 from tests.unit.fleet.console.samples import ENDED, QUOTED, START, exited, names, opened, running, started
 
@@ -58,7 +59,8 @@ def test_a_narrow_rule_keeps_the_name_of_the_fleet_and_its_end() -> None:
 
 def test_the_rule_has_the_name_of_the_fleet_from_its_price_on() -> None:
     assert shown([QUOTED]) == []  # nothing is started: the question follows
-    assert shown([QUOTED, InstanceChanged("worker-0", "created")])[0].startswith("── demo ─")
+    assert shown([QUOTED, ZoneTried("us-central1", "requesting 2 instances")])[0].startswith("── demo ─")
+    assert "connecting" in shown([opened(2)])[2]
 
 
 def test_the_attempt_and_when_the_next_one_starts() -> None:
