@@ -63,6 +63,7 @@ def entry(instances: Iterable[Instance], at: float) -> dict[str, Any]:
             "started_at": instance.started_at,
             "stopped_at": instance.stopped_at,
             "delete_at": instance.delete_at,
+            "restarts_until": instance.restarts_until,
         }
         for instance in instances
         if instance.state is not InstanceState.QUEUED
@@ -102,6 +103,11 @@ def intervals(entries: Iterable[Mapping[str, Any]]) -> list[Interval]:
 def cost_usd(billed: Iterable[Interval], now: float) -> float:
     """Return the estimated cost of a fleet until `now`, in US dollars."""
     return sum(interval.cost_usd(now) for interval in billed)
+
+
+def price_usd_h(billed: Iterable[Interval], now: float) -> float:
+    """Return the estimated price of a fleet in US dollars an hour, of what is left of it at `now`."""
+    return sum(each.usd_h for each in billed if not each.end and not 0 < each.delete_at <= now)
 
 
 def _ended(interval: Interval, at: float) -> Interval:

@@ -68,6 +68,8 @@ class Instance:
         stopped_at: When it was stopped last, in seconds since the epoch; 0: never, or unknown.
         stop_at: When it stops by itself, in seconds since the epoch; 0: never.
         end_at: When its jobs are ended, in seconds since the epoch; 0: never.
+        restarts_until: Until when other hosts start it again if it stops, in seconds since the epoch; 0: without end;
+            None: they do not.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Instance:
     stopped_at: float = 0.0
     stop_at: float = 0.0
     end_at: float = 0.0
+    restarts_until: float | None = None
 
     @property
     def current_usd_h(self) -> float:

@@ -21,9 +21,9 @@ from provision.gce.diagnosis.failures import Failure
 from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import correct_ends
 from provision.gce.insertion import Attempt, insert
-from provision.gce.limit import current_budget, dearest, limited, too_expensive
+from provision.gce.limit import check_ends, current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
-from provision.gce.power import start_for, stop_started
+from provision.gce.power import prevent_restarts, start_for, stop_started
 from provision.gce.rest import images
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import instance_name
@@ -102,6 +102,9 @@ def _start(
         return
     zone, price, allowed = zone_of(stopped[0]), None, cloud
     if cloud.max_cost_usd:
+        check_ends(cloud, stopped)
+        if cloud.has_fixed_end:
+            stopped = prevent_restarts(account, fleet, stopped)
         price = account.prices.price(cloud, zone)
         paid = limited(current_budget(account, fleet, cloud), cloud, price, len(stopped) + count, account.clock())
         if isinstance(paid, ProviderError):

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account
-from provision.gce.catalog.machines import MAX_DURATION_MIN_S
+from provision.gce.catalog.machines import MAX_DURATION_MIN_S, resolved
 from provision.gce.expiry import set_deadlines
-from provision.gce.limit import current_budget, longer_than_paid, unknown_price
+from provision.gce.limit import check_ends, current_budget, longer_than_paid, unknown_price
 from provision.gce.options import GceOptions
-from provision.gce.options.time import POWER_OFF_S
+from provision.gce.options.time import MAX_DURATION_MAX_S, POWER_OFF_S
 from provision.gce.power import await_status, set_lifetime, start_for, stop
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.resources import zone_of
@@ -19,6 +19,46 @@ from provision.model import Instance, Price
 from provision.provider import ErrorKind, Progress, ProviderError
 
 _BAD_REQUEST = 400
+
+
+def with_lifetime(cloud: GceOptions, seconds: float) -> GceOptions:
+    """Return the options of a fleet with another lifetime.
+
+    Raises:
+        ProviderError: it is too short or too long, or cannot be changed.
+    """
+    if not cloud.is_extendable:
+        raise ProviderError(
+            ErrorKind.USAGE,
+            "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
+            hint="set --max-duration, up to 7 days, when the fleet is created",
+        )
+    try:
+        return resolved(replace(cloud, max_duration_s=max(1, round(seconds))))
+    except ValueError as error:
+        is_long = seconds > MAX_DURATION_MAX_S
+        step = ("fleet", "extend", f"{MAX_DURATION_MAX_S // 86400}d") if is_long else ("fleet", "down")
+        raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[step]) from error
+
+
+def check(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> str:
+    """Check whether instances can have a new lifetime, which begins now; return a warning about its effect, or "".
+
+    Args:
+        account: The owner of the fleet.
+        cloud: Its options, resolved, with the new lifetime.
+        targets: All of its instances.
+
+    Raises:
+        ProviderError: the limit of the cost does not pay for this time.
+    """
+    if not targets or not restarts(cloud, account.convert(targets), account.clock()):
+        return ""
+    if cloud.max_cost_usd:
+        check_ends(cloud, targets)
+        _paid_s(account, cloud, targets, _price(account, cloud, targets), ending=True)
+    lost = f"; then {cloud.lost_at_stop} is lost" if cloud.lost_at_stop else ""
+    return f"Compute Engine may have to restart the instances{lost}"
 
 
 def restarts(cloud: GceOptions, instances: Sequence[Instance], now: float) -> bool:
@@ -53,18 +93,11 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
         ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
             not start again.
     """
-    if not cloud.is_extendable:
-        raise ProviderError(
-            ErrorKind.USAGE,
-            "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
-            hint="set --max-duration, up to 7 days, when the fleet is created",
-        )
-    if not restarts(cloud, account.convert(targets), account.clock()):
+    if not check(account, cloud, targets):
         set_deadlines(account, cloud, targets)
         return
     if cloud.max_cost_usd:
         price = _price(account, cloud, targets)
-        _paid_s(account, cloud, targets, price, ending=True)
         targets = _stop(account, targets, progress)
         paid_s = _paid_s(account, cloud, targets, price)
         _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
@@ -114,7 +147,7 @@ def _paid_s(
     budget = current_budget(account, fleet, cloud, ending=ending)
     paid_s = int(budget.lifetime_s(price, len(targets), account.clock()))
     if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
-        raise longer_than_paid(budget, seconds, paid_s)
+        raise longer_than_paid(budget, price, len(targets), seconds, paid_s)
     return min(seconds, paid_s)
 
 

@@ -12,7 +12,7 @@ from provision.gce.account import Account
 from provision.gce.rest.api import ApiError, Json, Listing, answer_failures
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.labels import marked, marked_project
-from provision.gce.rest.images import listed, size_of
+from provision.gce.rest.images import listed, price_usd_h, size_of
 from provision.gce.rest.resources import instance, last, our_name, owned, seconds, zone_of
 from provision.model import IMAGE, Orphan
 from provision.provider import Progress
@@ -52,8 +52,8 @@ def of_instance(account: Account, resource: Json) -> Orphan:
 
 def of_image(account: Account, resource: Json) -> Orphan:
     """Return an image as an Orphan."""
-    size_gb = size_of(resource)
-    return replace(_labelled(IMAGE, resource, ""), price_usd_h=account.prices.image_usd_h(size_gb), size_gb=size_gb)
+    usd_h = price_usd_h(resource, account.prices)
+    return replace(_labelled(IMAGE, resource, ""), price_usd_h=usd_h, size_gb=size_of(resource))
 
 
 def _labelled(kind: str, resource: Json, location: str) -> Orphan:

@@ -13,10 +13,15 @@ from provision.gce.catalog.prices import Prices
 from provision.gce.options import GceOptions
 from provision.gce.options.time import MAX_DURATION_MAX_S
 from provision.gce.rest.api import Json
+from provision.gce.rest.bodies.scheduling import FIXED_END
+from provision.gce.rest.resources import our_name
 from provision.ledger import entry
-from provision.model import Price
+from provision.model import Command, Instance, InstanceState, Price
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted, format_money, format_span
+
+_TYPING_S = 300.0
+"""Time in which a suggested command still works: what it costs meanwhile is taken into account."""
 
 
 def current_budget(account: Account, fleet: str, cloud: GceOptions, *, ending: bool = False) -> Budget:
@@ -30,8 +35,14 @@ def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Seq
     now = account.clock()
     entries = account.journal.intents(fleet)
     queued = {str(resource["name"]) for resource in existing if resource.get("status") == "PENDING"}
-    listed = entry(account.convert(existing), now)
+    listed = entry(map(_to_be_started, account.convert(existing)), now)
     return budget_of(cloud.max_cost_usd, [*entries, *_without(entries, queued), listed], now)
+
+
+def _to_be_started(instance: Instance) -> Instance:
+    """Return an instance as `fleet up` starts it again: until then, the other hosts do not."""
+    is_stopped = instance.state is InstanceState.STOPPED and instance.restarts_until
+    return replace(instance, restarts_until=None) if is_stopped else instance
 
 
 def _without(entries: Sequence[Mapping[str, Any]], queued: set[str]) -> list[dict[str, Any]]:
@@ -69,7 +80,7 @@ def limited(
     if price is None:
         return unknown_price(cloud)
     if budget.unlimited:
-        return without_deadline(budget)
+        return without_deadline(budget.unlimited)
     longest_s = cloud.max_duration_s or MAX_DURATION_MAX_S
     paid_s = budget.lifetime_s(price, count, now)
     if paid_s < min(USEFUL_S, longest_s):
@@ -108,12 +119,22 @@ def too_expensive(cloud: GceOptions, zones: Iterable[str], prices: Prices) -> Pr
     )
 
 
-def without_deadline(budget: Budget) -> ProviderError:
+def check_ends(cloud: GceOptions, resources: Iterable[Json]) -> None:
+    """Check that each start of instances leaves the end of their lifetime as it is, if the options require that.
+
+    Raises:
+        ProviderError: they were created without a limit of the cost.
+    """
+    movable = [our_name(each) for each in resources if FIXED_END not in each.get("scheduling", {})]
+    if cloud.has_fixed_end and movable:
+        raise without_deadline(movable)
+
+
+def without_deadline(names: Iterable[str]) -> ProviderError:
     """Return the error that instances run without a deadline."""
-    names = ", ".join(budget.unlimited)
     return ProviderError(
         ErrorKind.USAGE,
-        f"the cost of {names} has no limit: no deletion time, or an unknown price",
+        f"the cost of {', '.join(names)} has no limit: no deletion time, or an unknown price",
         hint="remove --max-cost, or delete the fleet and create it again with this limit",
         again={"--max-cost": None},
         next_steps=[("fleet", "down")],
@@ -126,7 +147,7 @@ def exceeded(account: Account, fleet: str, cloud: GceOptions) -> ProviderError |
         return None
     budget = budget_of(cloud.max_cost_usd, account.journal.intents(fleet), account.clock())
     if budget.unlimited:
-        return without_deadline(budget)
+        return without_deadline(budget.unlimited)
     if budget.left_usd >= 0:
         return None
     return ProviderError(
@@ -138,16 +159,26 @@ def exceeded(account: Account, fleet: str, cloud: GceOptions) -> ProviderError |
     )
 
 
-def longer_than_paid(budget: Budget, seconds: float, paid_s: float) -> ProviderError:
-    """Return the error that the limit of the cost does not pay for an extension."""
-    minutes = int(paid_s / 60)
-    steps = [("fleet", "extend", f"{minutes}m")] if minutes else []
+def longer_than_paid(budget: Budget, price: Price, count: int, seconds: float, paid_s: float) -> ProviderError:
+    """Return the error that the limit of the cost does not pay for an extension.
+
+    Args:
+        budget: What the fleet costs at most if its instances end now.
+        price: Price of one of them.
+        count: Number of instances.
+        seconds: The lifetime that was requested, from now.
+        paid_s: The lifetime that the limit pays for.
+    """
+    needed_usd = budget.used_usd + count * price.usd_h * (seconds + _TYPING_S) / 3600
+    step: Command = ("fleet", "up", "--max-cost", _dollars(needed_usd))
+    if paid_s > USEFUL_S + _TYPING_S:
+        step = ("fleet", "extend", f"{int(paid_s - _TYPING_S) // 60}m")
     return ProviderError(
         ErrorKind.USAGE,
         f"--max-cost {format_money(budget.limit_usd)} does not pay for {format_span(seconds)} from now: "
         f"{format_money(budget.used_usd)} is used, and the rest pays for {format_span(max(0.0, paid_s))}",
         hint="extend it by less, or raise the limit with fleet up --max-cost",
-        next_steps=steps,
+        next_steps=[step],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from provision.budget import START
 from provision.gce.account import Account
@@ -14,6 +13,7 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.metadata import RESTARTS, items_of
+from provision.gce.rest.bodies.scheduling import FIXED_END, run_limit
 from provision.gce.rest.resources import SCRATCH, our_name
 from provision.model import Price
 from provision.provider import Progress
@@ -30,13 +30,28 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> lis
     """
     for resource in resources:
         progress(our_name(resource), "stopping")
-    unattended = [resource for resource in resources if RESTARTS in items_of(resource)]
-    set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")  # by a host that stops later
+    _prevent_restarts(account, resources)  # by a host that stops later
     account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
     stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
     for resource in stopped:
         progress(our_name(resource), "stopped")
     return stopped
+
+
+def prevent_restarts(account: Account, fleet: str, resources: Sequence[Json]) -> list[Json]:
+    """Let no host start these instances of a fleet again until a command does; return them as they are then.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    _prevent_restarts(account, resources)
+    ids = {str(resource["id"]) for resource in resources}
+    return [resource for resource in account.resources(fleet) if str(resource["id"]) in ids]
+
+
+def _prevent_restarts(account: Account, resources: Sequence[Json]) -> None:
+    unattended = [resource for resource in resources if RESTARTS in items_of(resource)]
+    set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")
 
 
 def stop_call(account: Account, resource: Json) -> Call:
@@ -67,7 +82,7 @@ def start_for(
 ) -> None:
     """Start stopped instances of one fleet for a lifetime, with its intent on disk before the call.
 
-    The time of ``maxRunDuration`` counts from each start, so the lifetime is set before.
+    The time of ``maxRunDuration`` counts from each start, and a fixed end may be over, so the lifetime is set before.
 
     Args:
         account: The owner of the instances.
@@ -110,14 +125,11 @@ def stop_started(account: Account, resources: Sequence[Json], progress: Progress
 def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
     """Return the call that lets Compute Engine delete an instance this many seconds after its next start.
 
-    With ``--unattended``, the instance is stopped instead.
+    With ``--unattended``, the instance is stopped instead; if its end is fixed, the time counts from now.
     """
-    scheduling: dict[str, Any] = {
-        **resource.get("scheduling", {}),
-        "maxRunDuration": {"seconds": str(seconds)},
-        "instanceTerminationAction": resource.get("scheduling", {}).get("instanceTerminationAction", "DELETE"),
-    }
-    return account.call(resource, "setScheduling", scheduling)
+    before: Json = resource.get("scheduling", {})
+    limit = run_limit(seconds, account.cloud_time(), is_fixed=FIXED_END in before)
+    return account.call(resource, "setScheduling", {"instanceTerminationAction": "DELETE", **before, **limit})
 
 
 def await_status(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
@@ -140,5 +152,5 @@ def await_status(account: Account, targets: Sequence[Json], status: str, activit
 
 
 def _lifetime_s(resource: Json) -> int:
-    """Return the lifetime of an instance after each start, in seconds; 0: it has none."""
+    """Return the lifetime of an instance after each start, in seconds; 0: it has none, or a fixed end."""
     return int(resource.get("scheduling", {}).get("maxRunDuration", {}).get("seconds", 0))

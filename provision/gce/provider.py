@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import baking, creation, deadline, deletion, expiry, power, quoting
+from provision.gce import baking, creation, deadline, deletion, expiry, power
 from provision.gce.access import firewall, iap, os_login
 from provision.gce.access.hosts import hosts
 from provision.gce.account import Account
@@ -22,6 +22,7 @@ from provision.gce.options.account import is_loopback
 from provision.gce.options.identity import check_account, check_identity
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
+from provision.gce.quoting.quote import quote_fleet
 from provision.gce.rest.api import Api, Json, Timing
 from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import our_name
@@ -100,7 +101,7 @@ class GceProvider(Provider):
         changed = replace(options, **fields)
         check_preparation(changed)
         check_labels(changed)
-        changed = check_identity(changed, spot=changed.spot, max_cost_usd=changed.max_cost_usd)
+        changed = check_identity(changed, spot=changed.spot)
         try:
             cloud = resolved(changed)
         except ValueError:
@@ -154,7 +155,7 @@ class GceProvider(Provider):
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.errors_while("prepare the fleet"):
-            return quoting.quote(self._account, spec, _options(spec), names)
+            return quote_fleet(self._account, spec, _options(spec), names)
 
     def doctor(self) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
@@ -314,7 +315,7 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the deadline cannot be changed.
         """
-        cloud = self._lifetime(seconds)
+        cloud = deadline.with_lifetime(self._cloud, seconds)
         with self._account.errors_while("change the lifetime of the instances"):
             targets = self._resources(instances)
             existing = {str(resource["id"]) for resource in targets}
@@ -326,22 +327,14 @@ class GceProvider(Provider):
                 os_login.extend(self._account, fleet, cloud.delete_after_s)
 
     def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
-        """Return a warning if Compute Engine would delete `instances` before their new lifetime ends."""
-        if not deadline.restarts(self._lifetime(seconds), instances, self._account.clock()):
-            return ""
-        lost = f"; then {self._cloud.lost_at_stop} is lost" if self._cloud.lost_at_stop else ""
-        return f"Compute Engine may have to restart the instances{lost}"
-
-    def _lifetime(self, seconds: float) -> GceOptions:
-        """Return the options of the fleet with another lifetime.
+        """Return a warning if Compute Engine would delete `instances` before their new lifetime ends.
 
         Raises:
-            ProviderError: it is too short or too long.
+            ProviderError: they cannot have this lifetime, or the limit of the cost does not pay for it.
         """
-        try:
-            return resolved(replace(self._cloud, max_duration_s=max(1, round(seconds))))
-        except ValueError as error:
-            raise ProviderError(ErrorKind.USAGE, str(error)) from error
+        cloud = deadline.with_lifetime(self._cloud, seconds)
+        with self._account.errors_while("change the lifetime of the instances"):
+            return deadline.check(self._account, cloud, self._resources(instances))
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; they keep their disks.

@@ -20,7 +20,9 @@ from fleet.state import Store
 from provision.gce.catalog.prices import Prices, from_catalog
 from provision.gce.catalog.skus import rates_of
 from provision.gce.options import GceOptions
+from provision.gce.options.time import STOP_AT
 from provision.gce.provider import GceProvider
+from provision.gce.rest.bodies.metadata import RESTARTS
 from provision.gce.rest.resources import seconds
 from provision.options import ProviderOptions
 from provision.provider import Provider
@@ -41,9 +43,12 @@ from tests.emulator import Emulator
 from tests.emulator.catalog.skus import compute_skus
 from tests.emulator.charges import Charge
 from tests.emulator.cloud import Instance
+from tests.emulator.storage import Storage
 from tests.settings import settings
 
 FLEET = "thrifty"
+EMAIL = "fleet-restart@proj-1.iam.gserviceaccount.com"
+ROLE = "projects/proj-1/roles/fleetRestart"
 LATE_S = 30.0
 """Time by which Compute Engine may be late with a deletion."""
 BILLED_MIN_S = 60.0
@@ -89,6 +94,7 @@ def _usd_h(charge: Charge, prices: Prices) -> float:
             gpu=drawn.gpu,
             gpus=drawn.gpus,
             spot=drawn.spot,
+            flex_start=drawn.is_flex_start,
             external=drawn.external,
             local_ssds=drawn.local_ssds - drawn.machine_type.local_ssds,
         ),
@@ -96,6 +102,14 @@ def _usd_h(charge: Charge, prices: Prices) -> float:
     )
     assert price is not None
     return price.machine + price.gpu + price.address
+
+
+def unattended(emulator: Emulator) -> dict[str, Any]:
+    """Return the options of a fleet whose hosts start each other again, with an account that may do so."""
+    emulator.cloud.governance.service_accounts[EMAIL] = True
+    emulator.cloud.governance.roles[ROLE] = ["compute.instances.get", "compute.instances.start"]
+    emulator.cloud.part(Storage).project[ROLE] = {f"serviceAccount:{EMAIL}"}
+    return {"spot": True, "unattended": True, "service_account": EMAIL}
 
 
 class Customer:
@@ -138,9 +152,9 @@ class Customer:
         up.run(UpRequest(FLEET, settings(**{**self.options, **changes})), self.services(), sink)
         return sink
 
-    def extend(self, lifetime_s: float) -> None:
+    def extend(self, lifetime_s: float, sink: Quiet | None = None) -> None:
         """Run `fleet extend`."""
-        extend.run(extend.ExtendRequest(FLEET, lifetime_s), self.services(), Quiet())
+        extend.run(extend.ExtendRequest(FLEET, lifetime_s), self.services(), sink or Quiet())
 
     def repair(self) -> None:
         """Replace lost hosts, as commands do that follow a job."""
@@ -171,7 +185,20 @@ class Customer:
 
     def halt(self, instance: Instance) -> None:
         """Stop an instance, as a user does in the console, or Compute Engine after a failure of its host."""
-        requests.post(f"{self.emulator.url}/compute/v1/{instance.blueprint.path}/stop", timeout=10)
+        self._post(instance, "stop")
+
+    def restart(self) -> bool:
+        """Start stopped instances a minute later, as other hosts do; return whether there are any to start."""
+        self.wait(60)
+        now = self.emulator.clock.now()
+        lost = [each for each in self.emulator.cloud.instances.values() if each.status == "TERMINATED"]
+        lost = [each for each in lost if RESTARTS in each.metadata() and float(each.metadata()[STOP_AT]) > now + 300]
+        for instance in lost:
+            self._post(instance, "start")
+        return bool(lost)
+
+    def _post(self, instance: Instance, method: str) -> None:
+        requests.post(f"{self.emulator.url}/compute/v1/{instance.blueprint.path}/{method}", timeout=10)
         self.emulator.settle()
 
     def wait(self, passed_s: float) -> None:
@@ -214,6 +241,8 @@ class SpendingHistory:
         }
         if options["gpu"] and options["max_duration_s"] and not options["spot"]:
             options["flex_start"] = self.random.choice((False, True))
+        if options["spot"] and self.random.random() < 0.5:
+            options |= unattended(emulator)
         self.customer = Customer(emulator, root, options)
         self.customer.sink = lambda: Queued(self)
         if options.get("flex_start"):
@@ -230,6 +259,7 @@ class SpendingHistory:
             (lambda: self.command("down", self.customer.down), 1),
             (lambda: self.command("down --keep-disks", self.customer.stop), 2),
             (self.preempt, 2),
+            (self.restart, 3),
             (self.stop, 1),
             (self.wait, 5),
         ]
@@ -283,6 +313,14 @@ class SpendingHistory:
             if instance.blueprint.spot:
                 self.emulator.preempt(instance.blueprint.name, 0.0)
                 self.told.append(f"preempted {instance.blueprint.name}")
+
+    def restart(self) -> None:
+        while self.customer.restart():
+            self.told.append("other hosts started instances")
+            if self.random.random() < 0.5:
+                break
+            self.wait()
+            self.preempt()
 
     def stop(self) -> None:
         if running := self.customer.running():

@@ -10,8 +10,8 @@ import pytest
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
-from tests.cloud.histories import patched
-from tests.cloud.spending import FLEET, LATE_S, Customer, play
+from tests.cloud.histories import Quiet, patched
+from tests.cloud.spending import FLEET, LATE_S, PRICES, Customer, cost_usd, play, unattended
 from tests.emulator import Emulator
 from tests.next_steps import next_lines, repetition
 
@@ -116,6 +116,27 @@ def test_an_extension_is_paid_from_the_rest(customer: Customer) -> None:
     assert customer.cost_usd() <= 2.0
 
 
+@pytest.mark.parametrize(
+    ("lifetime_s", "limit_usd", "message", "step"),
+    [
+        (300 * 86400, 0.0, "30 seconds to 120 days, not 7200h", "fleet extend 120d"),
+        (5, 0.0, "30 seconds to 120 days, not 5s", "fleet down"),
+        (86400, 2.0, "does not pay for 1 d from now", "fleet extend 56"),
+        (86400, 0.06, "does not pay for 1 d from now", "fleet up --max-cost 5.0"),
+    ],
+)
+def test_an_extension_is_refused_before_its_price_is_reported(
+    customer: Customer, lifetime_s: float, limit_usd: float, message: str, step: str
+) -> None:
+    customer.options["max_cost_usd"] = limit_usd
+    customer.up(workers=1)
+    sink = Quiet()
+    with pytest.raises(UsageError, match=message) as refused:
+        customer.extend(lifetime_s, sink)
+    assert step in next_lines(refused.value)
+    assert not sink.events
+
+
 def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
     customer.up(workers=1)
     customer.wait(4 * 3600)
@@ -125,6 +146,38 @@ def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
     [deadline] = customer.deadlines()
     left_s = (2.0 - 4 * PRICE_USD_H - 0.0137) / PRICE_USD_H * 3600 - 90
     assert deadline - customer.emulator.clock.now() == pytest.approx(left_s, abs=60)
+
+
+def test_restarts_by_other_hosts_leave_the_end_as_it_is(customer: Customer) -> None:
+    customer.options |= unattended(customer.emulator)
+    customer.up(workers=2, max_duration_s=6 * 3600)
+    ends = customer.deadlines()
+    for _ in range(2):
+        customer.emulator.preempt(customer.running()[0].blueprint.name, 0.0)
+        customer.wait(3600)
+        assert customer.restart()
+        assert customer.deadlines() == ends
+    customer.up(workers=3, max_duration_s=6 * 3600)
+    customer.emulator.preempt(customer.running()[0].blueprint.name, 0.0)
+    customer.wait(3600)
+    customer.up(workers=3, max_duration_s=6 * 3600)
+    assert len(customer.deadlines()) == 3
+    customer.wait(24 * 3600)
+    assert not customer.restart()
+    assert {each.status for each in customer.emulator.cloud.instances.values()} == {"TERMINATED"}
+    started = [charge for charge in customer.emulator.cloud.charges if charge.blueprint]
+    assert cost_usd(started, PRICES, customer.emulator.clock.now()) <= 2.0
+
+
+def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Customer) -> None:
+    customer.options |= unattended(customer.emulator)
+    customer.up(workers=1, max_cost_usd=0.0)
+    with pytest.raises(UsageError, match="the cost of worker-0 has no limit"):
+        customer.up(workers=1)
+    customer.stop()
+    with pytest.raises(UsageError, match="the cost of worker-0 has no limit"):
+        customer.up(workers=1)
+    assert not customer.running()
 
 
 def test_hosts_that_could_not_be_prepared_run_until_their_deadline(customer: Customer) -> None:

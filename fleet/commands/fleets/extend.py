@@ -14,7 +14,7 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
 from provision.deferred import dataclass
-from provision.model import Instance
+from provision.model import Instance, InstanceState
 from provision.quantities import counted, format_money, format_span
 
 
@@ -34,9 +34,9 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         CancelledError: the user declined.
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
+    services.store.need(request.fleet)
     if request.seconds <= 0:
         raise UsageError("a lifetime of 0 would end the fleet immediately", next_steps=[Step("down")])
-    services.store.need(request.fleet)
     with services.store.lock(request.fleet, "extend"):
         directory, record = services.store.need(request.fleet)
         provider = services.provider(record.spec.options)
@@ -46,8 +46,14 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
                 f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
                 next_steps=[Step("up")],
             )
+        if stopped := [each.name for each in instances if each.state is InstanceState.STOPPED]:
+            raise NotReadyError(
+                f"{', '.join(stopped)} of fleet {request.fleet!r} {'does' if len(stopped) == 1 else 'do'} not run",
+                next_steps=[Step("up")],
+            )
+        warning = provider.extension_warning(instances, request.seconds)
         _report_cost(record, instances, directory, request.seconds, services, sink)
-        if warning := provider.extension_warning(instances, request.seconds):
+        if warning:
             _confirm(warning, record, directory, services)
         directory.intend("extend", seconds=request.seconds)
         with explain_interrupt(

@@ -78,7 +78,7 @@ class Keeper:
         and then their disks could cost more than the limit.
         """
         if self.spec.options.max_cost_usd:
-            return min((instance.delete_at for instance in instances if instance.delete_at), default=0.0)
+            return min((end for each in instances if (end := each.stop_at or each.delete_at)), default=0.0)
         return self.services.clock() + KEEP_S
 
     def undo(self, before: Sequence[Instance], error: BaseException) -> None:
@@ -143,7 +143,8 @@ def _restarted(before: Sequence[Instance], now: Sequence[Instance]) -> list[Inst
 def _explain_kept(error: FleetError, record: FleetRecord, names: Sequence[str]) -> FleetError:
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
-    end = "are deleted" if record.spec.options.max_cost_usd else "stop"
+    options = record.spec.options
+    end = "are deleted" if options.max_cost_usd and not options.unattended else "stop"
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
     words = f"{', '.join(names)} kept until {at}{price}; the next `fleet up` uses them, else they {end} then"
     return error.replaced(

@@ -544,9 +544,8 @@ def _check_numbers(cloud: GceOptions) -> None:
         raise ValueError(
             f"--idle-timeout is at least 5 minutes, not {format_duration(cloud.idle_timeout_s)}; 0 disables it"
         )
-    if cloud.idle_timeout_s and (cloud.max_cost_usd or cloud.flex_start):
-        other = "--max-cost" if cloud.max_cost_usd else "--flex-start"
-        raise ValueError(f"--idle-timeout excludes {other}: such instances are deleted, and do not power off")
+    if cloud.idle_timeout_s and cloud.flex_start:
+        raise ValueError("--idle-timeout excludes --flex-start: such instances are deleted, and do not power off")
     if not 0 <= cloud.max_cost_usd < math.inf:
         raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
     if not 0 <= cloud.max_price_usd_h < math.inf:

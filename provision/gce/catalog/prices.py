@@ -16,6 +16,7 @@ from typing import NamedTuple
 from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone, region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
+from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD
 from provision.gce.options import GceOptions
 from provision.gce.options.machines import LOCAL_SSD, LOCAL_SSD_GB
 from provision.model import Price
@@ -46,6 +47,13 @@ class Rate(NamedTuple):
 
     on_demand: float | None
     spot: float | None
+    flex_start: float | None = None
+
+    def of(self, model: str) -> float | None:
+        """Return the price with a provisioning model; Flex-start VMs cost at most the price on demand."""
+        if model == SPOT:
+            return self.spot
+        return self.flex_start if model == FLEX_START and self.flex_start is not None else self.on_demand
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Prices:
     source: str
 
     def price(self, cloud: GceOptions, zone: str) -> Price | None:
-        """Return the estimated price of one instance, on demand or spot; None: unknown.
+        """Return the estimated price of one instance, with its provisioning model; None: unknown.
 
         Args:
             cloud: Options of the instance, resolved.
@@ -73,16 +81,24 @@ class Prices:
         """
         machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
         units = cpus(machine_type)
-        machine = self._usd_h(machine_type.rpartition("-")[0], zone, cloud.spot)
+        model = SPOT if cloud.spot else FLEX_START if cloud.flex_start else STANDARD
+        machine = self._usd_h(machine_type.rpartition("-")[0], zone, model)
         disk = self._usd_h(cloud.disk_type or default_disk_type(machine_type), zone)
-        address = self._usd_h(ADDRESS, zone, cloud.spot) if cloud.external else 0.0
+        address = self._usd_h(ADDRESS, zone, model) if cloud.external else 0.0
         gpu = gpu_of(cloud)
-        scratch = self._usd_h(LOCAL_SSD, zone, cloud.spot) if cloud.local_ssds else 0.0
-        each = 0.0 if not cloud.gpus else self._usd_h(gpu.accelerator, zone, cloud.spot) if gpu else None
+        scratch = self._usd_h(LOCAL_SSD, zone, model) if cloud.local_ssds else 0.0
+        each = 0.0 if not cloud.gpus else self._usd_h(gpu.accelerator, zone, model) if gpu else None
         if machine is None or not units or disk is None or address is None or each is None or scratch is None:
             return None
         local_ssds = scratch * cloud.local_ssds * LOCAL_SSD_GB
         return Price(machine * units + local_ssds, each * cloud.gpus, disk * cloud.disk_gb, address)
+
+    def is_exact(self, cloud: GceOptions, zone: str) -> bool:
+        """Return False if Flex-start VMs may cost less than `price` returns: parts have only a price on demand."""
+        gpu = gpu_of(cloud)
+        items = [cloud.machine_type.rpartition("-")[0], *([gpu.accelerator] if gpu and cloud.gpus else [])]
+        rates = [self._rate(item, zone) for item in (*items, *([LOCAL_SSD] if cloud.local_ssds else []))]
+        return not cloud.flex_start or all(rate is not None and rate.flex_start is not None for rate in rates)
 
     def knows(self, cloud: GceOptions) -> bool:
         """Return whether an instance like `cloud` has a price in at least one zone."""
@@ -95,16 +111,23 @@ class Prices:
         price = self.price(cloud, zone)
         return None if price is None else price.usd_h
 
-    def image_usd_h(self, size_gb: float) -> float:
-        """Return the estimated price of an image of this size in US dollars an hour."""
-        rate = self.rates.get((IMAGE, ""))
+    def image_usd_h(self, size_gb: float, location: str) -> float:
+        """Return the estimated price of an image of this size in US dollars an hour.
+
+        Args:
+            size_gb: Size of its compressed content.
+            location: Region, or continent such as ``us``, that it is stored in; empty: unknown.
+        """
+        rate = self.rates.get((IMAGE, location)) or self.rates.get((IMAGE, ""))
         return (rate.on_demand or 0.0) * size_gb if rate else 0.0
 
-    def _usd_h(self, item: str, zone: str, spot: bool = False) -> float | None:
-        for location in (zone, region_of(zone), ""):
-            if (rate := self.rates.get((item, location))) is not None:
-                return rate.spot if spot else rate.on_demand
-        return None
+    def _usd_h(self, item: str, zone: str, model: str = STANDARD) -> float | None:
+        rate = self._rate(item, zone)
+        return None if rate is None else rate.of(model)
+
+    def _rate(self, item: str, zone: str) -> Rate | None:
+        locations = (zone, region_of(zone), "")
+        return next((rate for each in locations if (rate := self.rates.get((item, each))) is not None), None)
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """Read rates from the SKUs of Compute Engine in the Cloud Billing catalog.
 
-Machines are billed by their vCPUs, memory, GPUs, and the local SSDs that come with them. SKUs of commitments,
-reservations, sole-tenant nodes, and custom machine types have other descriptions, which are not matched.
+Machines are billed by their vCPUs, memory, GPUs, and the local SSDs that come with them. Those of Flex-start VMs are
+called "DWS Defined Duration", after the Dynamic Workload Scheduler, and exist for some machines only. SKUs of
+commitments, reservations, sole-tenant nodes, and custom machine types have other descriptions, which are not matched.
 
 Sources: https://cloud.google.com/billing/v1/how-tos/catalog-api and the SKUs at https://cloud.google.com/skus.
 """
@@ -14,12 +15,18 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from provision.gce.catalog.prices import ADDRESS, Rate
+from provision.gce.catalog.prices import ADDRESS, IMAGE, Rate
+from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD
 from provision.gce.options.machines import LOCAL_SSD
 from provision.quantities import HOURS_PER_MONTH
 
-_PLACE = re.compile(r"(.+?)( attached to Spot Preemptible VMs)?(?: (?:running )?in [A-Z].*)?", re.ASCII)
-_SPOT = "Spot Preemptible "
+_MODELS = MappingProxyType({"Spot Preemptible": SPOT, "DWS Defined Duration": FLEX_START})
+_MODEL = "|".join(_MODELS)
+_DESCRIPTION = re.compile(
+    rf"(?:({_MODEL}) )?(.+?)(?: attached to ({_MODEL}) VMs)?(?: (?:running )?in [A-Z].*)?", re.ASCII
+)
+_ALL_MODELS = (STANDARD, SPOT, FLEX_START)
+"""The provisioning models, in the order of the fields of `Rate`."""
 _USAGE = ("OnDemand", "Preemptible")
 _HOUR, _GB_HOUR, _GB_MONTH = "h", "GiBy.h", "GiBy.mo"
 _UNITS = MappingProxyType({"Core": _HOUR, "Ram": _GB_HOUR})
@@ -94,10 +101,11 @@ _DISKS = MappingProxyType(
         "SSD backed PD Capacity": "pd-ssd",
         "Hyperdisk Balanced Capacity": "hyperdisk-balanced",
         "SSD backed Local Storage": LOCAL_SSD,
+        "Storage Image": IMAGE,
     }
 )
 _ADDRESSES = MappingProxyType(
-    {"External IP Charge on a Standard VM": False, "External IP Charge on a Spot Preemptible VM": True}
+    {"External IP Charge on a Standard VM": STANDARD, "External IP Charge on a Spot Preemptible VM": SPOT}
 )
 
 
@@ -107,16 +115,16 @@ class _Part(NamedTuple):
     Attributes:
         name: Its name.
         unit: Unit of its price.
-        spot: The price is that of Spot VMs.
+        model: Provisioning model of the instances that have this price.
     """
 
     name: str
     unit: str
-    spot: bool
+    model: str
 
 
-Parts = dict[tuple[str, str, bool], float]
-"""US dollars an hour of a unit of each part, by part, region, and whether it is part of a Spot VM."""
+Parts = dict[tuple[str, str, str], float]
+"""US dollars an hour of a unit of each part, by part, region, and provisioning model."""
 
 
 def rates_of(skus: Iterable[Any]) -> dict[tuple[str, str], Rate]:
@@ -131,10 +139,10 @@ def rates_of(skus: Iterable[Any]) -> dict[tuple[str, str], Rate]:
         if part is None or usd_h is None or usd_h.unit != part.unit:
             continue
         for region in sku.get("serviceRegions") or ():
-            key = (part.name, "" if region == "global" else str(region), part.spot)
+            key = (part.name, "" if region == "global" else str(region), part.model)
             parts[key] = max(usd_h.usd, parts.get(key, 0.0))
     rates = {**_machines(parts), **_items(parts)}
-    return {key: rate for key, rate in rates.items() if rate != (None, None)}
+    return {key: rate for key, rate in rates.items() if rate != Rate(None, None)}
 
 
 def _part(sku: Any) -> _Part | None:
@@ -144,16 +152,16 @@ def _part(sku: Any) -> _Part | None:
     description = _text(sku, "description")
     if description in _ADDRESSES:
         return _Part(ADDRESS, _HOUR, _ADDRESSES[description])
-    match = _PLACE.fullmatch(description.removeprefix(_SPOT))
+    match = _DESCRIPTION.fullmatch(description)
     if match is None:
         return None
-    title, spot = match[1], description.startswith(_SPOT) or match[2] is not None
+    title, model = match[2], _MODELS.get(match[1] or match[3] or "", STANDARD)
     if title in _DISKS:
-        return _Part(_DISKS[title], _GB_MONTH, spot)
+        return _Part(_DISKS[title], _GB_MONTH, model)
     if title in _GPUS:
-        return _Part(_GPUS[title], _HOUR, spot)
+        return _Part(_GPUS[title], _HOUR, model)
     unit = _UNITS.get(title.rpartition(" ")[2])
-    return _Part(title, unit, spot) if unit else None
+    return _Part(title, unit, model) if unit else None
 
 
 class _Price(NamedTuple):
@@ -180,31 +188,33 @@ def _machines(parts: Parts) -> dict[tuple[str, str], Rate]:
     rates: dict[tuple[str, str], Rate] = {}
     for item, series in _SERIES.items():
         for region in {region for name, region, _ in parts if name == f"{series.title} Core"}:
-            rates[item, region] = Rate(_machine(parts, series, region), _machine(parts, series, region, spot=True))
+            rates[item, region] = Rate(*(_machine(parts, series, region, model) for model in _ALL_MODELS))
     for item, gpu in _IN_GPU.items():
-        rates |= {(item, region): Rate(0.0, 0.0) for name, region, _ in parts if name == gpu}
+        rates |= {(item, region): Rate(0.0, 0.0, 0.0) for name, region, _ in parts if name == gpu}
     return rates
 
 
-def _machine(parts: Parts, series: _Series, region: str, *, spot: bool = False) -> float | None:
-    core = parts.get((f"{series.title} Core", region, spot))
-    memory = parts.get((f"{series.title} Ram", region, spot))
-    on_demand = parts.get((LOCAL_SSD, region, False))
-    local_ssd = parts.get((LOCAL_SSD, region, spot), on_demand) if series.local_ssd_gb else 0.0
+def _machine(parts: Parts, series: _Series, region: str, model: str) -> float | None:
+    # The SKUs of Flex-start VMs leave out a word: "DWS Defined Duration A3 Core".
+    title = series.title.removesuffix(" Instance") if model == FLEX_START else series.title
+    core = parts.get((f"{title} Core", region, model))
+    memory = parts.get((f"{title} Ram", region, model))
+    on_demand = parts.get((LOCAL_SSD, region, STANDARD))
+    local_ssd = parts.get((LOCAL_SSD, region, model), on_demand) if series.local_ssd_gb else 0.0
     if core is None or memory is None or local_ssd is None:
         return None
     return core + series.memory_gb * memory + series.local_ssd_gb * local_ssd
 
 
 def _items(parts: Parts) -> dict[tuple[str, str], Rate]:
-    """Return the rates of GPUs, disks, and addresses; a disk has one rate for all instances."""
+    """Return the rates of GPUs, disks, images, and addresses; a disk has one rate for all instances."""
     rates: dict[tuple[str, str], Rate] = {}
     disks = set(_DISKS.values())
     for name in {*_GPUS.values(), *disks, ADDRESS}:
         for region in {region for part, region, _ in parts if part == name}:
-            on_demand = parts.get((name, region, False))
-            spot = parts.get((name, region, True), on_demand if name in disks else None)
-            rates[name, region] = Rate(on_demand, spot)
+            on_demand = parts.get((name, region, STANDARD))
+            spot = parts.get((name, region, SPOT), on_demand if name in disks else None)
+            rates[name, region] = Rate(on_demand, spot, parts.get((name, region, FLEX_START)))
     return rates
 
 

@@ -71,9 +71,14 @@ class GceOptions(
         """Return whether instances power off at the end of their lifetime; otherwise Compute Engine deletes them.
 
         A stop clears the time of the deletion: with a limit of the cost, the disk would cost more. Flex-start VMs
-        would lose their capacity.
+        would lose their capacity. Compute Engine stops unattended instances in any case.
         """
-        return not (self.max_cost_usd or self.flex_start or self.is_temporary)
+        return self.unattended or not (self.max_cost_usd or self.flex_start or self.is_temporary)
+
+    @property
+    def has_fixed_end(self) -> bool:
+        """Return whether a start does not move the end of the lifetime: other hosts start instances at any time."""
+        return self.unattended and self.max_cost_usd > 0
 
     @property
     def is_extendable(self) -> bool:
@@ -82,8 +87,11 @@ class GceOptions(
 
     @property
     def delete_after_s(self) -> int:
-        """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never."""
-        if not self.max_duration_s or not self.powers_off:
+        """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never.
+
+        An unattended instance is stopped instead.
+        """
+        if not self.max_duration_s or not self.powers_off or self.max_cost_usd:
             return self.max_duration_s
         if self.max_duration_s <= BACKSTOP_S:
             return BACKSTOP_S

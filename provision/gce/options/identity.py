@@ -69,7 +69,7 @@ def check_account(cloud: Options) -> Options:
     return cloud
 
 
-def check_identity(cloud: Options, *, spot: bool, max_cost_usd: float) -> Options:
+def check_identity(cloud: Options, *, spot: bool) -> Options:
     """Return options with the scope that ``--unattended`` needs.
 
     Raises:
@@ -81,6 +81,4 @@ def check_identity(cloud: Options, *, spot: bool, max_cost_usd: float) -> Option
         raise ValueError("--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself")
     if not cloud.service_account:
         raise ValueError("--unattended requires --service-account: hosts start each other with this account")
-    if max_cost_usd:
-        raise ValueError("--unattended cannot be combined with --max-cost: each start begins the lifetime again")
     return cloud if COMPUTE in cloud.scopes else replace(cloud, scopes=(*cloud.scopes, COMPUTE))

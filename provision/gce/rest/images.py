@@ -123,8 +123,13 @@ def is_rejected(image: str, failures: Sequence[Failure]) -> bool:
 
 def to_image(resource: Json, prices: Prices) -> Image:
     """Return an image of the API with its price."""
-    size_gb = size_of(resource)
-    return Image(str(resource["name"]), size_gb, prices.image_usd_h(size_gb) * HOURS_PER_MONTH)
+    return Image(str(resource["name"]), size_of(resource), price_usd_h(resource, prices) * HOURS_PER_MONTH)
+
+
+def price_usd_h(resource: Json, prices: Prices) -> float:
+    """Return the estimated price of an image where it is stored, in US dollars an hour."""
+    location = next(iter(resource.get("storageLocations") or ()), "")
+    return prices.image_usd_h(size_of(resource), str(location))
 
 
 def size_of(resource: Json) -> float:

@@ -31,7 +31,7 @@ _FIELDS = (
     "nextPageToken,skus(description,category/usageType,serviceRegions,"
     "pricingInfo/pricingExpression(usageUnit,tieredRates/unitPrice))"
 )
-_FORMAT = 1
+_FORMAT = 2
 
 
 def read_page(api: Api, token: str = "", size: int = 5000) -> Json:
@@ -124,8 +124,8 @@ class PriceList:
         if (content["format"], content["service"]) != (_FORMAT, self._api.base(BILLING)):
             raise ValueError("other prices")
         rates = {
-            (str(item), str(location)): Rate(_usd_h(on_demand), _usd_h(spot))
-            for item, location, on_demand, spot in content["rates"]
+            (str(item), str(location)): Rate(_usd_h(on_demand), _usd_h(spot), _usd_h(flex_start))
+            for item, location, on_demand, spot, flex_start in content["rates"]
         }
         read_at = float(content["read_at"])
         date = datetime.fromtimestamp(read_at, timezone.utc).date().isoformat()

@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from provision.gce.catalog.prices import Prices
-from provision.gce.catalog.series import series_of
+from provision.gce.catalog.series import FLEX_START, SPOT, series_of
 from provision.gce.options import GceOptions
 from provision.gce.options.time import END_AT, STOP_AT
 from provision.gce.rest.bodies.labels import stem
-from provision.gce.rest.bodies.metadata import items_of
+from provision.gce.rest.bodies.metadata import RESTARTS, items_of
+from provision.gce.rest.bodies.scheduling import FIXED_END
 from provision.model import Instance, InstanceState
 from provision.names import index_of
 
@@ -103,11 +104,13 @@ def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
     interfaces: Sequence[Json] = resource.get("networkInterfaces") or ()
     machine_type = last(str(resource.get("machineType", "")))
     scratch = sum(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
+    model = resource.get("scheduling", {}).get("provisioningModel")
     return GceOptions(
         machine_type=machine_type,
         gpu=last(str(gpus[0].get("acceleratorType", ""))),
         gpus=int(gpus[0].get("acceleratorCount", 0)),
-        spot=resource.get("scheduling", {}).get("provisioningModel") == "SPOT",
+        spot=model == SPOT,
+        flex_start=model == FLEX_START,
         disk_gb=sum(
             int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != SCRATCH
         ),
@@ -142,6 +145,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
     state = state_of(resource)
     items = items_of(resource)
+    end = local(seconds(str(resource.get("scheduling", {}).get(FIXED_END, ""))))
 
     def scheduled(name: str) -> float:
         text = items.get(name, "")
@@ -161,6 +165,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
         stopped_at=local(seconds(str(resource.get("lastStopTimestamp", "")))),
         stop_at=scheduled(STOP_AT),
         end_at=scheduled(END_AT),
+        restarts_until=end if RESTARTS in items else None,
     )
 
 

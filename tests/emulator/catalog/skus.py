@@ -44,12 +44,22 @@ _GPUS = {
     "H200 141GB GPU": (9.362000, 2.808600),
     "RTX 6000 96GB": (4.500000, 1.720000),
 }
+# Of Flex-start VMs: of a vCPU and of a GB of memory; of a GPU.
+_FLEX_MACHINES = {"A2": (0.017390, 0.002330), "A3": (0.010934, 0.000952), "A3Ultra": (0.010934, 0.000952)}
+_FLEX_GPUS = {
+    "Nvidia Tesla A100 GPU": 1.61365,
+    "Nvidia Tesla A100 80GB GPU": 2.160444,
+    "Nvidia H100 80GB GPU": 4.200761,
+    "H200 141GB GPU": 4.493760,
+}
 _DISKS = {
     "Storage PD Capacity": 0.04,
     "Balanced PD Capacity": 0.1,
     "SSD backed PD Capacity": 0.17,
     "Hyperdisk Balanced Capacity": 0.08,
     "SSD backed Local Storage": 0.08,
+    "DWS Defined Duration SSD backed Local Storage": 0.06,
+    "Storage Image": 0.05,
     "Regional Storage PD Capacity": 0.08,
     "Regional Balanced PD Capacity": 0.2,
 }
@@ -58,7 +68,7 @@ _DISKS = {
 @cache
 def compute_skus() -> tuple[Json, ...]:
     """Return all SKUs, in the order of the catalog, which is that of their IDs."""
-    skus = [*_machines(), *_gpus(), *_storage(), *_addresses(), *_others()]
+    skus = [*_machines(), *_gpus(), *_flex_start(), *_storage(), *_addresses(), *_others()]
     return tuple(sorted(skus, key=lambda sku: str(sku["skuId"])))
 
 
@@ -80,6 +90,20 @@ def _gpus() -> Iterator[Json]:
     slice_ = "A4 Nvidia B200 (1 gpu slice) running in Americas"
     yield _sku(slice_, "us-central1", "h", 16.1, "GPU")
     yield _sku(f"Spot Preemptible {slice_}", "us-central1", "h", 6.44, "GPU")
+
+
+def _flex_start() -> Iterator[Json]:
+    """Yield the SKUs of Flex-start VMs, whose usage is on demand: machines by the name of their series."""
+    for region, (place, factor) in _PLACES.items():
+        for series, (core, memory) in _FLEX_MACHINES.items():
+            yield _sku(f"DWS Defined Duration {series} Core running in {place}", region, "h", core * factor, "CPU")
+            text = f"DWS Defined Duration {series} Ram running in {place}"
+            yield _sku(text, region, "GiBy.h", memory * factor, "RAM")
+        for title, usd in _FLEX_GPUS.items():
+            text = f"{title} attached to DWS Defined Duration VMs running in {place}"
+            yield _sku(text, region, "h", usd * factor, "GPU")
+    slice_ = "DWS Defined Duration A4 Nvidia B200 (1 gpu slice) running in Americas"
+    yield _sku(slice_, "us-central1", "h", 8.05, "GPU")
 
 
 def _storage() -> Iterator[Json]:
@@ -111,7 +135,8 @@ def _others() -> Iterator[Json]:
         ("Sole Tenancy Premium for N2 Sole Tenancy Instance Core running in Americas", "h", 0.003161, "OnDemand"),
         ("Nvidia Tesla T4 GPU attached to Sole Tenancy VMs running in Americas", "h", 0.385, "OnDemand"),
         ("Reserved Nvidia H100 80GB Mega GPU in Americas", "h", 0.0, "OnDemand"),
-        ("DWS Defined Duration A3 Instance Core running in Americas", "h", 0.0146, "OnDemand"),
+        ("DWS Calendar Mode A3 Core running in Americas", "h", 0.0146, "OnDemand"),
+        ("Nvidia H100 80GB GPU attached to DWS Calendar Mode VMs running in Americas", "h", 3.9, "OnDemand"),
         ("Nvidia L4 GPU Virtual Workstation running in Americas", "h", 0.76, "OnDemand"),
         ("Storage PD Snapshot", "GiBy.mo", 0.05, "OnDemand"),
         ("N1 Predefined Instance Ram running in Americas", "GiBy.mo", 9.0, "OnDemand"),

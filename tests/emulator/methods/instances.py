@@ -151,6 +151,8 @@ def start(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
     if instance.status == "STOPPING":
         raise Refusal(400, "resourceNotReady", f"The resource '{instance.blueprint.path}' is not ready")
+    if 0 < instance.blueprint.ends_at <= cloud.clock.now():
+        raise bad_request("The terminationTime of the instance is over: change or remove it before a start.")
 
     def begin() -> Failure | None:
         if instance.status != "TERMINATED":

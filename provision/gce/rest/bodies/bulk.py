@@ -88,7 +88,7 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) 
         "disks": [boot_disk(cloud, marks), *local_ssds(cloud)],
         "networkInterfaces": [network_interface(cloud, region)],
         "metadata": {"items": metadata_items(cloud, spec.public_key, now)},
-        "scheduling": scheduling(cloud),
+        "scheduling": scheduling(cloud, now),
         **reservation_affinity(cloud),
         **resource_policies(spec, owner),
         **_accelerators(cloud),

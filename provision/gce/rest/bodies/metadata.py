@@ -88,7 +88,7 @@ def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[
         STARTUP: startup_script(),
         **deadlines(cloud, now),
         **restarts(cloud),
-        **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and cloud.powers_off else {}),
+        **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and not cloud.is_temporary else {}),
         **{key: text for key, text in scripts(cloud).items() if text},
     }
     return [{"key": key, "value": value} for key, value in items.items()]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 from provision.gce.catalog.machines import COMPACT, has_gpus, provisioning_model
 from provision.gce.catalog.series import RESERVATION_BOUND, SPOT, STANDARD
 from provision.gce.options import GceOptions
 
+FIXED_END = "terminationTime"
+"""Field with the time at which an instance ends, which a later start does not move; after it, a start is refused.
 
-def scheduling(cloud: GceOptions) -> dict[str, Any]:
+Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
+"""
+
+
+def scheduling(cloud: GceOptions, now: float) -> dict[str, Any]:
     """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others.
 
     Neither can instances that are placed close to each other.
     Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
-    again, so that they do not restart if their cost is limited.
+    again, so that they do not restart if their cost is limited. `now` is as in `run_limit`.
     """
     model = provisioning_model(cloud)
     migrates = model == STANDARD and not has_gpus(cloud) and cloud.placement != COMPACT
@@ -24,12 +31,25 @@ def scheduling(cloud: GceOptions) -> dict[str, Any]:
         "automaticRestart": model == STANDARD and not cloud.max_cost_usd,
     }
     if cloud.delete_after_s:
-        values["maxRunDuration"] = {"seconds": str(cloud.delete_after_s)}
+        values |= run_limit(cloud.delete_after_s, now, is_fixed=cloud.has_fixed_end)
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
         values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
     if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
         values["onInstanceStopAction"] = {"discardLocalSsd": True}  # otherwise the stop is refused
     return values
+
+
+def run_limit(seconds: int, now: float, *, is_fixed: bool) -> dict[str, Any]:
+    """Return the field that ends an instance.
+
+    Args:
+        seconds: Its lifetime.
+        now: Time of its start, in seconds since the epoch.
+        is_fixed: The lifetime counts from `now`; otherwise from each start.
+    """
+    if is_fixed:
+        return {FIXED_END: datetime.fromtimestamp(now + seconds, timezone.utc).isoformat(timespec="seconds")}
+    return {"maxRunDuration": {"seconds": str(seconds)}}
 
 
 def reservation_affinity(cloud: GceOptions) -> dict[str, Any]:

@@ -135,6 +135,9 @@ def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
         extend.run(extend.ExtendRequest("demo", 0), fleet.services(), fleet.sink)
     with pytest.raises(NotFoundError):
         extend.run(extend.ExtendRequest("other", 60), fleet.services(), fleet.sink)
+    fleet.cloud.instances[0] = replace(fleet.cloud.instances[0], state=InstanceState.STOPPED)
+    with pytest.raises(NotReadyError, match="worker-0 of fleet 'demo' does not run"):
+        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
     fleet.cloud.instances.pop()
     with pytest.raises(NotReadyError, match="1 of its 2 instances"):
         extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
@@ -184,7 +187,9 @@ def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
 ) -> None:
     hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
     monkeypatch.setattr(inspection, "inspect_hosts", lambda *_: (hosts, None, []))
+    fleet.cloud.instances.pop()
     [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
+    assert fleet_status.price_usd_h == 0.5
     assert fleet_status.delete_at == NOW + 8 * 3600
     reason = "worker-1 was preempted at 12:03:10; start or replace it with `fleet up --fleet demo`"
     assert [host.reason for host in fleet_status.hosts] == ["no answer", reason]

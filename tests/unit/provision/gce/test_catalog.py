@@ -125,7 +125,6 @@ def test_defaults(asked: GceOptions, machine_type: str, gpu: str, gpus: int, ima
         (GceOptions(max_duration_s=29), "not 29s"),
         (GceOptions(max_duration_s=-5), "not -5s"),
         (GceOptions(idle_timeout_s=299), "--idle-timeout is at least 5 minutes"),
-        (GceOptions(idle_timeout_s=300, max_cost_usd=5.0), "--idle-timeout excludes --max-cost"),
         (GceOptions(max_duration_s=120 * 86400 + 1), "120 days"),
         (GceOptions(zones=("us-central1-a", "mars")), "'mars' is neither a zone nor a region"),
         (GceOptions(zones=("us-central1/a",)), "neither a zone nor a region"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +157,22 @@ def test_unattended_instances_are_stopped_and_may_start_each_other() -> None:
     assert items["fleet-restarts"] == "https://compute.googleapis.com"
 
 
+def test_no_start_moves_the_end_of_unattended_instances_whose_cost_is_limited() -> None:
+    given = {"spot": True, "unattended": True, "service_account": "a@p.iam.gserviceaccount.com"}
+    limits = {"max_duration_s": 3600, "max_cost_usd": 5.0}
+    request = properties(GceProvider.change(GceOptions(), {**given, **limits}))
+    scheduling = request["scheduling"]
+    assert (scheduling["instanceTerminationAction"], "maxRunDuration" in scheduling) == ("STOP", False)
+    assert datetime.fromisoformat(scheduling["terminationTime"]).timestamp() == NOW + 3600
+    items = {item["key"]: item["value"] for item in request["metadata"]["items"]}
+    assert items["fleet-stop-at"] == items["fleet-end-at"] == str(int(NOW) + 3000)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({}, "--unattended is for Spot VMs"),
         ({"spot": True}, "--unattended requires --service-account"),
-        ({"spot": True, "service_account": "a@p", "max_cost_usd": 5.0}, "cannot be combined with --max-cost"),
     ],
 )
 def test_options_that_contradict_unattended_are_refused(given: dict[str, Any], message: str) -> None:
@@ -310,7 +321,15 @@ def test_jobs_end_before_instances_power_off_and_these_before_they_are_deleted(
     assert request["scheduling"].get("maxRunDuration", {"seconds": "0"}) == {"seconds": str(delete_s)}
 
 
-@pytest.mark.parametrize(("cloud", "idle"), [(GceOptions(), None), (GceOptions(idle_timeout_s=1800), "1800")])
+@pytest.mark.parametrize(
+    ("cloud", "idle"),
+    [
+        (GceOptions(), None),
+        (GceOptions(idle_timeout_s=1800), "1800"),
+        (GceOptions(idle_timeout_s=1800, max_cost_usd=5.0), "1800"),
+        (GceOptions(idle_timeout_s=1800, is_temporary=True), None),
+    ],
+)
 def test_the_idle_timeout_is_an_item_of_the_metadata(cloud: GceOptions, idle: str | None) -> None:
     items = {item["key"]: item["value"] for item in properties(cloud)["metadata"]["items"]}
     assert items.get("fleet-idle-timeout") == idle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,13 @@ def price(skus: Iterable[Any], **options: Any) -> float | None:
         ({"gpu": "h200"}, 224 * 0.02928 + 2952 * 0.002552 + 12000 * 0.08 / 730 + 8 * 9.362),
         ({"gpu": "b200"}, 8 * 16.1),
         ({"gpu": "b200", "spot": True}, 8 * 6.44),
+        ({"gpu": "a100", "flex_start": True}, 12 * 0.01739 + 85 * 0.00233 + 1.61365),
+        (
+            {"gpu": "h100", "gpus": 8, "flex_start": True},
+            208 * 0.010934 + 1872 * 0.000952 + 6000 * 0.06 / 730 + 8 * 4.200761,
+        ),
+        ({"gpu": "b200", "flex_start": True}, 8 * 8.05),
+        ({"gpu": "l4", "machine_type": "g2-standard-4", "flex_start": True}, 0.7068),  # as on demand
         ({"gpu": "rtx-pro-6000"}, 48 * 0.02989 + 180 * 0.00347 + 1500 * 0.08 / 730 + 4.5),
     ],
 )
@@ -75,6 +83,21 @@ def test_disks_and_addresses_have_rates_after_their_free_tier() -> None:
     assert parts is not None
     assert parts.disk == pytest.approx(100 * 0.04 / 730)
     assert parts.address == 0.0025
+
+
+@pytest.mark.parametrize(("gpu", "is_exact"), [("a100", True), ("b200", True), ("l4", False), ("h100-mega", False)])
+def test_flex_start_vms_without_rates_cost_at_most_the_price_on_demand(gpu: str, is_exact: bool) -> None:
+    prices = from_catalog(rates_of(compute_skus()), "")
+    cloud = resolved(GceOptions(gpu=gpu, flex_start=True, max_duration_s=3600))
+    assert prices.is_exact(cloud, ZONE) is is_exact
+    assert prices.is_exact(replace(cloud, flex_start=False), ZONE)
+    assert not table().is_exact(cloud, ZONE)
+
+
+def test_images_cost_what_the_catalog_lists_where_they_are_stored() -> None:
+    prices = from_catalog(rates_of(compute_skus()), "")
+    assert prices.image_usd_h(10, "europe-west1") == pytest.approx(10 * 0.05 * 1.10004 / 730)
+    assert prices.image_usd_h(10, "asia") == table().image_usd_h(10, "") == pytest.approx(10 * 0.05 / 730)
 
 
 CORE, RAM = "N2 Instance Core running in Americas", "N2 Instance Ram running in Americas"
