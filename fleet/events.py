@@ -64,6 +64,15 @@ class FleetOpened:
 
 
 @dataclass(frozen=True)
+class PriceChanged:
+    """A fleet has another price from now on, because hosts were lost or replaced."""
+
+    fleet: str
+    price_usd_h: float  # of the whole fleet now
+    cost_usd: float  # until now, with the instances that were replaced or released
+
+
+@dataclass(frozen=True)
 class Quoted:
     """The price of instances before they are created."""
 
@@ -735,6 +744,7 @@ class FilesPushed:
 Event = (
     Note
     | FleetOpened
+    | PriceChanged
     | Quoted
     | ZoneTried
     | InstanceChanged

@@ -296,6 +296,10 @@ class FleetDirectory:
         """Return the estimated cost of all instances that the fleet has had, until `now`, in US dollars."""
         return ledger.cost_usd(self.intervals(), now)
 
+    def price_usd_h(self, now: float) -> float:
+        """Return the estimated price of the instances that the fleet has, as they were last listed, an hour."""
+        return ledger.price_usd_h(self.intervals(), now)
+
     def create(self) -> str:
         """Create the directory and the fleet's key if they are missing.
 

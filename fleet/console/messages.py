@@ -182,6 +182,11 @@ def _fleet_opened(event: events.FleetOpened) -> str:
     return text
 
 
+def _price_changed(event: events.PriceChanged) -> str:
+    price, cost = format_money(event.price_usd_h), format_money(event.cost_usd)
+    return f"fleet {event.fleet}: {price} an hour from now on, {cost} so far"
+
+
 def _push_progress(event: events.PushProgress) -> str:
     if event.sent < event.total:
         return ""
@@ -387,6 +392,7 @@ def _unchanged(unchanged: int, written: int) -> str:
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     events.Note: lambda event: f"warning: {event.text}" if event.level is events.Level.WARNING else event.text,
     events.FleetOpened: _fleet_opened,
+    events.PriceChanged: _price_changed,
     events.ZoneTried: lambda event: f"{event.zone}: {event.step}",
     events.InstanceChanged: lambda event: f"{event.instance}: {event.step}",
     events.BootstrapProgress: lambda event: (

@@ -31,7 +31,7 @@ def fleet_opened(record: FleetRecord, directory: FleetDirectory, now: float) -> 
         provider=record.spec.provider,
         hosts=tuple(host.name for host in record.slots),
         created_at=record.created_at,
-        price_usd_h=record.price_usd_h,
+        price_usd_h=directory.price_usd_h(now),
         delete_at=record.delete_at,
         stop_at=record.stop_at,
         tasks_per_host=record.tasks_per_host,

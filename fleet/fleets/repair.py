@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.events import Level, Note, Sink
+from fleet.events import Level, Note, PriceChanged, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_agents, opened
 from fleet.fleets.connect import progress_to, reach
@@ -98,11 +99,13 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     spec = record.spec
     provider = services.provider(spec.options)
     existing = at_rest(spec.name, provider, services)
+    record = _update_price(record, directory, services, sink)
     steps = plan(spec, existing)
     if steps.create:
         _check_worth(record, existing, steps, services)
         _replace_instances(record, steps, directory, provider, sink)
         existing = list_instances(spec.name, provider, services)
+        record = _update_price(record, directory, services, sink)
     existing = [instance for instance in existing if index_of(instance.name) < spec.workers]  # not of a failed resize
     recorded = {instance.id for instance in record.instances}
     other = {*steps.create, *record.kept, *_moved(record, existing, provider)}
@@ -114,6 +117,18 @@ def repair_instances(record: FleetRecord, directory: FleetDirectory, services: S
     answering = {host.name: host for host in reach(spec, new, provider, directory, services, sink)}
     record = replace_hosts(record, [answering.get(host.name, host) for host in record.hosts], existing)
     directory.write(record)
+    return record
+
+
+def _update_price(record: FleetRecord, directory: FleetDirectory, services: Services, sink: Sink) -> FleetRecord:
+    """Return the fleet with the price of the instances that were just listed; store and report it if it changed."""
+    now = services.clock()
+    usd_h = directory.price_usd_h(now)
+    if math.isclose(usd_h, record.price_usd_h, abs_tol=1e-9):
+        return record
+    record = replace(record, price_usd_h=usd_h)
+    directory.write(record)
+    sink.emit(PriceChanged(record.spec.name, usd_h, directory.cost_usd(now)))
     return record
 
 

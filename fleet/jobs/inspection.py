@@ -62,7 +62,6 @@ def _answer(answer: Future[_Answer], name: str, services: Services) -> None:
 
 def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
     record = directory.read()
-    cost_usd = directory.cost_usd(services.clock())
     if record is None or not record.ready:
         spec = record.spec if record else None
         again, delete = Step("up").text(name), Step("down").text(name)
@@ -72,19 +71,20 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
             provider=spec.provider if spec else "unknown",
             hosts=(_unready_host(reason),),
             price_usd_h=record.price_usd_h if record else 0.0,
-            cost_usd=cost_usd,
+            cost_usd=directory.cost_usd(services.clock()),
             max_cost_usd=spec.options.max_cost_usd if spec else 0.0,
         )
     if record.stopped_at or _has_powered_off(record, services):
         return _stopped_status(record, directory, services)
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
+    hosts, now = _add_reasons(hosts, record, services), services.clock()
     return FleetStatus(
         name=name,
         provider=record.spec.provider,
-        hosts=_add_reasons(hosts, record, services),
+        hosts=hosts,
         job=job,
-        price_usd_h=record.price_usd_h,
-        cost_usd=cost_usd,
+        price_usd_h=directory.price_usd_h(now),
+        cost_usd=directory.cost_usd(now),
         max_cost_usd=record.spec.options.max_cost_usd,
         created_at=record.created_at,
         delete_at=record.delete_at,
@@ -133,12 +133,17 @@ def _stopped_host(host: Host, instance: Instance | None, fleet: str) -> HostStat
 
 
 def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: Services) -> tuple[HostStatus, ...]:
-    """Return `hosts`; hosts that do not answer get the provider's reason, if it has one."""
+    """Return `hosts`; hosts that do not answer get the provider's reason, if it has one.
+
+    Their price counts until the provider ended them: it is asked for the instances.
+    """
     silent = [host.name for host in hosts if not host.reachable]
     if not silent or not record.spec.options.rents:
         return hosts
     try:
-        reasons = services.provider(record.spec.options).termination_reasons(record.spec.name, silent)
+        provider = services.provider(record.spec.options)
+        list_instances(record.spec.name, provider, services)
+        reasons = provider.termination_reasons(record.spec.name, silent)
     except FleetError as error:
         unknown = f"the state of its instance is unknown: {error.message}"
         return tuple(host if host.reachable else replace(host, reason=f"{host.reason}; {unknown}") for host in hosts)

@@ -38,8 +38,8 @@ class View:
         fleet: Name of the fleet.
         provider: Provider of its instances.
         price_usd_h: US dollars an hour.
-        spent_usd: Cost of the fleet until `opened_at`.
-        opened_at: When the command reported the fleet.
+        spent_usd: Cost of the fleet until `priced_at`.
+        priced_at: When the command reported the price.
         delete_at: When its provider deletes it.
         stop_at: When its hosts power off.
         began_at: When the first event came.
@@ -62,7 +62,7 @@ class View:
     provider: str = ""
     price_usd_h: float = 0.0
     spent_usd: float = 0.0
-    opened_at: float = 0.0
+    priced_at: float = 0.0
     delete_at: float = 0.0
     stop_at: float = 0.0
     began_at: float = 0.0
@@ -82,7 +82,7 @@ class View:
 
     def cost_usd(self, now: float) -> float:
         """Return the cost of the fleet until `now`, in USD."""
-        return self.spent_usd + self.price_usd_h * max(0.0, now - self.opened_at) / 3600
+        return self.spent_usd + self.price_usd_h * max(0.0, now - self.priced_at) / 3600
 
 
 def apply(view: View, event: events.Event, now: float) -> View:
@@ -91,8 +91,8 @@ def apply(view: View, event: events.Event, now: float) -> View:
         view = replace(view, began_at=now)
     if isinstance(event, (JobResult, events.FleetDown, events.FleetStopped)):
         view = replace(view, ended_at=now)
-    elif isinstance(event, events.FleetOpened):
-        view = replace(view, opened_at=now)
+    elif isinstance(event, (events.FleetOpened, events.PriceChanged)):
+        view = replace(view, priced_at=now)
     elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
         view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
@@ -142,6 +142,10 @@ def _fleet_opened(view: View, event: events.FleetOpened) -> View:
         stop_at=event.stop_at,
         rows=rows,
     )
+
+
+def _price_changed(view: View, event: events.PriceChanged) -> View:
+    return replace(view, price_usd_h=event.price_usd_h, spent_usd=event.cost_usd)
 
 
 def _instance_changed(view: View, event: events.InstanceChanged) -> View:
@@ -323,6 +327,7 @@ def _job_result(view: View, event: JobResult) -> View:
 _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.Quoted: lambda view, event: replace(view, fleet=event.fleet),
     events.FleetOpened: _fleet_opened,
+    events.PriceChanged: _price_changed,
     events.ZoneTried: lambda view, _: _stage(view, Stage.UP),
     events.InstanceChanged: _instance_changed,
     events.HostConnected: _host_connected,

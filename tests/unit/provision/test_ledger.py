@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from provision.ledger import BILLED_MIN_S, Interval, cost_usd, entry, intervals, is_new
+from provision.ledger import BILLED_MIN_S, Interval, cost_usd, entry, intervals, is_new, price_usd_h
 from provision.model import Instance, InstanceState
 
 H = 3600.0
@@ -29,6 +29,17 @@ def test_a_running_fleet_costs_from_the_start_of_each_instance() -> None:
 def test_an_instance_that_was_replaced_or_released_still_counts() -> None:
     lists = (H, [FIRST, SECOND]), (3 * H, [REPLACED])
     assert cost(4 * H, *lists) == pytest.approx(2 * 1.0 + 2 * 2.0 + 1 * 1.0)
+
+
+def test_the_price_is_that_of_what_is_left() -> None:
+    def price(now: float, *lists: tuple[float, list[Instance]]) -> float:
+        return price_usd_h(intervals(entry(instances, at) for at, instances in lists), now)
+
+    assert price(2 * H, (H, [FIRST, SECOND])) == 3.0
+    assert price(3 * H, (H, [FIRST, SECOND]), (2 * H, [SECOND])) == 2.0
+    assert price(3 * H, (H, [FIRST]), (2 * H, [AT_REST])) == 0.1
+    short = replace(FIRST, delete_at=2 * H)
+    assert (price(1.5 * H, (H, [short])), price(2 * H, (H, [short]))) == (1.0, 0.0)
 
 
 def test_the_provider_ends_an_instance_that_is_not_listed_any_more_at_its_deadline() -> None:

@@ -106,7 +106,7 @@ def test_status_does_not_show_a_fleet_without_instances_as_stopped(
     fleet.store.fleet("demo").write(replace(record(fleet), stop_at=NOW + 3600))
     fleet.cloud.instances = []
     [shown] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
-    assert shown.stopped_at == 0.0
+    assert (shown.stopped_at, shown.price_usd_h) == (0.0, 0.0)
 
 
 def test_status_names_an_instance_that_runs_although_the_fleet_is_stopped(stopped: World) -> None:

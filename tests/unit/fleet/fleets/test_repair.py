@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import CapacityError, NotFoundError, NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
+from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note, PriceChanged
 from fleet.fleets import repair
 from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_instances, repairing
 from fleet.jobs.following import follow as following
@@ -56,6 +56,7 @@ class Cloud:
     reasons: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     addresses: dict[str, str] = field(default_factory=dict)
+    new_usd_h: float = 0.2
 
     def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> Sequence[Host]:
         return [
@@ -84,7 +85,7 @@ class Cloud:
         for name in names:
             progress(name, "ready")
             self.rented_now = [rented for rented in self.rented_now if rented.name != name] + [
-                instance(int(name[-1]), 2)
+                replace(instance(int(name[-1]), 2), price_usd_h=self.new_usd_h)
             ]
 
 
@@ -166,6 +167,15 @@ def test_only_lost_instances_are_replaced(world: World) -> None:
     assert world.directory.read() == record
     assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
     assert [entry["intent"] for entry in world.directory.intents()] == ["listed", "create", "listed"]
+
+
+def test_the_price_is_that_of_the_instances_that_exist(world: World) -> None:
+    world.lose(1)
+    world.cloud.new_usd_h = 0.5
+    record = repair_fleet(world.fleet, world.story)
+    prices = [event.price_usd_h for event in world.story.events if isinstance(event, PriceChanged)]
+    assert prices == pytest.approx([0.4, 0.9])
+    assert record.price_usd_h == pytest.approx(world.directory.price_usd_h(1000.0)) == 0.9
 
 
 def test_existing_instances_are_kept_and_may_rejoin(world: World) -> None:
@@ -264,7 +274,7 @@ def test_without_capacity_nothing_is_recorded(world: World) -> None:
     world.cloud.against = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")]
     with pytest.raises(CapacityError):
         repair_fleet(world.fleet, world.story)
-    assert world.directory.read() == world.record
+    assert world.directory.read() == replace(world.record, price_usd_h=0.4)
 
 
 # --- while a job is followed ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from fleet.events import (
     Member,
     Outcome,
     Phase,
+    PriceChanged,
     Progress,
     PushProgress,
     TaskPrepared,
@@ -65,6 +66,12 @@ def test_opened_fleet_and_its_cost() -> None:
 def test_the_cost_counts_instances_that_are_gone_or_were_stopped() -> None:
     view = after(replace(opened(2, price=0.7), cost_usd=5.0))  # not price times age
     assert view.cost_usd(START + 3600) == pytest.approx(5.7)
+
+
+def test_a_new_price_counts_from_its_report() -> None:
+    view = after(opened(2, price=0.7), PriceChanged("demo", 1.4, 2.0))
+    assert view.cost_usd(START + 3600) == pytest.approx(3.4)
+    assert [row.name for row in view.rows] == ["worker-0", "worker-1"]
 
 
 def test_hosts_get_ready_step_by_step() -> None:
