@@ -179,7 +179,9 @@ def test_firewall_rules_decide_which_guests_answer_the_caller(stage: Stage) -> N
     assert admitted == [False, False, False, True, False]
 
 
-def test_a_guest_gets_changes_of_its_metadata_and_of_the_project_keys(stage: Stage) -> None:
+def test_a_guest_gets_changes_of_its_metadata_and_of_the_project_keys(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = stage.client.create("demo")
     blocked = compute.Metadata(items=[compute.Items(key="block-project-ssh-keys", value="TRUE")])
     stage.client.create("closed", metadata=blocked)
@@ -196,6 +198,16 @@ def test_a_guest_gets_changes_of_its_metadata_and_of_the_project_keys(stage: Sta
     )
     stage.emulator.cloud.join(10)
     assert stage.guests[0].items == {"more": "1", "ssh-keys": "you:key"}
+
+    late: list[Callable[[], None]] = []
+    cloud = stage.emulator.cloud
+    monkeypatch.setattr(cloud, "aside", late.append)
+    for value in ("2", "3"):
+        cloud.instances[ZONE, "demo"].body["metadata"]["items"] = [{"key": "more", "value": value}]
+        cloud.update_guests(cloud.instances[ZONE, "demo"])
+    for update in reversed(late):
+        update()
+    assert stage.guests[0].items["more"] == "3"
 
 
 def test_guests_end_with_a_failed_bulk_insert_a_reset_and_the_emulator(tmp_path: Path) -> None:

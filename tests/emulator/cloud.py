@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,6 +75,8 @@ class Instance:
         attributes: Guest attributes by namespace and key.
         latest: The last operation on it; the next operation begins after it.
         starts: Number of its starts.
+        updates: Changes of its metadata that the guest does not have yet, in their order.
+        updating: Held while the guest takes one of them.
     """
 
     blueprint: Blueprint
@@ -84,6 +87,8 @@ class Instance:
     attributes: dict[tuple[str, str], str] = field(default_factory=dict)
     latest: Operation | None = None
     starts: int = 0
+    updates: deque[Callable[[], None]] = field(default_factory=deque)
+    updating: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def status(self) -> str:
@@ -93,6 +98,11 @@ class Instance:
     def metadata(self) -> dict[str, str]:
         """Return its metadata items."""
         return items_of(self.body["metadata"])
+
+    def update_guest(self) -> None:
+        """Pass the oldest change of the metadata to the guest; the threads that call this may be in any order."""
+        with self.updating:
+            self.updates.popleft()()
 
 
 def items_of(metadata: Json) -> dict[str, str]:
@@ -293,7 +303,8 @@ class Cloud:
         for instance in instances:
             if instance.guest:
                 metadata, keys = self.guest_metadata(instance), self.os_login_keys(instance)
-                self.aside(partial(instance.guest.update_metadata, metadata, keys))
+                instance.updates.append(partial(instance.guest.update_metadata, metadata, keys))
+                self.aside(instance.update_guest)
 
     def change_firewall(self) -> None:
         """Let changed firewall rules take effect, after `propagation_s`."""
