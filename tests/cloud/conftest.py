@@ -26,6 +26,7 @@ from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator, guests
+from tests.emulator.client import Client
 from tests.emulator.gcloud import Gcloud
 from tests.program import Program, wait_for
 from tests.wire.machines import Lab, lab
@@ -251,6 +252,12 @@ def emulator(running: Emulator) -> Iterator[Emulator]:
     running.reset()
     yield running
     assert running.state()["violations"] == []
+
+
+@pytest.fixture
+def client(emulator: Emulator) -> Client:
+    """Return Google's client of the emulator."""
+    return Client(emulator.url)
 
 
 @pytest.fixture

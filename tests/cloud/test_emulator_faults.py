@@ -24,21 +24,9 @@ PAIR = ["worker-0", "worker-1"]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
     with Emulator(operation_s=0.01) as emulator:
         yield emulator
-
-
-@pytest.fixture
-def emulator(server: Emulator) -> Iterator[Emulator]:
-    server.reset()
-    yield server
-    assert server.state()["violations"] == []
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
 
 
 @pytest.mark.parametrize(

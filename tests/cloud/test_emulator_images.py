@@ -17,28 +17,20 @@ OPERATION_S = 100.0
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
     with Emulator(operation_s=OPERATION_S) as emulator:
         yield emulator
 
 
 @pytest.fixture
-def emulator(server: Emulator) -> Iterator[Emulator]:
+def emulator(emulator: Emulator) -> Emulator:
     """Return an emulator with a stopped instance; its operations end when the test lets them."""
-    client = Client(server.url)
+    client = Client(emulator.url)
     client.insert("demo")
-    server.settle()
+    emulator.settle()
     client.instances.stop_unary(**AT_ZONE, instance="demo")
-    server.settle()
-    yield server
-    violations = server.state()["violations"]
-    server.reset()
-    assert violations == []
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
+    emulator.settle()
+    return emulator
 
 
 def insert(client: Client, name: str = "mine", *, force: bool = False) -> compute.Operation:

@@ -17,22 +17,9 @@ AT_ZONE: dict[str, Any] = {"project": PROJECT, "zone": ZONE}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
     with Emulator(operation_s=0.01) as emulator:
         yield emulator
-
-
-@pytest.fixture
-def emulator(server: Emulator) -> Iterator[Emulator]:
-    yield server
-    violations = server.state()["violations"]
-    server.reset()
-    assert violations == []
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
 
 
 def test_an_instance_is_created_shown_and_deleted_with_its_disk(emulator: Emulator, client: Client) -> None:
@@ -66,7 +53,7 @@ def test_an_instance_is_created_shown_and_deleted_with_its_disk(emulator: Emulat
         client.instances.delete_unary(**AT_ZONE, instance="demo")
 
 
-def test_an_instance_passes_through_all_states(server: Emulator) -> None:
+def test_an_instance_passes_through_all_states() -> None:
     with Emulator(operation_s=100.0) as emulator:
         client = Client(emulator.url)
         client.insert("demo")

@@ -16,22 +16,9 @@ AT_ZONE: dict[str, Any] = {"project": PROJECT, "zone": ZONE}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
     with Emulator(operation_s=10.0) as emulator:
         yield emulator
-
-
-@pytest.fixture
-def emulator(server: Emulator) -> Iterator[Emulator]:
-    yield server
-    violations = server.state()["violations"]
-    server.reset()
-    assert violations == []
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
 
 
 def flex_start(wait_s: int = 0, run_s: int = 3600, **fields: Any) -> dict[str, Any]:

@@ -24,20 +24,16 @@ INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Emulator]:
+def running() -> Iterator[Emulator]:
     with Emulator(operation_s=0.0) as emulator:
         yield emulator
 
 
 @pytest.fixture
-def emulator(server: Emulator) -> Emulator:
-    server.reset()
-    return server
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
+def emulator(running: Emulator) -> Emulator:
+    """Reset the running emulator; tests break the rules of the API."""
+    running.reset()
+    return running
 
 
 @pytest.fixture
