@@ -41,6 +41,7 @@ _NOLOGIN = (
 )
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
+_AGENTS = Path("/var/lib/emulator/agents")
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
 _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 STARTUP = "startup-script: "
@@ -115,6 +116,7 @@ class GuestSpec:
         service_accounts: Its service account with its scopes, as the instance has it; empty: none.
         clock: Its time, which the program ``date`` and the metadata server show.
         local_ssds: Number of its Local SSDs.
+        agents: Directory of its first account, of agents that fleet has compiled; None: in the home directory.
     """
 
     name: str
@@ -136,6 +138,7 @@ class GuestSpec:
     service_accounts: tuple[Mapping[str, Any], ...] = ()
     clock: Clock = field(default_factory=Clock)
     local_ssds: int = 0
+    agents: Path | None = None
 
     @property
     def driver(self) -> str:
@@ -394,6 +397,10 @@ class Disk:
                 place = self._seen(cover) / path.relative_to(cover)
                 place.mkdir(parents=True, exist_ok=True)
                 lines.append(f"mount --bind {shlex.quote(str(path))} {shlex.quote(str(place))}")
+        if self._spec.agents:
+            place = self._seen(_AGENTS)
+            place.mkdir(parents=True, exist_ok=True)
+            lines.append(f"mount --bind {shlex.quote(str(self._spec.agents))} {shlex.quote(str(place))}")
         # The directory of this disk comes last: after this mount, the disk has no path.
         for cover in sorted(covers, key=self._directory.is_relative_to):
             self._seen(cover).mkdir(parents=True, exist_ok=True)
@@ -404,6 +411,8 @@ class Disk:
         variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", **self._spec.variables}
         if self._spec.index:
             variables["PIP_FIND_LINKS"] = index.as_uri()
+        if self._spec.agents:
+            variables[sshd.AGENTS_VARIABLE] = str(_AGENTS)
         if self._visible_gpus:
             variables["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
         return variables

@@ -15,13 +15,14 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator import packages, python, space
-from tests.emulator.accounts import granted
+from tests.emulator.accounts import FIRST_UID, granted
 from tests.emulator.boot import BootDelays
 from tests.emulator.catalog.images import Image
 from tests.emulator.console import Console
@@ -34,8 +35,8 @@ Publish = Callable[[str, str, str], None]
 """Called with namespace, key and value of a guest attribute."""
 
 HOST_KEY = ("hostkeys", "ssh-ed25519")
-PACKAGES, PYTHON = "packages", "python"
-SHARED = frozenset({PACKAGES, PYTHON})
+AGENTS, PACKAGES, PYTHON = "agents", "packages", "python"
+SHARED = frozenset({AGENTS, PACKAGES, PYTHON})
 """Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
 _AGENT, _SCRIPT_RUNNER, _SSHD_PID = ("google_guest_agent", 812), ("google_metadata_script_runner", 1187), 1173
 
@@ -161,6 +162,8 @@ class NoGuest:
 class SshGuests:
     """Makes guests that are real to SSH.
 
+    If ``FLEET_AGENTS`` is set, as in tests, they share what fleet compiles for the first account of each.
+
     Args:
         directory: Of what the guests have in common, readable by all.
         boot: What is ready only some time after power-on.
@@ -174,6 +177,7 @@ class SshGuests:
         self.directory = directory.resolve()
         self._packages = self.directory / PACKAGES
         self._python = self.directory / PYTHON
+        self._agents = self.directory / AGENTS if sshd.AGENTS_VARIABLE in os.environ else None
         self.boot = boot
         self._sources: list[python.Source] = []
         self._interpreters: dict[str, Path] = {}
@@ -184,8 +188,11 @@ class SshGuests:
             if not self._sources:
                 packages.build(self._packages)
                 self._sources = python.sources(os.environ)
+                if self._agents:
+                    self._agents.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    os.chown(self._agents, FIRST_UID, FIRST_UID)
             interpreter = self._interpreter(spec.image)
-        return SshGuest(spec, publish, self._packages, interpreter, self.boot)
+        return SshGuest(replace(spec, agents=self._agents), publish, self._packages, interpreter, self.boot)
 
     def _interpreter(self, image: Image | None) -> Path:
         """Return the interpreter of an image: of its version, or else of the version of this program."""
