@@ -322,6 +322,18 @@ def _import_all() -> None:
 
     root_command().commands.values()  # Typer takes 40 ms to build the commands
     build_agent()
+    _share_pip()
+
+
+def _share_pip() -> None:
+    """Let commands send the pip of the tests, whose modules hosts need not compile, to hosts that have none."""
+    from functools import partial
+
+    from fleet.remote import client
+    from tests.compiled_pip import VARIABLE, read_compiled_pip
+
+    if directory := os.environ.get(VARIABLE):
+        vars(client)["read_pip_wheel"] = partial(read_compiled_pip, Path(directory))
 
 
 def _import_cloud() -> None:
