@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program
+from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -18,11 +18,7 @@ UP = ("up", "--workers", "1", "--provider", "gce", "--python", "/usr/bin/python3
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.05, guests=SshGuests(directory), directory=directory) as running:
+    with emulator_with_guests(tmp_path_factory, operation_s=0.05) as running:
         yield running
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.guests import SshGuests, obstacle
 from tests.program import Program, wait_for
+from tests.wire.clouds import count_files, emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -27,17 +26,8 @@ print("continued")
 
 
 @pytest.fixture
-def guests(tmp_path_factory: pytest.TempPathFactory) -> SshGuests:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    return SshGuests(directory)
-
-
-@pytest.fixture
-def emulator(guests: SshGuests) -> Iterator[Emulator]:
-    with Emulator(operation_s=0.02, guests=guests, directory=guests.directory) as running:
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with emulator_with_guests(tmp_path_factory) as running:
         yield running
 
 
@@ -52,22 +42,17 @@ def caller(program: Program, emulator: Emulator) -> Iterator[Program]:
     assert emulator.state()["violations"] == []
 
 
-def test_each_host_rejoins_its_job_from_its_own_disk(caller: Program, emulator: Emulator, guests: SshGuests) -> None:
-    def count(name: str) -> int:
-        """Return the number of files with a name on the disks of the hosts, whether they run or not."""
-        disks = [guests.directory / each.body["id"] for each in emulator.cloud.instances.values()]
-        return sum(name in files for disk in disks for _, _, files in os.walk(disk))
-
+def test_each_host_rejoins_its_job_from_its_own_disk(caller: Program, emulator: Emulator) -> None:
     (caller.directory / "task.py").write_text(SCRIPT)
     caller.run("train", "task.py", "--restarts", "3", "--detach")
     names = {name[-1]: name for name in emulator.state()["instances"]}
-    wait_for("both tasks", lambda: count("begun-1") == 2)
+    wait_for("both tasks", lambda: count_files(emulator, "begun-1") == 2)
     emulator.fail_host(names["1"])
-    wait_for("the second attempt", lambda: count("begun-2") == 2, 120)
+    wait_for("the second attempt", lambda: count_files(emulator, "begun-2") == 2, 120)
     emulator.fail_host(names["0"])  # the agent of the other host listens on another port now
-    wait_for("the end of the job", lambda: count("result.json") == 2, 120)
+    wait_for("the end of the job", lambda: count_files(emulator, "result.json") == 2, 120)
     assert [each.starts for each in emulator.cloud.instances.values()] == [2, 2]
 
     caller.run("up", "--yes")  # reads the other addresses of the restarted hosts
     assert caller.run("logs", "-f").text.count("continued") == 2
-    assert count("boot.json") == 0
+    assert count_files(emulator, "boot.json") == 0

@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulator import Emulator
 from tests.program import Program, wait_for
-from tests.wire.clouds import emulator_with_guests
+from tests.wire.clouds import count_files, emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -49,7 +49,7 @@ def test_a_fleet_is_stopped_with_its_job_and_continues_with_its_files(caller: Pr
     (caller.directory / "slow.py").write_text(SLOW)
     caller.run("train", "slow.py", "--detach")
     find = ("exec", "--", "find", "/home/fleet/.fleet", "-name", "begun")
-    wait_for("a file of the job", lambda: "begun" in caller.run(*find, code=None).text)
+    wait_for("a file of the job", lambda: count_files(emulator, "begun") == 2)
     refused = caller.run("down", "--keep-disks", code=2)
     assert "is running and would be stopped; confirmation requires a terminal" in refused.err
     assert emulator.state()["instances"]

@@ -12,7 +12,7 @@ from tests.emulator import Emulator
 from tests.emulator.identity import account_metadata
 from tests.emulator.storage import Storage
 from tests.program import Program, wait_for
-from tests.wire.clouds import emulator_with_guests
+from tests.wire.clouds import count_files, emulator_with_guests
 
 pytestmark = pytest.mark.wire
 
@@ -62,8 +62,7 @@ def test_a_preempted_host_is_started_by_its_peers(caller: Program, emulator: Emu
     assert f"{EMAIL} starts lost hosts again" in " ".join(caller.run(*UP).text.split())
     (caller.directory / "task.py").write_text(SCRIPT)
     caller.run("train", "task.py", "--restarts", "3", "--detach")
-    find = ("exec", "--", "find", "/home/fleet/.fleet", "-name", "begun")
-    wait_for("all tasks", lambda: caller.run(*find, code=None).text.count("/begun") == 3)
+    wait_for("all tasks", lambda: count_files(emulator, "begun") == 3)
 
     emulator.set_capacity(ZONE, 2)  # the first tries fail
     name = next(name for name in emulator.state()["instances"] if name.endswith("worker-0"))
@@ -72,8 +71,7 @@ def test_a_preempted_host_is_started_by_its_peers(caller: Program, emulator: Emu
     wait_for("a try without capacity", lambda: emulator.state()["calls"].get(starts, 0) >= 1, 60)
     assert emulator.cloud.instances[ZONE, name].starts == 1
     emulator.set_capacity(ZONE, 3)
-    first = ("ssh", "1", "--", "find", "/home/fleet/.fleet", "-name", "result.json")
-    wait_for("the end of the job", lambda: "result.json" in caller.run(*first, code=None).text, 120)
+    wait_for("the end of the job", lambda: count_files(emulator, "result.json") == 3, 120)
     assert emulator.cloud.instances[ZONE, name].starts == 2
     caller.run("up", "--yes")
     caller.run("logs", "-f")  # with the exit code of the job
