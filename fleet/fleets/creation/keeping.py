@@ -122,10 +122,15 @@ class Keeper:
         return left
 
     def _stop_restarted(self, before: Sequence[Instance]) -> None:
-        """Stop the instances that were stopped before; their files may exist nowhere else."""
-        if not self.spec.options.keeps_disks or all(each.state is not InstanceState.STOPPED for each in before):
+        """Stop the instances that were stopped before; their files may exist nowhere else.
+
+        An instance that is listed as stopped is stopped, too: it may start when the operation of an interrupted call
+        runs, and operations of one instance run one after the other.
+        """
+        stopped = {instance.id for instance in before if instance.state is InstanceState.STOPPED}
+        if not self.spec.options.keeps_disks or not stopped:
             return
-        if restarted := _restarted(before, self._list()):
+        if restarted := [instance for instance in self._list() if instance.id in stopped]:
             self.directory.intend("stop", instances=[[instance.name, instance.id] for instance in restarted])
             self.provider.stop(restarted, progress_to(self.sink, "stopped"))
             self._list()

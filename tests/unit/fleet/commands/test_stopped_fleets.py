@@ -261,6 +261,19 @@ def test_instances_that_were_started_in_vain_are_stopped_again(
         assert "everything it started was stopped" in failed.value.message
 
 
+def test_an_instance_that_starts_after_an_interrupt_is_stopped(
+    stopped: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt  # the provider still lists it as stopped
+
+    monkeypatch.setattr(CloudProvider, "create", interrupt)
+    stopped.answers = [True]
+    with pytest.raises(CancelledError, match="everything it started was stopped"):
+        up.run(UP, stopped.services(), stopped.sink)
+    assert stopped.cloud.calls == ["stop"]
+
+
 def test_instances_that_were_started_in_vain_are_kept_for_a_while_if_they_confirm(
     stopped: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
