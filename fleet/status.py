@@ -32,6 +32,8 @@ class HostStatus:
         jobs_size: Bytes that jobs use on that disk.
         warm_bytes: Memory of the process from which tasks are forked, without what tasks share; 0: there is none.
         stopped: Whether its instance is stopped, and its disk is kept.
+        maintenance: Start and end of planned maintenance that stops it, in seconds since the epoch, 0: unknown;
+            empty: none is known, or no job runs on it.
     """
 
     name: str
@@ -47,6 +49,7 @@ class HostStatus:
     jobs_size: int = -1
     warm_bytes: int = 0
     stopped: bool = False
+    maintenance: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

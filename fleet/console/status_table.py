@@ -143,6 +143,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     lines += table
     silent = [host for host in fleet.hosts if not host.reachable and host.reason and host.name in hosts]
     lines += _describe_failures(silent, width)
+    lines += _maintenance(fleet, width)
     lines += _storage(fleet, now, width)
     lines += _warm(fleet, width)
     if fleet.stopped_at:
@@ -168,6 +169,16 @@ def _paragraph(text: str, width: int, style: str = "") -> list[Line]:
     """Return a text in lines with an indentation; commands between backticks are not broken."""
     lines = wrap_text(clean(text), width, INDENT, INDENT).split("\n")
     return [(Span(line, style),) for line in lines]
+
+
+def _maintenance(fleet: FleetStatus, width: int) -> list[Line]:
+    """Return a line for each time window of planned maintenance, with the hosts that it stops."""
+    lines: list[Line] = []
+    for window in sorted({host.maintenance for host in fleet.hosts if host.maintenance}):
+        hosts = fold([host.name for host in fleet.hosts if host.maintenance == window])
+        times = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in window if at > 0)
+        lines += _paragraph(f"maintenance {times}: stops {hosts}", width, "yellow")
+    return lines
 
 
 def _warm(fleet: FleetStatus, width: int) -> list[Line]:

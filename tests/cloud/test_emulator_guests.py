@@ -58,6 +58,9 @@ class Guest:
     def announce_maintenance(self, event: str) -> None:
         self.done.append(event)
 
+    def plan_maintenance(self, values: Mapping[str, str]) -> None:
+        self.done.append(values["window_start_time"])
+
     def follow_clock(self) -> None:
         self.done.append("follow clock")
 

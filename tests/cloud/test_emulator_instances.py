@@ -330,6 +330,17 @@ def test_a_simulated_maintenance_event_stops_an_instance_that_cannot_migrate(
     assert client.instances.get(**AT_ZONE, instance="demo").status == ("TERMINATED" if stops else "RUNNING")
 
 
+def test_planned_maintenance_is_shown_until_it_stops_the_instance(emulator: Emulator, client: Client) -> None:
+    client.create("demo", **t4())
+    emulator.plan_maintenance("demo", 2 * 3600.0, 600.0)
+    status = client.instances.get(**AT_ZONE, instance="demo").resource_status
+    assert status.upcoming_maintenance.maintenance_status == "PENDING"
+    emulator.advance(2 * 3600.0 + 1)
+    emulator.settle()
+    stopped = client.instances.get(**AT_ZONE, instance="demo")
+    assert (stopped.status, stopped.resource_status.upcoming_maintenance.window_start_time) == ("TERMINATED", "")
+
+
 def test_a_simulated_maintenance_event_preempts_a_spot_instance(emulator: Emulator, client: Client) -> None:
     client.create("demo", scheduling=spot())
     client.wait(client.instances.simulate_maintenance_event_unary(**AT_ZONE, instance="demo"))

@@ -62,6 +62,9 @@ class Guest(Protocol):
     def announce_maintenance(self, event: str) -> None:
         """Let its metadata server report a maintenance event of its host; ``NONE``: there is none."""
 
+    def plan_maintenance(self, values: Mapping[str, str]) -> None:
+        """Let its metadata server report planned maintenance of its host; empty: there is none."""
+
     def follow_clock(self) -> None:
         """Show its programs that the clock was advanced."""
 
@@ -140,6 +143,9 @@ class NoGuest:
         """Do nothing: no process runs on it."""
 
     def announce_maintenance(self, event: str) -> None:
+        """Do nothing: no process runs on it."""
+
+    def plan_maintenance(self, values: Mapping[str, str]) -> None:
         """Do nothing: no process runs on it."""
 
     def follow_clock(self) -> None:
@@ -235,6 +241,7 @@ class SshGuest:
                 "maintenance-event": "NONE",
                 "name": spec.name,
                 "preempted": "FALSE",
+                "upcoming-maintenance": {},
                 "service-accounts": account_metadata(spec.service_accounts[0]) if spec.service_accounts else {},
                 "zone": f"projects/{spec.project}/zones/{spec.zone}",
             },
@@ -273,6 +280,7 @@ class SshGuest:
                 self._refresh_accounts()
             self._metadata.set("preempted", "FALSE")
             self._metadata.set("maintenance-event", "NONE")
+            self._metadata.set("upcoming-maintenance", {})
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
             script = self._disk.write_boot_script(
@@ -352,6 +360,9 @@ class SshGuest:
 
     def announce_maintenance(self, event: str) -> None:
         self._metadata.set("maintenance-event", event)
+
+    def plan_maintenance(self, values: Mapping[str, str]) -> None:
+        self._metadata.set("upcoming-maintenance", values)
 
     def follow_clock(self) -> None:
         with self._lock:

@@ -121,6 +121,7 @@ def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:
             cloud.charges.end(instance.body["id"], cloud.clock.now())
             instance.body["lastStopTimestamp"] = cloud.clock.stamp()
             instance.body["resourceStatus"]["scheduling"].pop("terminationTimestamp", None)
+            instance.body["resourceStatus"].pop("upcomingMaintenance", None)
             _show_external_address(instance, "")
             cloud.part(Queue).recheck()
         then()
@@ -167,6 +168,32 @@ def maintain(cloud: Cloud, instance: Instance) -> None:
     notice_s = 3600.0 if instance.blueprint.gpus else 60.0
     if action == "TERMINATE":
         cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, instance.starts, MAINTENANCE, "STOP"))
+
+
+def plan_maintenance(cloud: Cloud, instance: Instance, start: float, end: float) -> None:
+    """Maintenance of its host is planned in a time window, in seconds since the epoch, and announced an hour before.
+
+    Source: https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event.
+    """
+    window = {"windowStartTime": cloud.clock.stamp(start), "windowEndTime": cloud.clock.stamp(end)}
+    window["latestWindowStartTime"] = window["windowStartTime"]
+    status = {"maintenanceStatus": "PENDING", "type": "SCHEDULED"}
+    more = {"canReschedule": False, "maintenanceReasons": ["PLANNED_UPDATE"]}
+    instance.body["resourceStatus"]["upcomingMaintenance"] = {**window, **status, **more}
+    if instance.guest:
+        guest, values = instance.guest, {_snake(key): value for key, value in {**window, **status}.items()}
+        cloud.aside(lambda: guest.plan_maintenance(values))
+    starts = instance.starts
+
+    def announce() -> None:
+        if not gone(cloud, instance) and instance.starts == starts and instance.status == "RUNNING":
+            maintain(cloud, instance)
+
+    cloud.clock.call_at(start - 3600.0, announce)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def fail_host(cloud: Cloud, instance: Instance) -> None:

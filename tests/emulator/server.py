@@ -186,6 +186,17 @@ class Emulator:
             self.clock.run_due()
             lifecycle.fail_host(self.cloud, self._running(name))
 
+    def plan_maintenance(self, name: str, in_s: float, window_s: float) -> None:
+        """Plan maintenance that stops an instance: it begins in `in_s` or later, and lasts up to `window_s`.
+
+        Raises:
+            LookupError: no instance of that name runs.
+        """
+        with self.clock.changed:
+            self.clock.run_due()
+            start = self.clock.now() + in_s
+            lifecycle.plan_maintenance(self.cloud, self._running(name), start, start + window_s)
+
     def advance(self, seconds: float) -> None:
         """Advance the clock of the cloud and of its guests."""
         self.clock.advance(seconds)

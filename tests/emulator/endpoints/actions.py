@@ -67,6 +67,11 @@ def fail_host(emulator: Emulator, given: Given) -> None:
     emulator.fail_host(given["name"])
 
 
+@action("maintenance")
+def plan_maintenance(emulator: Emulator, given: Given) -> None:
+    emulator.plan_maintenance(given["name"], float(given["in_s"]), float(given.get("window_s", 0)))
+
+
 @action("quota")
 def set_quota(emulator: Emulator, given: Given) -> None:
     emulator.set_quota(given["metric"], float(given["limit"]), given.get("region", ""))

@@ -26,6 +26,7 @@ ROOT/                       one fleet's files on this host, readable only by the
         job.json            what was committed, secrets left out
         boot.json           what this host needs to rejoin the job after a restart; missing once the job has ended
         queued              the job that this one waits for, while it waits
+        maintenance         start and end of planned maintenance of the host, in seconds since the epoch; 0: unknown
         src/                working directory of the task, with the bundle; or a link to its directory
         checkpoints/  logs/  model/
         replica/            newest complete snapshot of the checkpoints
@@ -144,6 +145,7 @@ class TaskPaths(_Directory):
     job = _Path("job.json")  # the commit
     boot = _Path("boot.json")  # what a supervisor needs after a restart of the host; missing once the job has ended
     queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
+    maintenance = _Path("maintenance")  # start and end of planned maintenance; missing: none
     source = _Path("src")  # the task's working directory
     programs = _Path("bin")  # directory of programs that come first on the task's PATH
     checkpoints = _Path("checkpoints")  # default directory of checkpoints

@@ -118,9 +118,11 @@ class Preempted(NamedTuple):
 
 
 class MaintenanceScheduled(NamedTuple):
-    """The cloud provider stops this host for maintenance within an hour, or does not any more."""
+    """The cloud provider stops this host for maintenance soon, or in a time window, or does not any more."""
 
-    scheduled: bool
+    scheduled: bool  # within an hour
+    start: float = 0.0  # of the window, in seconds since the epoch; 0: none
+    end: float = 0.0
 
 
 class EndScheduled(NamedTuple):
@@ -288,6 +290,8 @@ _OF_HOST = (
     "queued",
     "end_at",
     "leaving",
+    "window_start",
+    "window_end",
 )
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
@@ -310,7 +314,7 @@ def step(slot: Slot, event: SlotEvent) -> Step:
     elif isinstance(event, EndScheduled):
         slot = update_status(slot, end_at=event.at)
     elif isinstance(event, MaintenanceScheduled):
-        slot = update_status(slot, leaving=event.scheduled)
+        slot = update_status(slot, leaving=event.scheduled, window_start=event.start, window_end=event.end)
     elif isinstance(event, Unqueued):
         slot = update_status(slot, queued=False)
     elif isinstance(event, Claimed):

@@ -7,6 +7,8 @@ again together, with new ports, from the newest complete checkpoint.
 
 from __future__ import annotations
 
+import time
+
 from train.agent.checkpoints.snapshot import Snapshot, newer, newest
 from train.agent.gang import growth, readiness
 from train.agent.gang.assignment import (
@@ -223,6 +225,7 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
         gang = mark_lost(gang, report.slot, "another agent replaced it", now)
     is_new = report.preempted and not _is_preempted(gang, report.slot)
     is_leaving = report.leaving and report.slot not in gang.leaving
+    is_planned = report.window_start > 0 and report.window_start != _status_of(gang, report.slot).window_start
     is_eventful = report.exit is not None or bool(report.reason) or report.preempted
     gang = gang._replace(
         statuses={**gang.statuses, report.slot: report},
@@ -237,6 +240,8 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     if is_leaving:
         notice = f"{_display_name(gang, report.slot)} is stopped for maintenance within an hour{_substitution(gang)}"
         gang = gang._replace(leaving_since=gang.snapshot, notices=(*gang.notices, notice))
+    elif is_planned:
+        gang = gang._replace(notices=(*gang.notices, _maintenance_warning(gang, report)))
     if is_new:
         gang = gang._replace(notices=(*gang.notices, _preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:
@@ -467,6 +472,14 @@ def _substitution(gang: Gang) -> str:
     """Return the end of a warning that a host leaves."""
     slot = _substitute(gang)
     return f"; {slot} takes over at the next complete checkpoint" if slot else ""
+
+
+def _maintenance_warning(gang: Gang, report: SlotStatus) -> str:
+    """Return the warning for the user that maintenance of a host is planned."""
+    window = " to ".join(
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in (report.window_start, report.window_end) if at > 0
+    )
+    return f"maintenance that stops {_display_name(gang, report.slot)} is planned: {window} UTC"
 
 
 def _preemption_warning(gang: Gang, slot: str) -> str:

@@ -170,7 +170,14 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         versions={str(name): str(version) for name, version in (job.get("versions") or {}).items()},
         joinable=[str(slot) for slot in job.get("joinable") or []],
         max_workers=policy.max_workers or None,
+        maintenance=_read_window(paths) if live is not None and result is None else [],
     )
+
+
+def _read_window(paths: TaskPaths) -> List[float]:
+    """Return start and end of planned maintenance of the host, in seconds since the epoch; empty: none."""
+    window = [float(text) for text in read_text(paths.maintenance).split()]
+    return window if any(window) else []
 
 
 def members_of(job: Dict[str, Any]) -> List[records.Member]:

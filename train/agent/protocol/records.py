@@ -297,6 +297,7 @@ class PreemptionNotice(NamedTuple):
     end_key: str = ""  # of the time by which all jobs must have ended, seconds since the epoch; 0: never
     maintenance_key: str = ""  # of the notice that the host is stopped for maintenance
     maintenance_value: str = ""  # of that key if it is
+    window_key: str = ""  # of the object with the time window of planned maintenance
 
 
 class Replication(NamedTuple):
@@ -794,6 +795,7 @@ class JobReport(NamedTuple):
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
     queued_after: str = ""  # the job that it waits for; empty: it does not wait
     warm_bytes: int = 0  # memory of the process of the host from which tasks are forked, without what tasks share
+    maintenance: List[float] = []  # noqa: RUF012 - never changed; start and end of planned maintenance of the host
 
 
 class StoredJob(NamedTuple):

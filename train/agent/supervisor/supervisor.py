@@ -14,7 +14,7 @@ from collections import deque
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.files.boot import agent_path, store_members
-from train.agent.files.disk import remove_file
+from train.agent.files.disk import remove_file, write_atomic
 from train.agent.files.job_marks import job_mark, mark_job
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
@@ -41,7 +41,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, find_notice
+from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, Window, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -188,13 +188,20 @@ class Supervisor:
         before = self._peer.slot.status.end_at
         if end_at is None or before is None or abs(end_at - before) > _CLOCK_S:
             self._feed(reconciler.EndScheduled(end_at))
-        if notices.maintenance != self._peer.slot.status.leaving:
-            self._feed(reconciler.MaintenanceScheduled(notices.maintenance))
+        self._take_maintenance(notices.maintenance, notices.window)
         if notices.preempted and not self._is_preempted:
             self._is_preempted = True
             self._loop.cancel("terminate")
             self._remove_limit()
             self._feed(reconciler.Preempted())
+
+    def _take_maintenance(self, leaving: bool, window: Window) -> None:
+        status = self._peer.slot.status
+        if (status.leaving, status.window_start, status.window_end) == (leaving, *window):
+            return
+        self._feed(reconciler.MaintenanceScheduled(leaving, *window))
+        with contextlib.suppress(OSError):  # only reports of the job lack it then
+            write_atomic(self._start.paths.maintenance, " ".join(map(str, window)).encode("ascii"))
 
     def _remove_limit(self) -> None:
         """Copy checkpoints from this host without a limit of the bandwidth."""

@@ -61,6 +61,12 @@ def test_time_and_cost_have_their_own_line_if_the_name_would_be_cut() -> None:
     assert lines[:3] == ["demo  gce, 2 hosts", "  up 1 h 6 min  $0.70/h, $0.78 so far", "  deleted in 1 h"]
 
 
+def test_planned_maintenance_is_shown_with_its_hosts() -> None:
+    hosts = tuple(replace(host, maintenance=(NOW + 86400, NOW + 90000)) for host in HOSTS)
+    text = render_status([replace(FLEET, hosts=hosts)], now=NOW)
+    assert re.search(r"^  maintenance 1970-01-1. ..:.. to 1970-01-1. ..:..: stops worker-\[?0", text, re.M)
+
+
 def test_a_limited_cost() -> None:
     [first, *_] = render_status([replace(FLEET, max_cost_usd=5.0)], now=NOW).splitlines()
     assert first.endswith("$0.70/h, $0.78 of $5.00 so far  deleted in 1 h")

@@ -28,6 +28,7 @@ _LONGEST_TIME = 12  # digits of seconds since the epoch
 _OK = 200
 _PORT = 80
 _TIMER = "notices"
+_SOON_S = 3600.0  # before planned maintenance: as long as the notice of Compute Engine for hosts with GPUs
 
 
 def find_notice(
@@ -76,12 +77,23 @@ class Answer(NamedTuple):
     body: str
 
 
+class Window(NamedTuple):
+    """Time window of planned maintenance that stops the host, in seconds since the epoch; 0: none, or unknown."""
+
+    start: float = 0.0
+    end: float = 0.0
+
+
+NO_WINDOW = Window()
+
+
 class Notices(NamedTuple):
     """The notices in a response."""
 
     preempted: bool = False
     end_in_s: Optional[float] = None  # until all jobs must have ended, by the server's clock; None: never
     maintenance: bool = False  # the host is stopped for maintenance within an hour
+    window: Window = NO_WINDOW
 
 
 def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
@@ -92,14 +104,16 @@ def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
         content = parse_json(answer.body)
     except JsonError:
         return Notices()
+    now = _time_of(answer)
     preempted = _find(content, notice.key).upper() == notice.value.upper()
     maintenance = bool(notice.maintenance_key) and (
         _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper()
     )
+    window = Window(*(_find_time(content, notice.window_key, edge) for edge in ("Start", "End")))
+    is_soon = 0 < window.start <= now + _SOON_S and (window.end > now or not window.end)
     end_at = _find(content, notice.end_key)
-    if len(end_at) > _LONGEST_TIME or not end_at.isdecimal() or int(end_at) == 0:
-        return Notices(preempted, None, maintenance)
-    return Notices(preempted, int(end_at) - _time_of(answer), maintenance)
+    is_end = len(end_at) <= _LONGEST_TIME and end_at.isdecimal() and int(end_at) > 0
+    return Notices(preempted, int(end_at) - now if is_end else None, maintenance or is_soon, window)
 
 
 def _find(content: Any, key: str) -> str:
@@ -107,6 +121,20 @@ def _find(content: Any, key: str) -> str:
     for name in key.split("/"):
         content = content.get(name) if isinstance(content, dict) else None
     return content if isinstance(content, str) else ""
+
+
+def _find_time(content: Any, key: str, edge: str) -> float:
+    """Return the start or end of the time window at a path, in seconds since the epoch; 0 if there is none."""
+    names = f"window{edge}Time", f"window_{edge.lower()}_time"
+    text = next(filter(None, (_find(content, f"{key}/{name}") for name in names)), "")
+    if not text:
+        return 0.0
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _time_of(answer: Answer) -> float:

@@ -36,6 +36,7 @@ from train.agent.supervisor.notices.preemption import (
     Notices,
     NoticeWatch,
     Timing,
+    Window,
     find_notice,
     read_answer,
     read_notices,
@@ -116,6 +117,20 @@ AT = 1796205600
         ('{"preempted": true, "attributes": {"fleet-end-at": "soon"}}', Notices()),
         (f'{{"attributes": {{"fleet-end-at": "{"9" * 400}"}}}}', Notices()),
         ('{"attributes": "none"}', Notices()),
+        (
+            '{"upcomingMaintenance": {"windowStartTime": "2026-12-02T11:00:01Z", "windowEndTime": "soon"}}',
+            Notices(window=Window(AT + 3601.0)),
+        ),
+        (
+            '{"upcomingMaintenance": {"window_start_time": "2026-12-02T10:30:00Z", '
+            '"window_end_time": "2026-12-02T13:00:00+01:00"}}',
+            Notices(maintenance=True, window=Window(AT + 1800.0, AT + 7200.0)),
+        ),
+        (
+            '{"upcomingMaintenance": {"windowStartTime": "2026-12-01T10:00:00Z", '
+            '"windowEndTime": "2026-12-01T12:00:00Z"}}',
+            Notices(window=Window(AT - 86400.0, AT - 79200.0)),
+        ),
         ("TRUE", Notices()),
         ("[" * 100_000, Notices()),
     ],

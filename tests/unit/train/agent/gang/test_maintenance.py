@@ -93,3 +93,15 @@ def test_the_host_of_the_leader_keeps_its_task() -> None:
     assert scheduling.desired_state(play.gang).notices == ["worker-0 is stopped for maintenance within an hour"]
     play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
     assert play.at(Stage.GO)
+
+
+def test_planned_maintenance_is_a_warning_once_per_window() -> None:
+    play = Play(3, AGAIN, spares=1).start()
+    play.send_record("worker-1", window_start=1796205600.0, window_end=1796209200.0)
+    play.send_record("worker-1", window_start=1796205600.0, window_end=1796209200.0)
+    [notice] = scheduling.desired_state(play.gang).notices
+    assert notice == "maintenance that stops worker-1 is planned: 2026-12-02 10:00 to 2026-12-02 11:00 UTC"
+    play.send_record("worker-1", window_start=1796292000.0, window_end=0.0)
+    assert scheduling.desired_state(play.gang).notices[1].endswith("is planned: 2026-12-03 10:00 UTC")
+    play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"))
+    assert play.at(Stage.GO)
