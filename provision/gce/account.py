@@ -72,6 +72,7 @@ class Account:
         price_list: The price list of Google; None: it is not used.
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
         silent: Zones and regions that did not answer the last list of resources of fleets.
+        answered: Times of the last answers to creations whose effect is unknown, by the IDs of their requests.
         clock: Returns the time in seconds since the epoch, by the clock of this computer.
     """
 
@@ -85,6 +86,7 @@ class Account:
     price_list: PriceList | None = None
     disk_type: str = ""
     silent: frozenset[str] = frozenset()
+    answered: dict[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
 
     def cloud_time(self) -> float:
@@ -158,11 +160,22 @@ class Account:
         except ApiError as error:
             if error.status not in IN_DOUBT:
                 self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
+            elif error.status:
+                self.answered[request.id] = self.clock()
             raise
         self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
 
-    def settle(self, fleet: str) -> None:
+    def settle(self, fleet: str, *, arrived: bool = False) -> bool:
         """Wait for insertions that an earlier command started without seeing their end, so that lists are complete.
+
+        A call without an answer may arrive after this command; its effect remains unknown until it cannot.
+
+        Args:
+            fleet: Name of the fleet.
+            arrived: Wait until no such call can arrive any more.
+
+        Returns:
+            Whether the effects of all insertions are known.
 
         Raises:
             ApiError: the API does not answer, or an insertion does not end.
@@ -170,37 +183,53 @@ class Account:
         entries = self.journal.intents(fleet)
         over = {each.get("request_id") for each in entries if each["intent"] == CREATED}
         begun = [each for each in entries if each["intent"] == CREATE and each.get("request_id") not in over]
+        is_complete = True
         for intent in begun:
             activity = f"an operation of an earlier command for fleet {fleet}"
-            ended = self._ended(intent, activity)
+            ended = self._ended(intent, activity, arrived=arrived)
             if ended is None:
                 continue  # its instances are listed, and wait for capacity
+            if not ended and self._may_arrive(intent):
+                is_complete = False
+                continue
             is_recent = self.clock() - float(intent.get("at", 0.0)) < _OPERATIONS_KEPT_S
             created = _created(intent, ended) if ended else 0 if is_recent else None
             self.journal.intend(fleet, CREATED, request_id=intent["request_id"], created=created)
+        return is_complete
 
-    def _ended(self, intent: Mapping[str, Any], activity: str) -> list[Json] | None:
+    def _may_arrive(self, intent: Mapping[str, Any]) -> bool:
+        """Return whether the call of an intent may still arrive, although its program has ended."""
+        latest = float(intent.get("at", 0.0)) + self.api.timing.arrival_s
+        return intent["request_id"] not in self.answered and self.clock() < latest
+
+    def _ended(self, intent: Mapping[str, Any], activity: str, *, arrived: bool) -> list[Json] | None:
         """Wait for the operations of an intent, and return them; None: one of them is that of a queued instance."""
-        begun = self._operations_of(intent)
+        begun = self._operations_of(intent, arrived=arrived)
         if not intent.get("separate"):
             return [self.api.wait(operation, activity) for operation in begun]
         self.await_operations(begun, activity, or_queued=True)
         ended = [operation for operation in self._operations_of(intent) if operation.get("status") == "DONE"]
         return ended if len(ended) >= len(begun) else None
 
-    def _operations_of(self, entry: Mapping[str, Any]) -> list[Json]:
-        """Return the operations that a request started; Compute Engine may not list a new one yet."""
-        ids = {entry["request_id"]}
-        if entry.get("separate"):
-            ids = {separate_id(entry["request_id"], name) for name in entry["names"]}
-        deadline = float(entry.get("at", 0.0)) + self.api.timing.settle_s
+    def _operations_of(self, intent: Mapping[str, Any], *, arrived: bool = False) -> list[Json]:
+        """Return the operations that a request started; Compute Engine may not list a new one yet.
+
+        Args:
+            intent: The entry of the journal about the request.
+            arrived: Wait until its call cannot arrive any more.
+        """
+        ids, timing = {intent["request_id"]}, self.api.timing
+        if intent.get("separate"):
+            ids = {separate_id(intent["request_id"], name) for name in intent["names"]}
+        sent = self.answered.get(intent["request_id"], float(intent.get("at", 0.0)))
+        latest = sent + (timing.arrival_s if arrived and self._may_arrive(intent) else timing.settle_s)
         matches: list[Json] = []
-        for _ in self.api.timing.polls(deadline - self.clock()):
-            begun = self.api.operations(f'operationType="{entry["kind"]}"', str(entry.get("project", "")))
+        for _ in timing.polls(latest - self.clock()):
+            begun = self.api.operations(f'operationType="{intent["kind"]}"', str(intent.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
             if len(matches) >= len(ids):
                 break
-            self.require(begun.silent.intersection(entry.get("zones", ())))
+            self.require(begun.silent.intersection(intent.get("zones", ())))
         return matches
 
     def queued(self) -> set[tuple[str, str]]:

@@ -104,7 +104,7 @@ def _start(
     if cloud.max_cost_usd:
         check_ends(cloud, stopped)
         if cloud.has_fixed_end:
-            stopped = prevent_restarts(account, fleet, stopped)
+            stopped = prevent_restarts(account, stopped)
         price = account.prices.price(cloud, zone)
         paid = limited(current_budget(account, fleet, cloud), cloud, price, len(stopped) + count, account.clock())
         if isinstance(paid, ProviderError):

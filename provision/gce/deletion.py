@@ -151,6 +151,16 @@ def of_fleet(account: Account, fleet: str) -> list[Orphan]:
     return [orphan for orphan in orphans if (orphan.fleet, orphan.owner) == (fleet, account.owner)]
 
 
+def delete_fleet(account: Account, fleet: str) -> list[Orphan]:
+    """Delete all resources of one fleet of this owner, and return those that are left.
+
+    Raises:
+        ApiError: a zone that may have some does not answer, or a resource could not be deleted.
+    """
+    delete_things(account, of_fleet(account, fleet))
+    return of_fleet(account, fleet)
+
+
 def find_host_project(account: Account) -> None:
     """Let the resources of fleets include rules in the host project, if the project belongs to a Shared VPC.
 

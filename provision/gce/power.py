@@ -22,36 +22,36 @@ from provision.provider import Progress
 def stop(account: Account, resources: Sequence[Json], progress: Progress) -> list[Json]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
 
+    Those that have stopped by themselves are not started by other hosts either.
+
     Returns:
         The instances as they are then.
 
     Raises:
         ApiError: an instance does not stop.
     """
-    for resource in resources:
+    resources = prevent_restarts(account, resources)  # by a host that stops later
+    running = [resource for resource in resources if resource.get("status") != "TERMINATED"]
+    for resource in running:
         progress(our_name(resource), "stopping")
-    _prevent_restarts(account, resources)  # by a host that stops later
-    account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
+    account.change([stop_call(account, resource) for resource in running], "stopping the instances")
     stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
     for resource in stopped:
         progress(our_name(resource), "stopped")
     return stopped
 
 
-def prevent_restarts(account: Account, fleet: str, resources: Sequence[Json]) -> list[Json]:
-    """Let no host start these instances of a fleet again until a command does; return them as they are then.
+def prevent_restarts(account: Account, resources: Sequence[Json]) -> Sequence[Json]:
+    """Let no host start these instances again until a command does; return them as they are then.
 
     Raises:
         ApiError: a call failed.
     """
-    _prevent_restarts(account, resources)
-    ids = {str(resource["id"]) for resource in resources}
-    return [resource for resource in account.resources(fleet) if str(resource["id"]) in ids]
-
-
-def _prevent_restarts(account: Account, resources: Sequence[Json]) -> None:
     unattended = [resource for resource in resources if RESTARTS in items_of(resource)]
+    if not unattended:
+        return resources
     set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")
+    return _listed(account, resources)
 
 
 def stop_call(account: Account, resource: Json) -> Call:
@@ -113,13 +113,8 @@ def start_for(
 
 def stop_started(account: Account, resources: Sequence[Json], progress: Progress) -> None:
     """Stop those of some instances that run, after not all of them could be started; ignore errors of the API."""
-    ids = {str(resource["id"]) for resource in resources}
-    fleets = sorted({str(resource["labels"]["fleet"]) for resource in resources})
     with contextlib.suppress(ApiError):
-        listed = [resource for fleet in fleets for resource in account.resources(fleet)]
-        running = [each for each in listed if str(each["id"]) in ids and each.get("status") != "TERMINATED"]
-        if running:
-            stop(account, running, progress)
+        stop(account, _listed(account, resources), progress)
 
 
 def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
@@ -138,17 +133,25 @@ def await_status(account: Account, targets: Sequence[Json], status: str, activit
     Raises:
         ApiError: it takes too long, or the API does not answer; `activity` is in the message.
     """
-    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
-    ids = {str(resource["id"]) for resource in targets}
     current: list[Json] = []
 
     def have_status() -> bool:
-        resources = [resource for fleet in sorted(fleets) for resource in account.resources(fleet)]
-        current[:] = [resource for resource in resources if str(resource["id"]) in ids]
+        current[:] = _listed(account, targets)
         return all(each.get("status") == status for each in current)
 
     account.api.until(have_status, activity)
     return current
+
+
+def _listed(account: Account, targets: Sequence[Json]) -> list[Json]:
+    """Return those of `targets` that exist, as the API lists them now.
+
+    Raises:
+        ApiError: the API does not answer.
+    """
+    ids = {str(resource["id"]) for resource in targets}
+    fleets = sorted({str(resource["labels"]["fleet"]) for resource in targets})
+    return [each for fleet in fleets for each in account.resources(fleet) if str(each["id"]) in ids]
 
 
 def _lifetime_s(resource: Json) -> int:

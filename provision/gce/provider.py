@@ -259,13 +259,15 @@ class GceProvider(Provider):
         """
         account = self._account
         with account.errors_while(f"delete fleet {fleet}"):
-            account.settle(fleet)
-            orphans = deletion.of_fleet(account, fleet)
+            is_complete = account.settle(fleet)
             instances = account.resources(fleet)
             for resource in instances:
                 progress(our_name(resource), "deleting")
-            deletion.delete_things(account, orphans)
-            left = deletion.of_fleet(account, fleet)
+            left = deletion.delete_fleet(account, fleet)
+            if not is_complete:
+                progress(fleet, "waiting for calls of an earlier command that may be delayed")
+                account.settle(fleet, arrived=True)
+                left = deletion.delete_fleet(account, fleet)
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:

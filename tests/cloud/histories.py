@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pytest
 import requests
 
+from fleet.commands.fleets.up import RETRY_FIRST_S
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event, ZoneTried
@@ -26,7 +26,8 @@ from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.cloud.access_modes import MODES, allow, write_credentials
-from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, QUEUED, STARTS, WEIGHTS, load
+from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused, sending
+from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN, WEIGHTS, load
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
 from tests.emulator.gcloud import Gcloud
@@ -42,10 +43,13 @@ QUICK = Timing(
     operation_s=5.0,
     boot_s=2.0,
     settle_s=0.1,
+    arrival_s=2 * DELAY_S,
     again_s=0.2,
     confirm_s=1.0,
     prices_s=60.0,
 )
+BUCKET = "gs://training-data"
+SERVICE_ACCOUNT = "trainer@proj-1.iam.gserviceaccount.com"
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
 CREATING = (
     *("compute.*bulkInsert", "compute.regionInstances.bulkInsert"),
@@ -58,6 +62,8 @@ CALLS = (
     "compute.instances.*",
     "compute.firewalls.*",
     "compute.*Operations.*",
+    "storage.*",
+    "cloudresourcemanager.*",
 )
 OF_CREATION = ("stockout", "stockout-plain", "quota", "disk-left", "partial", "partial-left", "operation-error")
 OF_CALLS = (
@@ -77,10 +83,6 @@ OF_CALLS = (
 
 
 E = TypeVar("E")
-
-
-class Killed(BaseException):
-    """The program was killed; no code catches this."""
 
 
 class Quiet:
@@ -156,39 +158,6 @@ def store_nothing(*_: Any, **__: Any) -> Survey:
     return Survey((), (), {})
 
 
-@dataclass
-class Fuse:
-    """Ends the program before or after one of its calls."""
-
-    left: int = -1  # calls until it ends the program; negative: never
-    after: bool = False
-    error: type[BaseException] = Killed
-
-    def send(self, original: Any, session: Any, request: Any, **options: Any) -> Any:
-        if not request.url.startswith("http://127.0.0.1"):
-            raise requests.ConnectionError("histories use no network")  # of a background thread of Google's library
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise self.error
-        answer = original(session, request, **options)
-        if self.left == 0:
-            answer.close()
-            raise self.error
-        return answer
-
-
-@contextlib.contextmanager
-def fused(fuse: Fuse, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    original = requests.Session.send
-    with patch.context() as inner:
-        inner.setattr(
-            requests.Session,
-            "send",
-            lambda session, request, **options: fuse.send(original, session, request, **options),
-        )
-        yield
-
-
 def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
     """Let commands work without SSH, which is tested elsewhere."""
     for module in ("commands.fleets.up", "commands.fleets.bake", "commands.fleets.extend", "fleets.repair"):
@@ -196,7 +165,43 @@ def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
     for module in ("fleets.agents", "commands.fleets.extend"):
         patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
     patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    patch.setattr(requests.Session, "send", sending(emulator))
+    patch.setattr("requests.sessions.get_environ_proxies", lambda *_, **__: {})
     patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
+
+
+def random_options(chosen: random.Random) -> dict[str, Any]:
+    """Return options of a fleet, without those of the access to it."""
+    gpu, model = chosen.choice(("", "", "t4", "t4:2")), chosen.choice(("", "spot", "flex-start", "reservation"))
+    is_compact = not gpu and model != "reservation" and chosen.random() < 0.8
+    is_unattended = model == "spot" and chosen.random() < 0.7
+    is_queued = model == "flex-start" and bool(gpu)
+    max_cost_usd = chosen.choice((0.0, 0.0, 0.0, 20.0))
+    powers_off = is_unattended or not (is_queued or max_cost_usd)
+    return {
+        "provider": "gce",
+        "project": "proj-1",
+        "gpu": gpu,
+        "machine_type": "n2-standard-4" if is_compact else "",
+        "placement": "compact" if is_compact else "",
+        "spot": model == "spot",
+        "flex_start": is_queued,
+        "wait_s": 7200 if is_queued else 0,
+        "reservation": "r1" if model == "reservation" else "",
+        "zones": chosen.choice(ZONES),
+        "anywhere": chosen.choice((False, True)),
+        "max_price_usd_h": 0.0 if is_compact else chosen.choice((0.0, 0.0, 1.3)),
+        "max_cost_usd": max_cost_usd,
+        "idle_timeout_s": chosen.choice((0, 1800)) if powers_off else 0,
+        "unattended": is_unattended,
+        "service_account": SERVICE_ACCOUNT if is_unattended else "",
+        "bucket": BUCKET if chosen.random() < 0.4 else "",
+        "firewall": chosen.random() < 0.9,
+        "labels": chosen.choice(((), ("team=a",))),
+        "tags": chosen.choice(((), ("ssh",))),
+        "python": "/usr/bin/python3",
+        "setup": "true",
+    }
 
 
 def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
@@ -248,36 +253,25 @@ class History:
         self.images: set[str] = set()
         self.unprepared = False
         self.kept: dict[str, tuple[str, str]] = {}  # ids and addresses of the instances that must not be lost
+        self.promised: dict[str, str] = {}  # ids of the instances of a complete fleet, whose disks must not be lost
+        self.objects: dict[str, set[str]] = {}  # by bucket
+        self.policies: list[dict[str, list[str]]] = []
+        self.delayed = Delayed()
+        self.is_disturbed = False  # something ended or began during the last command
         self.workers = self.random.choice((1, 2, 3, 8))
         allow(emulator)
         access = self.random.choice(("external", "external", "external", *MODES))
         # Only OS Login needs an account; calls without credentials are faster.
         credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
-        gpu, model = (
-            self.random.choice(("", "", "t4", "t4:2")),
-            self.random.choice(("", "spot", "flex-start", "reservation")),
-        )
-        compact = not gpu and model != "reservation" and self.random.random() < 0.8
-        self.settings = settings(
-            provider="gce",
-            project="proj-1",
-            endpoint=emulator.url,
-            gpu=gpu,
-            machine_type="n2-standard-4" if compact else "",
-            placement="compact" if compact else "",
-            spot=model == "spot",
-            flex_start=model == "flex-start" and bool(gpu),
-            wait_s=7200 if model == "flex-start" and gpu else 0,
-            reservation="r1" if model == "reservation" else "",
-            zones=self.random.choice(ZONES),
-            anywhere=self.random.choice((False, True)),
-            max_price_usd_h=0.0 if compact else self.random.choice((0.0, 0.0, 1.3)),
-            python="/usr/bin/python3",
-            setup="true",
-            workers=self.workers,
-            **MODES[access],
-        )
+        options = {**random_options(self.random), **MODES[access]}
+        self.settings = settings(endpoint=emulator.url, workers=self.workers, **options)
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether Compute Engine deletes the instances of the fleet at the end of their lifetime."""
+        cloud = self.settings.of("gce")
+        return bool((cloud["max_cost_usd"] or cloud["flex_start"]) and not cloud["unattended"])
 
     def instances(self, fleet: str) -> list[emulated.Instance]:
         """Return the instances of a fleet."""
@@ -293,17 +287,26 @@ class History:
         return Queued(self)
 
     def services(self) -> QuickServices:
-        return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True, unprepared=self.unprepared)
+        return QuickServices(
+            Store(self.root), lambda _: True, consent=lambda _: True, sleep=self.sleep, unprepared=self.unprepared
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Advance the clock; before `fleet up` requests capacity again, something happens."""
+        self.emulator.clock.advance(seconds)
+        if seconds >= RETRY_FIRST_S:
+            for act in self.random.choices(RETRIED):
+                act(self)
 
     def play(self) -> None:
         """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
         for act in STARTS:
             act(self)
-        for number in range(self.random.randint(1, 4)):
+        for _ in range(self.random.randint(2, 6)):
             self.some_faults()
-            [verb] = self.random.choices(list(WEIGHTS), list(WEIGHTS.values()))
-            if not number and self.random.random() < 0.8:
-                verb = "up"
+            exists = Store(self.root).fleet(self.fleet).exists()
+            verbs = list(WEIGHTS) if exists else ["up"] * 8 + ["bake", "gc"]
+            [verb] = self.random.choices(verbs, [WEIGHTS[verb] for verb in verbs])
             self.command(verb)
             for chance, act in EVENTS:
                 if self.random.random() < chance:
@@ -329,47 +332,70 @@ class History:
             self.told.append(f"fault {rule}")
 
     def command(self, verb: str) -> None:
-        chance = self.random.random()
-        fuse = Fuse()
-        if chance < 0.5:
-            fuse = Fuse(
-                self.random.randint(1, 40),
-                self.random.random() < 0.5,
-                Killed if chance < 0.35 else KeyboardInterrupt,
-            )
+        fuse = self.fuse()
         self.unprepared = self.random.random() < 0.15
         self.told.append(f"fleet {verb}, {fuse}{', hosts cannot be prepared' if self.unprepared else ''}")
+        arrived = self.delayed.arrived
+        self.is_disturbed = bool(fuse.acts)
         with fused(fuse, self.patch):
-            self.run(verb)
+            self.run(verb, lambda: self.delayed.arrived > arrived)
 
-    def run(self, verb: str) -> bool:
-        """Run a command; if it reports success, check that it succeeded."""
+    def fuse(self) -> Fuse:
+        """Return what happens during a command."""
+        chance = self.random.random()
+        fuse = Fuse(delayed=self.delayed)
+        if chance < 0.5:
+            fuse.left, fuse.after = self.random.randint(1, 40), self.random.random() < 0.5
+            fuse.error = Killed if chance < 0.35 else KeyboardInterrupt
+        elif chance < 0.7:
+            fuse.left, fuse.arrives_at = self.random.randint(1, 3), lambda: arrival(Store(self.root))
+        if self.random.random() < 0.3:
+            [act] = self.random.choices(SUDDEN)
+            fuse.acts[self.random.randint(1, 40)] = lambda: act(self)
+        return fuse
+
+    def run(self, verb: str, is_late: Callable[[], bool] = lambda: False) -> bool:
+        """Run a command; if it reports success, check that it succeeded.
+
+        Args:
+            verb: Name of the command.
+            is_late: Returns whether a delayed call has arrived during the command.
+        """
+        is_successful = False
         try:
             COMMANDS[verb](self)
+            is_successful = True
+            self.told.append("success")
         except Killed:
             self.told.append("killed")
-            return False
         except FleetError as error:
             self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
-            return False
         except KeyboardInterrupt:
             self.told.append("interrupted")
-            return False
-        self.told.append("success")
-        for act in CHECKS.get(verb, ()):
+        self.is_disturbed |= is_late()
+        for act in [*(CHECKS.get(verb, ()) if is_successful else ()), *INVARIANTS]:
             act(self)
-        return True
+        return is_successful
 
     def end(self) -> None:
         self.emulator.settle()
+        self.is_disturbed = False
         if self.random.random() < 0.3:
             shutil.rmtree(self.root / "fleets", ignore_errors=True)
             if self.random.random() < 0.5:
                 shutil.rmtree(self.root, ignore_errors=True)
             self.told.append("state lost")
+            self.promised = {}
+            self.delayed.arrive()
+            self.emulator.settle()
             assert self.run("gc"), self.story()
         else:
-            assert self.run("down"), self.story()
+            with fused(Fuse(delayed=self.delayed), self.patch):
+                assert self.run("down"), self.story()
+            self.delayed.arrive()
+            self.emulator.settle()
+            for act in CHECKS["down"]:
+                act(self)
         assert self.run("gc --images"), self.story()
         assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation], (
             self.story()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,17 +27,8 @@ from provision.gce.rest.bodies.metadata import RESTARTS
 from provision.gce.rest.resources import seconds
 from provision.options import ProviderOptions
 from provision.provider import Provider
-from tests.cloud.histories import (
-    QUICK,
-    Fuse,
-    Killed,
-    Queued,
-    QuickServices,
-    Quiet,
-    fused,
-    patched,
-    play_each,
-)
+from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
+from tests.cloud.histories import QUICK, Queued, QuickServices, Quiet, patched, play_each
 from tests.cloud.moves import load
 from tests.cloud.moves.queue import make_scarce
 from tests.emulator import Emulator
@@ -231,6 +223,7 @@ class SpendingHistory:
         self.workers = self.random.choice((1, 2, 3))
         self.since = 0.0
         self.stopped = False
+        self.delayed = Delayed(clock=emulator.clock.now)
         self.told: list[str] = []
         options = {
             "gpu": self.random.choice(("", "t4")),
@@ -261,6 +254,7 @@ class SpendingHistory:
             (self.preempt, 2),
             (self.restart, 3),
             (self.stop, 1),
+            (self.fail_host, 1),
             (self.wait, 5),
         ]
         self.command("up", self.up)
@@ -269,16 +263,14 @@ class SpendingHistory:
             move()
             self.check()
         self.emulator.faults.clear()
+        self.delayed.arrive()
         self.customer.wait(YEAR_S)
         self.check()
         assert not [charge for charge in self.charges() if charge.blueprint and not charge.end], "an instance runs"
 
     def command(self, name: str, act: Callable[[], object]) -> None:
         """Run a command under faults; it may be killed at any call."""
-        fuse = Fuse()
-        if self.random.random() < 0.4:
-            error = self.random.choice((Killed, KeyboardInterrupt))
-            fuse = Fuse(self.random.randint(1, 60), self.random.random() < 0.5, error)
+        fuse = self.fuse()
         self.emulator.faults.clear()
         if self.random.random() < 0.4:
             kind, match = self.random.choice(FAULTS), self.random.choice(("compute.*bulkInsert", "compute.*"))
@@ -298,6 +290,18 @@ class SpendingHistory:
             self.check()
             self.since, self.stopped = self.emulator.clock.now(), False
 
+    def fuse(self) -> Fuse:
+        """Return what happens during a command."""
+        chance, fuse = self.random.random(), Fuse(delayed=self.delayed)
+        if chance < 0.4:
+            fuse.error = self.random.choice((Killed, KeyboardInterrupt))
+            fuse.left, fuse.after = self.random.randint(1, 60), self.random.random() < 0.5
+        elif chance < 0.6:
+            fuse.left, fuse.arrives_at = self.random.randint(1, 4), lambda: arrival(self.customer.store)
+        if self.random.random() < 0.2:
+            fuse.acts[self.random.randint(1, 40)] = self.random.choice((self.preempt, self.fail_host))
+        return fuse
+
     def up(self) -> None:
         self.customer.up(workers=self.workers, unprepared=self.random.random() < 0.15)
 
@@ -311,10 +315,12 @@ class SpendingHistory:
     def preempt(self) -> None:
         for instance in self.customer.running()[:1]:
             if instance.blueprint.spot:
-                self.emulator.preempt(instance.blueprint.name, 0.0)
+                with contextlib.suppress(LookupError):
+                    self.emulator.preempt(instance.blueprint.name, 0.0)
                 self.told.append(f"preempted {instance.blueprint.name}")
 
     def restart(self) -> None:
+        self.delayed.arrive()
         while self.customer.restart():
             self.told.append("other hosts started instances")
             if self.random.random() < 0.5:
@@ -327,8 +333,15 @@ class SpendingHistory:
             self.customer.halt(self.random.choice(running))
             self.told.append("stopped an instance")
 
+    def fail_host(self) -> None:
+        for instance in self.customer.running()[-1:]:
+            with contextlib.suppress(LookupError):
+                self.emulator.fail_host(instance.blueprint.name)
+                self.told.append(f"the machine of {instance.blueprint.name} fails")
+
     def wait(self) -> None:
         passed_s = self.random.choice((30, 300, 1800, 7200, 6 * 3600))
+        self.delayed.arrive()
         self.customer.wait(passed_s)
         self.told.append(f"{passed_s} s later")
 

@@ -16,7 +16,8 @@ from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from provision.gce.rest.resources import seconds
 from provision.model import InstanceState
-from tests.cloud.histories import Killed, QuickServices, Quiet, reached, store_nothing
+from tests.cloud.fuses import Killed
+from tests.cloud.histories import QuickServices, Quiet, reached, store_nothing
 from tests.emulator import Emulator
 from tests.next_steps import repetition
 from tests.settings import settings

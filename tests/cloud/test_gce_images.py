@@ -23,7 +23,8 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import Timing
 from provision.gce.rest.images import FORMAT
 from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
-from tests.cloud.histories import QUICK, Killed, QuickServices, Quiet, patched, reached
+from tests.cloud.fuses import Killed
+from tests.cloud.histories import QUICK, QuickServices, Quiet, patched, reached
 from tests.emulator import Emulator
 from tests.emulator.catalog import images
 from tests.emulator.os_login import Profiles

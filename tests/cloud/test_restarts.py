@@ -13,9 +13,14 @@ from fleet.errors import UnreachableError
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from provision.gce import creation
+from provision.gce.access.restarting import NEEDED
 from tests.cloud.histories import QUICK, QuickServices, Quiet, patched
+from tests.cloud.moves.unattended import start
 from tests.emulator import Emulator, lifecycle
+from tests.emulator.storage import Storage
 from tests.settings import settings
+
+EMAIL = "trainer@proj-1.iam.gserviceaccount.com"
 
 
 def services(tmp_path: Path, sleep: Callable[[float], None]) -> QuickServices:
@@ -58,6 +63,28 @@ def test_up_keeps_instances_that_are_being_started_again(
     up.run(UpRequest("demo", place), world, Quiet())
     assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
     assert {instance.status for instance in emulator.cloud.instances.values()} == {"RUNNING"}
+
+
+def test_no_host_starts_another_after_down_keep_disks(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(monkeypatch, emulator)
+    unattended = {"spot": True, "unattended": True, "service_account": EMAIL}
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=2, **unattended)
+    emulator.cloud.governance.service_accounts[EMAIL] = True
+    emulator.cloud.governance.roles["roles/owner"] = list(NEEDED)
+    emulator.cloud.part(Storage).project["roles/owner"].add(f"serviceAccount:{EMAIL}")
+    world = services(tmp_path, lambda _: None)
+    up.run(UpRequest("demo", place), world, Quiet())
+    lost, other = emulator.cloud.instances.values()
+    emulator.preempt(lost.blueprint.name, 0.0)
+    emulator.advance(1.0)
+    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    assert not start(other, lost, 0)
+    up.run(UpRequest("demo", place), world, Quiet())
+    emulator.preempt(lost.blueprint.name, 0.0)
+    emulator.advance(1.0)
+    assert start(other, lost, 0)
 
 
 def test_extend_reports_instances_that_are_deleted_while_it_stops_them(

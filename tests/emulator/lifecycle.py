@@ -221,6 +221,11 @@ def fail_host(cloud: Cloud, instance: Instance) -> None:
     instance.latest = cloud.operations.launch(restart, Work(begin, finish), instance.latest)
 
 
+def power_off(cloud: Cloud, instance: Instance) -> None:
+    """Its guest powers itself off."""
+    _end(cloud, instance, instance.starts, GUEST_TERMINATED, "STOP")
+
+
 def _limit(cloud: Cloud, instance: Instance) -> None:
     at = instance.blueprint.ends_at or cloud.clock.now() + instance.blueprint.run_s
     instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
@@ -267,7 +272,7 @@ def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
 def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: str) -> None:
     with cloud.clock.changed:
         if (namespace, key, value) == POWER_OFF:
-            _end(cloud, instance, instance.starts, GUEST_TERMINATED, "STOP")
+            power_off(cloud, instance)
             return
         if (namespace, key, value) == RESTART and instance.guest:
             cloud.aside(instance.guest.restart)

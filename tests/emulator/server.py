@@ -147,6 +147,20 @@ class Emulator:
             self.clock.changed.notify_all()
         self.cloud.join(_STOP_S)
 
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to a request.
+
+        Raises:
+            Broken: the connection must end without an answer.
+        """
+        answer = endpoint_of(request.path)
+        if answer is None:
+            return self.api.answer(request)
+        try:
+            return answer(self, request)
+        except Refusal as refusal:
+            return encode(refusal.status, refusal.body, refusal.headers)
+
     def state(self) -> Json:
         """Return the resources, the number of calls, and the violations of the discovery document."""
         with self.clock.changed:
@@ -392,9 +406,8 @@ class _Connection(BaseHTTPRequestHandler):
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
             headers = {name.lower(): value for name, value in self.headers.items()}
             target, token = self.server.received(self.path, headers.get("host", ""), token)
-            answer = self._answer(
-                Request(self.command, target, body, content_type=media_type, token=token, headers=headers)
-            )
+            request = Request(self.command, target, body, content_type=media_type, token=token, headers=headers)
+            answer = self.server.emulator.answer(request)
         except Broken as broken:
             self._break(broken)
             return
@@ -418,16 +431,6 @@ class _Connection(BaseHTTPRequestHandler):
         while self.rfile.readline().strip():
             pass
         return body
-
-    def _answer(self, request: Request) -> Answer:
-        emulator = self.server.emulator
-        answer = endpoint_of(request.path)
-        if answer is None:
-            return emulator.api.answer(request)
-        try:
-            return answer(emulator, request)
-        except Refusal as refusal:
-            return encode(refusal.status, refusal.body, refusal.headers)
 
     def _break(self, broken: Broken) -> None:
         self.close_connection = True

@@ -87,6 +87,9 @@ class Timing:
         operation_s: Longest duration of an operation.
         boot_s: Longest time from the start of an instance until it has published its host key.
         settle_s: Time after a call during which Compute Engine may not list its operation yet.
+        arrival_s: Time after the intent of a call by which it has arrived, or never will: it is repeated for
+            `retry_s`, and the system sends it for about 100 s after the end of its program (tcp_orphan_retries in
+            https://docs.kernel.org/networking/ip-sysctl.html).
         confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
         again_s: Time after which the deletion of a resource that still exists is requested again.
         prices_s: Longest wait for the price list.
@@ -100,6 +103,7 @@ class Timing:
     operation_s: float = 600.0
     boot_s: float = 300.0
     settle_s: float = 5.0
+    arrival_s: float = 180.0
     again_s: float = 20.0
     confirm_s: float = 45.0
     prices_s: float = 10.0
@@ -113,7 +117,7 @@ class Timing:
             pause = min(self.longest_poll_s, pause * 1.5)
 
     def polls(self, limit_s: Callable[[], float] | float, *, jitter: bool = False) -> Iterator[None]:
-        """Yield before each poll, and sleep between polls, until the limit has passed; yield at least once.
+        """Yield before each poll, and sleep between polls, the last time when the limit has passed.
 
         Args:
             limit_s: Seconds after which no other poll begins, or a function that returns them.
@@ -122,9 +126,10 @@ class Timing:
         begun = time.monotonic()
         for pause in self.pauses():
             yield
-            if time.monotonic() > begun + (limit_s() if callable(limit_s) else limit_s):
+            left_s = begun + (limit_s() if callable(limit_s) else limit_s) - time.monotonic()
+            if left_s <= 0:
                 return
-            time.sleep(pause * (random.uniform(0.5, 1.0) if jitter else 1.0))  # noqa: S311 - no secret
+            time.sleep(min(left_s, pause * (random.uniform(0.5, 1.0) if jitter else 1.0)))  # noqa: S311 - no secret
 
 
 class Listing(list[Json]):

@@ -21,8 +21,15 @@ EVENTS: list[tuple[float, Act]] = []
 STARTS: list[Act] = []
 """Functions that change the cloud before the first command."""
 CHECKS: dict[str, list[Act]] = {}
+INVARIANTS: list[Act] = []
+"""Functions that check the cloud after each command, whether it succeeds or not."""
+SUDDEN: list[Act] = []
+"""Events that happen between two calls of a command, too."""
 QUEUED: list[Callable[[Story, str], None]] = []
 """Events while instances wait for capacity in a zone; one happens whenever their number changes."""
+
+RETRIED: list[Act] = []
+"""Events before ``fleet up --retry-until-up`` requests capacity again; one happens each time."""
 
 
 def command(name: str, weight: int = 0) -> Callable[[Act], Act]:
@@ -43,6 +50,18 @@ def event(chance: float) -> Callable[[Act], Act]:
         return act
 
     return register
+
+
+def sudden(act: Act) -> Act:
+    """Let the decorated function change the cloud between two calls of some commands, too."""
+    SUDDEN.append(act)
+    return act
+
+
+def invariant(act: Act) -> Act:
+    """Let the decorated function check the cloud after each command."""
+    INVARIANTS.append(act)
+    return act
 
 
 def check(*names: str) -> Callable[[Act], Act]:

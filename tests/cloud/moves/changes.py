@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.fleets import extend
 from fleet.fleets.repair import ExistingFleet, repair_fleet
+from provision.names import instance_name
 from tests.cloud.moves import check, command, event
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def request_other_number(history: History) -> None:
     if not history.kept:  # those that `fleet down --keep-disks` has stopped are compared after the next start
         history.workers = history.random.choice((1, 2, 3, 4))
         history.settings = replace(history.settings, workers=history.workers)
+        names = {instance_name(index) for index in range(history.workers)}
+        history.promised = {name: number for name, number in history.promised.items() if name in names}
         history.told.append(f"{history.workers} workers are requested")
 
 
@@ -40,5 +43,6 @@ def run_repair(history: History) -> None:
 
 @check("repair")
 def check_all_are_replaced(history: History) -> None:
-    if not history.kept:  # otherwise nothing was repaired, and another computer may have started the instances
+    # Otherwise nothing was repaired, and another computer may have started the instances.
+    if not history.kept and not history.is_disturbed:
         assert len({instance.blueprint.zone for instance in history.running()}) == 1

@@ -25,14 +25,14 @@ def run_bake(history: History) -> None:
 
 def bake_first(history: History) -> None:
     """In some histories, let the user bake on another computer before the first command."""
-    if history.random.random() < 0.3:
+    if history.random.random() < 0.15:
         bake_elsewhere(history)
 
 
 STARTS.append(bake_first)
 
 
-@event(0.2)
+@event(0.05)
 def bake_elsewhere(history: History) -> None:
     """Let the user bake on another computer, without faults."""
     history.emulator.faults.clear()

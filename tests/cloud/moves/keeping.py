@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 @check("up")
 def check_no_instance_powers_off_before_its_lifetime_ends(history: History) -> None:
     for instance in history.running():
-        items, is_queued = instance.metadata(), instance.blueprint.scheduling["provisioningModel"] == "FLEX_START"
-        assert items["fleet-stop-at"] == ("0" if is_queued else items["fleet-end-at"])
+        items = instance.metadata()
+        assert items["fleet-stop-at"] == ("0" if history.deletes else items["fleet-end-at"])

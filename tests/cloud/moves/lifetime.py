@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 @command("up", weight=3)
 def run_up(history: History) -> None:
-    up.run(UpRequest(history.fleet, history.settings), history.services(), history.sink())
+    request = UpRequest(history.fleet, history.settings, retry_until_up=history.random.random() < 0.3)
+    up.run(request, history.services(), history.sink())
 
 
 @command("down", weight=1)
 def run_down(history: History) -> None:
-    history.kept = {}
+    history.kept, history.promised = {}, {}
     down.run(down.DownRequest(history.fleet), history.services(), history.sink())
 
 
-@command("gc")
+@command("gc", weight=1)
 def run_gc(history: History) -> None:
     request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url))
     gc.run(request, history.services(), history.sink())
@@ -32,6 +33,8 @@ def run_gc(history: History) -> None:
 
 @check("up")
 def check_all_run_in_one_zone(history: History) -> None:
+    if history.is_disturbed:
+        return
     running = history.running()
     assert len(running) == history.workers
     assert len({instance.blueprint.zone for instance in running}) == 1

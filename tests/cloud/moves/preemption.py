@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from tests.cloud.moves import event
+from provision.gce.rest.resources import our_name
+from tests.cloud.moves import event, sudden
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
 
 
-@event(0.2)
+@sudden
+@event(0.4)
 def preempt(history: History) -> None:
-    for name in history.emulator.state()["instances"][:1]:
+    is_unattended = history.settings.of("gce")["unattended"]  # the disks of its instances are kept
+    for instance in history.running()[:1]:
         with contextlib.suppress(LookupError, ValueError):
-            history.emulator.preempt(name, 0.0)
-            history.kept = {}
-            history.told.append(f"preempted {name}")
+            history.emulator.preempt(instance.blueprint.name, 0.0)
+            if not is_unattended:
+                history.kept = {}
+                history.promised.pop(our_name(instance.body), None)
+            history.told.append(f"preempted {instance.blueprint.name}")

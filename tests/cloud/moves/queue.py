@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.cloud.moves import QUEUED, STARTS, check
+from tests.cloud.fuses import Killed
+from tests.cloud.moves import QUEUED, RETRIED, STARTS, check
 from tests.emulator.catalog.locations import ZONES
 
 if TYPE_CHECKING:
@@ -37,19 +38,18 @@ def expire(history: Story, zone: str) -> None:
 
 
 def kill(history: Story, zone: str) -> None:
-    from tests.cloud.histories import Killed
-
-    history.told.append(f"killed in the queue of {zone}")
+    history.told.append("killed while it waits for capacity")
     raise Killed
 
 
 def interrupt(history: Story, zone: str) -> None:
-    history.told.append(f"interrupted in the queue of {zone}")
+    history.told.append("interrupted while it waits for capacity")
     raise KeyboardInterrupt
 
 
 STARTS.append(limit_capacity)
 QUEUED += [free_capacity, expire, kill, interrupt]
+RETRIED += [lambda history: kill(history, ""), lambda history: interrupt(history, "")]
 
 
 @check("up")

@@ -9,8 +9,9 @@ from provision.gce.catalog.locations import continent_of
 from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from tests.cloud.moves import check, event
+from tests.cloud.moves import RETRIED, check, event
 from tests.emulator.catalog.locations import ZONES
+from tests.emulator.catalog.quotas import NEW_PROJECT_QUOTAS
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -23,6 +24,25 @@ def fill_regions(history: History) -> None:
         if zone.startswith(region):
             history.emulator.set_capacity(zone, 0)
     history.told.append(f"no capacity in {region}*")
+
+
+@event(0.2)
+def change_quotas(history: History) -> None:
+    """Let the project have the quotas of a new one, or others again."""
+    limits = history.random.choice((NEW_PROJECT_QUOTAS, dict.fromkeys(NEW_PROJECT_QUOTAS, 1000.0)))
+    for metric, limit in limits.items():
+        history.emulator.set_quota(metric, limit)
+    history.told.append(f"quotas: {limits['CPUS_ALL_REGIONS']:g} vCPUs, {limits['GPUS_ALL_REGIONS']:g} GPUs")
+
+
+def free_zones(history: History) -> None:
+    for zone in ZONES:
+        history.emulator.set_capacity(zone, 100)
+    change_quotas(history)
+    history.told.append("capacity in all zones")
+
+
+RETRIED.append(free_zones)
 
 
 @check("up")

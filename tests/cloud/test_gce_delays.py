@@ -1,0 +1,82 @@
+"""Calls whose answers are missing: they may arrive after the end of their program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.state import Store
+from provision.budget import CREATED
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, fused
+from tests.cloud.histories import QUICK
+from tests.emulator import Emulator
+
+Make = Callable[[], tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+    return store
+
+
+@pytest.fixture
+def make(emulator: Emulator, store: Store) -> Make:
+    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+    return lambda: (GceProvider(store.owner(), "me", store.journal, cloud, QUICK), spec)
+
+
+def create_late(make: Make, number: int, patch: pytest.MonkeyPatch) -> Delayed:
+    """Let a program end while one of its creating calls is delayed, which is returned."""
+    fuse = Fuse(number, arrives_at=lambda: time.time() + DELAY_S)
+    provider, spec = make()
+    with fused(fuse, patch), pytest.raises(Killed):
+        provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
+    assert len(fuse.delayed.calls) == 1
+    return fuse.delayed
+
+
+@pytest.mark.parametrize("number", [1, 3])  # a firewall rule, and the instances
+def test_down_deletes_what_a_delayed_call_creates(
+    number: int, emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed = create_late(make, number, monkeypatch)
+    provider, _ = make()
+    steps: list[str] = []
+    with fused(Fuse(delayed=delayed), monkeypatch):
+        assert provider.delete_fleet("demo", lambda _, step: steps.append(step)) == []
+    assert delayed.arrived == 1
+    emulator.settle()
+    state = emulator.state()
+    assert (state["instances"], state["disks"], state["firewalls"]) == ([], [], [])
+    assert "waiting for calls of an earlier command that may be delayed" in steps
+
+
+def test_the_effect_of_a_delayed_call_is_unknown_until_it_cannot_arrive(
+    emulator: Emulator, make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed = create_late(make, 3, monkeypatch)
+    provider, _ = make()
+    assert provider.list("demo") == []
+    delayed.arrive()
+    assert len(provider.list("demo")) == 2
+    assert [each["created"] for each in store.journal.intents("demo") if each["intent"] == CREATED] == [None] * 3
+
+
+def test_a_call_with_an_answer_has_arrived(emulator: Emulator, make: Make, store: Store) -> None:
+    emulator.faults.add("503", match="compute.*bulkInsert", times=0)
+    provider, spec = make()
+    with pytest.raises(ProviderError):
+        provider.create(spec, ["worker-0"], lambda *_: None)
+    steps: list[str] = []
+    assert provider.delete_fleet("demo", lambda _, step: steps.append(step)) == []
+    assert steps == []
