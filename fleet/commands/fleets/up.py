@@ -306,6 +306,10 @@ def _describe_undone(before: Sequence[Instance]) -> str:
 
 
 def _repeat_as_typed(error: FleetError) -> None:
-    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet."""
-    again = [step for step in error.next_steps if isinstance(step, Again)] or [Again({}, "up")]
-    error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
+    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet.
+
+    Unchanged, the command is repeated after the others.
+    """
+    again = [step for step in error.next_steps if isinstance(step, Again)]
+    others = [step for step in error.next_steps if isinstance(step, Shell)]
+    error.next_steps = (*again, *others) if again else (*others, Again({}, "up"))
