@@ -30,6 +30,7 @@ from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused, se
 from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN, WEIGHTS, load
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
+from tests.emulator.faults import Rule
 from tests.emulator.gcloud import Gcloud
 from tests.settings import settings
 
@@ -174,9 +175,9 @@ def random_options(chosen: random.Random) -> dict[str, Any]:
     """Return options of a fleet, without those of the access to it."""
     gpu, model = chosen.choice(("", "", "t4", "t4:2")), chosen.choice(("", "spot", "flex-start", "reservation"))
     is_compact = not gpu and model != "reservation" and chosen.random() < 0.8
-    is_unattended = model == "spot" and chosen.random() < 0.7
+    is_unattended = model == "spot" and chosen.random() < 0.8
     is_queued = model == "flex-start" and bool(gpu)
-    max_cost_usd = chosen.choice((0.0, 0.0, 0.0, 20.0))
+    max_cost_usd = 0.0 if is_compact else chosen.choice((0.0, 0.0, 0.0, 20.0))  # the price is unknown
     powers_off = is_unattended or not (is_queued or max_cost_usd)
     return {
         "provider": "gce",
@@ -256,6 +257,7 @@ class History:
         self.promised: dict[str, str] = {}  # ids of the instances of a complete fleet, whose disks must not be lost
         self.objects: dict[str, set[str]] = {}  # by bucket
         self.policies: list[dict[str, list[str]]] = []
+        self.rules: list[Rule] = []  # the faults of the last command
         self.delayed = Delayed()
         self.is_disturbed = False  # something ended or began during the last command
         self.workers = self.random.choice((1, 2, 3, 8))
@@ -304,8 +306,7 @@ class History:
             act(self)
         for _ in range(self.random.randint(2, 6)):
             self.some_faults()
-            exists = Store(self.root).fleet(self.fleet).exists()
-            verbs = list(WEIGHTS) if exists else ["up"] * 8 + ["bake", "gc"]
+            verbs = list(WEIGHTS) if self.is_ready() else ["up"] * 8 + ["bake", "down", "gc"]
             [verb] = self.random.choices(verbs, [WEIGHTS[verb] for verb in verbs])
             self.command(verb)
             for chance, act in EVENTS:
@@ -316,8 +317,15 @@ class History:
         self.unprepared = False
         self.end()
 
+    def is_ready(self) -> bool:
+        """Return whether the fleet was complete before."""
+        directory = Store(self.root).fleet(self.fleet)
+        record = directory.read() if directory.exists() else None
+        return record is not None and record.ready
+
     def some_faults(self) -> None:
         self.emulator.faults.clear()
+        self.rules.clear()
         for _ in range(self.random.choice((0, 1, 1, 2, 3))):
             creating = self.random.random() < 0.5
             kind = self.random.choice(OF_CREATION if creating else OF_CALLS)
@@ -329,6 +337,7 @@ class History:
                 seconds=0.02,
                 zones_available=self.random.choice(("", "us-central1-f")),
             )
+            self.rules.append(rule)
             self.told.append(f"fault {rule}")
 
     def command(self, verb: str) -> None:

@@ -21,7 +21,7 @@ def request_other_number(history: History) -> None:
     if not history.kept:  # those that `fleet down --keep-disks` has stopped are compared after the next start
         history.workers = history.random.choice((1, 2, 3, 4))
         history.settings = replace(history.settings, workers=history.workers)
-        names = {instance_name(index) for index in range(history.workers)}
+        names = {*map(instance_name, range(history.workers))}
         history.promised = {name: number for name, number in history.promised.items() if name in names}
         history.told.append(f"{history.workers} workers are requested")
 

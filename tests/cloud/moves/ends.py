@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from provision.gce.rest.resources import our_name
+from provision.names import instance_name
 from tests.cloud.moves import check, event, invariant, sudden
 from tests.emulator import lifecycle
 
@@ -47,7 +48,9 @@ def maintain(history: History) -> None:
 def promise_disks(history: History) -> None:
     """Remember the instances of the complete fleet; those that Compute Engine deletes by itself are left out."""
     if not history.deletes:
-        history.promised = {our_name(each.body): each.body["id"] for each in history.instances(history.fleet)}
+        present = {our_name(each.body): each.body["id"] for each in history.instances(history.fleet)}
+        names = map(instance_name, range(history.workers))  # `fleet up` deletes others
+        history.promised = {name: present[name] for name in names if name in present}
 
 
 @invariant

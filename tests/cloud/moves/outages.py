@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.cloud.moves import event
+from tests.cloud.moves import event, sudden
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
 
 
+@sudden
 @event(0.3)
 def change_outage(history: History) -> None:
     used = sorted({instance.blueprint.zone for instance in history.instances(history.fleet)})

@@ -19,6 +19,8 @@ def preempt(history: History) -> None:
     for instance in history.running()[:1]:
         with contextlib.suppress(LookupError, ValueError):
             history.emulator.preempt(instance.blueprint.name, 0.0)
+            if history.random.random() < 0.5:
+                history.emulator.advance(1.0)
             if not is_unattended:
                 history.kept = {}
                 history.promised.pop(our_name(instance.body), None)

@@ -9,18 +9,20 @@ import requests
 
 from fleet.commands.fleets import down
 from provision.gce.rest.resources import our_name
+from provision.names import instance_name
 from tests.cloud.moves import check, command, event
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
 
 
-@command("down --keep-disks", weight=2)
+@command("down --keep-disks", weight=3)
 def run_stop(history: History) -> None:
     history.kept = {}
     down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
-    instances = list(history.emulator.cloud.instances.values())
-    history.kept = {our_name(each.body): (each.body["id"], each.address) for each in instances}
+    names = map(instance_name, range(history.workers))  # the next start deletes others
+    stopped = {our_name(each.body): each for each in history.instances(history.fleet)}
+    history.kept = {name: (stopped[name].body["id"], stopped[name].address) for name in names if name in stopped}
 
 
 @event(0.2)

@@ -53,7 +53,7 @@ def grant_role(history: History) -> None:
     if not account:
         return
     history.emulator.cloud.governance.service_accounts[account] = True
-    if history.random.random() < 0.8:
+    if history.random.random() < 0.95:
         history.emulator.cloud.governance.roles[_ROLE] = _PERMISSIONS
         history.emulator.cloud.part(Storage).project[_ROLE] = {f"serviceAccount:{account}"}
 
@@ -87,6 +87,8 @@ def check_hosts_may_start_each_other(history: History) -> None:
 
 @check("down --keep-disks")
 def check_no_host_starts_another(history: History) -> None:
+    if any(rule.kind == "404" and rule.struck for rule in history.rules):
+        return  # an instance that does not exist needs no change
     instances = history.instances(history.fleet)
     assert not [each.blueprint.name for each in instances if revive.SERVER in each.metadata()]
     assert not any(start(host, lost, 0) for host in instances for lost in instances if host is not lost)

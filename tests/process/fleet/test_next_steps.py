@@ -20,7 +20,7 @@ from fleet.steps import FLEET_COMMANDS, Step
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "fleet", "gcloud", "ssh", "ssh-add", "ssh-keygen", "chmod", "chsh", "usermod", "export", "pip", "python3", "sudo",
-    "jupyter", "ansible-inventory", "ulimit", "unset", "ls",
+    "jupyter", "ansible-inventory", "ulimit",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
 COMMANDS: dict[str, Any] = root_command().commands
@@ -169,9 +169,8 @@ def _refused(words: list[str]) -> str:
         return ""
     if words[0] not in COMMANDS:
         return f"unknown command {words[0]!r}"
-    words = [re.sub(r"^x(?=[smhd]$)", "1", word) for word in words if word != "--help"]  # a duration
     try:
-        COMMANDS[words[0]].make_context(f"fleet {words[0]}", words[1:])
+        COMMANDS[words[0]].make_context(f"fleet {words[0]}", [word for word in words[1:] if word != "--help"])
     except TyperException as error:
         return str(error)
     return ""
