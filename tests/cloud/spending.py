@@ -251,8 +251,8 @@ class SpendingHistory:
             (lambda: self.command("extend", self.extend), 2),
             (lambda: self.command("down", self.customer.down), 1),
             (lambda: self.command("down --keep-disks", self.customer.stop), 2),
-            (self.preempt, 2),
-            (self.restart, 3),
+            (self.preempt, 3),
+            (self.restart, 1),
             (self.stop, 1),
             (self.fail_host, 1),
             (self.wait, 5),
@@ -313,20 +313,20 @@ class SpendingHistory:
         self.customer.extend(self.random.choice((1200, 3600, 4 * 3600, 86400)))
 
     def preempt(self) -> None:
+        """Let Compute Engine preempt a Spot VM; other hosts often start it again before the next command."""
         for instance in self.customer.running()[:1]:
             if instance.blueprint.spot:
                 with contextlib.suppress(LookupError):
                     self.emulator.preempt(instance.blueprint.name, 0.0)
                 self.told.append(f"preempted {instance.blueprint.name}")
+                if "unattended" in self.customer.options and self.random.random() < 0.6:
+                    self.restart()
 
     def restart(self) -> None:
         self.delayed.arrive()
-        while self.customer.restart():
+        if self.customer.restart():
             self.told.append("other hosts started instances")
-            if self.random.random() < 0.5:
-                break
             self.wait()
-            self.preempt()
 
     def stop(self) -> None:
         if running := self.customer.running():
