@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TextIO
 
 from fleet import events
@@ -212,7 +213,7 @@ class LiveSink:
         text += self._held_text(view) + due if last or due else ""
         size = self._terminal.read_size()
         lines = render_view(
-            view,
+            replace(view, is_over=last),
             width=size.columns,
             height=size.lines,
             now=self._clock(),

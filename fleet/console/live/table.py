@@ -161,7 +161,7 @@ def _attempt_words(view: View, now: float) -> str:
 
 def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
     lines: list[Line] = []
-    if view.result:
+    if view.result and not (view.is_over and view.result.outcome is not Outcome.SUCCEEDED):
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(describe_result(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]

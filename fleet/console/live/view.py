@@ -56,6 +56,7 @@ class View:
         loss: Curve of the loss in the present attempt.
         result: How the job ended.
         down: The deleted or stopped fleet.
+        is_over: The command ends; an error below the last frame reports a result other than success.
     """
 
     fleet: str = ""
@@ -79,6 +80,7 @@ class View:
     loss: Curve = field(default_factory=Curve)
     result: JobResult | None = None
     down: events.FleetDown | events.FleetStopped | None = None
+    is_over: bool = False
 
     def cost_usd(self, now: float) -> float:
         """Return the cost of the fleet until `now`, in USD."""

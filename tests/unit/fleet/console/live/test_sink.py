@@ -187,6 +187,15 @@ def test_the_last_output_is_under_the_table() -> None:
     assert screen.plain[-2] == "fleet demo: 2 instances deleted, 0 left, uptime 1 min"
 
 
+@pytest.mark.parametrize(("outcome", "count"), [(Outcome.FAILED, 0), (Outcome.SUCCEEDED, 1)])
+def test_the_last_table_has_no_result_that_an_error_reports(outcome: Outcome, count: int) -> None:
+    screen = LiveScreen()
+    play(screen, opened(2), started(2), JobResult("j-1", 1, outcome, START, "worker-0"))
+    screen.sink.close()
+    results = [line for line in screen.plain if line.startswith(("job j-1 failed", "job j-1 succeeded"))]
+    assert len(results) == count
+
+
 def test_messages_are_wrapped_between_words() -> None:
     screen = LiveScreen(40)
     play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
