@@ -89,6 +89,7 @@ class Quoted:
     used_usd: float = 0.0  # what the other instances of the fleet cost at most, with those that are gone
     price_source: str = ""  # origin of the prices, "the Cloud Billing catalog"
     stop_after_s: int = 0  # they power off after this time; 0: never
+    flex_start: bool = False  # prices are those of Flex-start VMs
 
 
 @dataclass(frozen=True)

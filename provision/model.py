@@ -229,6 +229,7 @@ class Quote:
         max_cost_usd: Limit of the cost of the fleet, which shortens that time; 0: none.
         used_usd: What the existing instances cost at most, and what earlier ones have cost.
         price_source: Origin of the prices, ``the Cloud Billing catalog``.
+        flex_start: Prices are those of Flex-start VMs.
     """
 
     instances: int
@@ -241,6 +242,7 @@ class Quote:
     max_cost_usd: float = 0.0
     used_usd: float = 0.0
     price_source: str = ""
+    flex_start: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _quoted(event: events.Quoted, page: Page) -> str:
     text = page.paragraph(head) + page.table(columns)
     if len(event.offers) > len(shown):
         text += f"{INDENT}and {len(event.offers) - len(shown)} more\n"
-    priced = "spot prices" if event.spot else "on-demand prices"
+    priced = "spot prices" if event.spot else "Flex-start prices" if event.flex_start else "on-demand prices"
     dated = f", estimate of {event.priced_at}" if event.priced_at else ", an estimate"
     dated += f" from {event.price_source}" if event.price_source else ""
     end = "only fleet down deletes them"

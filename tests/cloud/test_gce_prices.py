@@ -145,6 +145,14 @@ def test_machines_that_only_the_catalog_prices_can_be_limited(ask: Ask, machine:
     assert limited.delete_after_s == pytest.approx(3600 - 90, abs=2)
 
 
+@pytest.mark.parametrize(("gpu", "has_rates"), [("a100", True), ("t4", False)])
+def test_flex_start_vms_without_prices_are_quoted_as_on_demand(ask: Ask, gpu: str, has_rates: bool) -> None:
+    quote, on_demand = ask(gpu=gpu, flex_start=True), ask(gpu=gpu)
+    assert quote.flex_start is has_rates
+    assert ("Flex-start VMs cost at most the price on demand that is shown" in quote.notes) is not has_rates
+    assert (quote.offers != on_demand.offers) is has_rates
+
+
 def test_only_a_new_fleet_reads_the_catalog(caller: Program, emulator: Emulator) -> None:
     caller.run("gc", code=None)
     caller.run("status", code=None)

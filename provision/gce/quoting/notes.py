@@ -17,9 +17,15 @@ from provision.quantities import format_money, format_span
 _DISKS = "--max-cost does not limit the cost of disks of stopped hosts, which fleet down deletes"
 
 
-def describe_options(prices: Prices, cloud: GceOptions, zone: str) -> list[str]:
-    """Return sentences about options that change the price or the end of instances; `zone` is tried first."""
-    return [*_idle(cloud), *_flex_start(prices, cloud, zone), *_reservation(cloud), *_local_ssds(cloud)]
+def describe_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
+    """Return sentences about options that change the price or the end of instances.
+
+    Args:
+        cloud: Options of the instances, resolved.
+        zone: The zone that is tried first.
+        is_exact: The prices are those of the provisioning model.
+    """
+    return [*_idle(cloud), *_flex_start(cloud, zone, is_exact=is_exact), *_reservation(cloud), *_local_ssds(cloud)]
 
 
 def describe_highest_price(prices: Prices, cloud: GceOptions, count: int, regions: Sequence[Region]) -> list[str]:
@@ -61,11 +67,11 @@ def _idle(cloud: GceOptions) -> list[str]:
     return [f"{note}; {_DISKS}" if cloud.max_cost_usd and not cloud.unattended else note]
 
 
-def _flex_start(prices: Prices, cloud: GceOptions, zone: str) -> list[str]:
+def _flex_start(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
     """Return sentences about the price of Flex-start VMs, and their queue in the first zone."""
     if not cloud.flex_start:
         return []
-    notes = [] if prices.is_exact(cloud, zone) else ["Flex-start VMs cost at most the price on demand that is shown"]
+    notes = [] if is_exact else ["Flex-start VMs cost at most the price on demand that is shown"]
     if cloud.wait_s:
         notes.append(
             f"without capacity, the request waits in {zone} for up to {format_span(cloud.wait_s)}; each instance is "

@@ -42,11 +42,14 @@ def quote_fleet(account: Account, spec: FleetSpec, cloud: GceOptions, names: Seq
     budget = quoted_budget(account, spec.name, cloud, facts.existing)
     paid, unpaid = _within_budget(account.prices, budget, cloud, count, left, account.clock())
     first, options = paid[0]
+    zones = [zone for region, _ in paid for zone in region.zones]
+    is_exact = all(account.prices.is_exact(cloud, zone) for zone in zones)
     return replace(
         _quote(account.prices, options, count),
-        offers=tuple(_offer(account.prices, cloud, zone) for region, _ in paid for zone in region.zones),
+        offers=tuple(_offer(account.prices, cloud, zone) for zone in zones),
+        flex_start=cloud.flex_start and is_exact,
         notes=(
-            *describe_options(account.prices, cloud, first.zones[0]),
+            *describe_options(cloud, zones[0], is_exact=is_exact),
             *describe_highest_price(account.prices, cloud, count, regions),
             *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
             *describe_hosts(facts, cloud, restarted, first.name),

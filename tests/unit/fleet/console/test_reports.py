@@ -50,6 +50,7 @@ def test_a_price_in_one_place_on_demand_and_without_an_end() -> None:
     assert text.splitlines()[1].split() == ["ZONE", "MACHINE", "USD/H"]
     assert "more" not in text
     assert "on-demand prices" in text
+    assert "Flex-start prices" in format_report(replace(QUOTED, spot=False, flex_start=True))
     assert "only fleet down deletes them" in " ".join(text.split())
 
 
