@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -33,7 +34,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import DamagedStateError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
 from provision import ledger
 from provision.deferred import dataclass
@@ -53,6 +54,7 @@ SSH_CONFIG = "ssh_config"
 _LOCK_POLL_S = 0.05
 _OWNER_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _OWNER_LENGTH = 8
+_DEFAULT_DIRECTORY = Shell('export FLEET_STATE_DIR="$HOME/.local/state/fleet"')
 
 T = TypeVar("T")
 
@@ -241,10 +243,12 @@ class FleetDirectory:
     def write(self, record: FleetRecord) -> None:
         """Replace the fleet's record, and the known_hosts and the SSH configuration that go with it."""
         lines = "".join(f"{host.key_alias} {host.host_key}\n" for host in record.hosts)
-        _replace(self.known_hosts, lines.encode())
-        with contextlib.suppress(ValueError):  # `export_ssh_config` reports it
-            self.export_ssh_config(record)
-        _replace(self.path / "fleet.json", json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode())
+        content = json.dumps(dataclasses.asdict(record), indent=1, default=_plain).encode()
+        with _writing(self.path):
+            _replace(self.known_hosts, lines.encode())
+            with contextlib.suppress(ValueError):  # `export_ssh_config` reports it
+                self.export_ssh_config(record)
+            _replace(self.path / "fleet.json", content)
 
     def export_ssh_config(self, record: FleetRecord) -> Path:
         """Write the hosts as an SSH configuration, and return its path.
@@ -259,9 +263,13 @@ class FleetDirectory:
         return self.ssh_config
 
     def intend(self, intent: str, **details: Any) -> None:
-        """Write an intent to the journal; on disk when this returns."""
+        """Write an intent to the journal; on disk when this returns.
+
+        Raises:
+            UsageError: it cannot be written, for example because the disk is full.
+        """
         line = json.dumps({"at": time.time(), "intent": intent, **details}).encode() + b"\n"
-        with open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
+        with _writing(self.path), open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
             end = journal.tell()
             if end and os.pread(journal.fileno(), 1, end - 1) != b"\n":
                 line = b"\n" + line  # must not continue a line that a crash cut off
@@ -272,14 +280,27 @@ class FleetDirectory:
             _sync_directory(self.path)
 
     def intents(self) -> list[dict[str, Any]]:
-        """Return the intents of the journal, oldest first, without an incomplete last line."""
-        entries = []
-        with contextlib.suppress(FileNotFoundError):
-            for line in (self.path / "journal").read_bytes().splitlines():
-                with contextlib.suppress(ValueError, RecursionError):
-                    entry = json.loads(line)
-                    if isinstance(entry, dict) and "intent" in entry:
-                        entries.append(entry)
+        """Return the intents of the journal, oldest first, without an incomplete last line.
+
+        Raises:
+            DamagedStateError: it cannot be read.
+        """
+        entries, path = [], self.path / "journal"
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DamagedStateError(
+                f"the journal of fleet {self.path.name!r} cannot be read: {path}",
+                cause=error.strerror or "",
+                next_steps=[Shell(shlex.join(["ls", "-ld", str(path)]))],
+            ) from error
+        for line in content.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and "intent" in entry:
+                    entries.append(entry)
         return entries
 
     def observe(self, instances: Sequence[Instance], now: float) -> None:
@@ -487,12 +508,12 @@ class Store:
 
         Raises:
             UsageError: the directory cannot be written.
-            FleetError: the file that holds it is damaged.
+            DamagedStateError: the file that holds it is damaged.
         """
         path = self.root / "owner"
         if not keep:
             return _owner_in(path) or _new_owner()
-        with self._writable():
+        with _writing(self.root):
             make_directory(self.root)
             with open(path, "a", encoding="ascii") as file:  # noqa: PTH123 - append
                 fcntl.flock(file, fcntl.LOCK_EX)  # held for some milliseconds
@@ -501,13 +522,9 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
                     _sync_directory(self.root)
-        owner = _owner_in(path)
-        if not owner:
-            raise FleetError(
-                f"{path} is damaged: it stores the owner ID of this state directory",
-                hint="delete it; fleet gc then finds the resources of the old owner",
-            )
-        return owner
+        if owner := _owner_in(path):
+            return owner
+        raise _damaged_owner(path)
 
     @property
     def baking(self) -> Store:
@@ -576,7 +593,7 @@ class Store:
             NotReadyError: another command holds it; the message names it.
         """
         path = self.root / "fleets" / f"{name}.lock"
-        with self._writable():
+        with _writing(self.root):
             make_directory(path.parent)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -602,17 +619,6 @@ class Store:
         finally:
             os.close(descriptor)
         return False
-
-    @contextlib.contextmanager
-    def _writable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UsageError(
-                f"the state directory {self.root} cannot be written",
-                cause=error.strerror or str(error),
-                hint="set FLEET_STATE_DIR to a directory of your own",
-            ) from error
 
     def _acquire(self, descriptor: int, name: str, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
@@ -644,7 +650,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise UsageError(
             f"the state directory {path} belongs to another user (uid {status.st_uid})",
             cause="its owner decides which programs fleet runs to reach its hosts",
-            next_steps=[Shell('export FLEET_STATE_DIR="$HOME/.local/state/fleet"')],
+            next_steps=[_DEFAULT_DIRECTORY],
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
@@ -654,6 +660,21 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         )
 
 
+@contextlib.contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Raise UsageError if files of a state directory cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise UsageError(
+            f"the state directory {directory} cannot be written",
+            cause=error.strerror or str(error),
+            hint="free space on its disk" if is_full else "set FLEET_STATE_DIR to a directory of your own",
+            next_steps=[Shell(shlex.join(["df", "-h", str(directory)])) if is_full else _DEFAULT_DIRECTORY],
+        ) from error
+
+
 def _new_owner() -> str:
     import secrets
 
@@ -661,12 +682,28 @@ def _new_owner() -> str:
 
 
 def _owner_in(path: Path) -> str:
-    """Return the content of the file; empty if it is incomplete."""
+    """Return the content of the file; empty if it is missing or not written yet.
+
+    Raises:
+        DamagedStateError: it has another content.
+    """
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         return ""
-    return text if len(text) == _OWNER_LENGTH and set(text) <= set(_OWNER_LETTERS) else ""
+    except OSError as error:
+        raise _damaged_owner(path) from error
+    if text and (len(text) != _OWNER_LENGTH or not set(text) <= set(_OWNER_LETTERS)):
+        raise _damaged_owner(path)
+    return text
+
+
+def _damaged_owner(path: Path) -> DamagedStateError:
+    return DamagedStateError(
+        f"{path} is damaged: it stores the owner ID of this state directory",
+        hint="move it away; fleet gc then finds the resources of the old owner",
+        next_steps=[Shell(shlex.join(["mv", str(path), f"{path}.damaged"])), Step("gc")],
+    )
 
 
 def replace_hosts(record: FleetRecord, hosts: Sequence[Host], instances: Sequence[Instance]) -> FleetRecord:

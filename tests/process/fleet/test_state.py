@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.state import FleetRecord, Store, replace_hosts
 from provision.gce.options import GceOptions
 from provision.ledger import cost_usd
@@ -144,8 +144,34 @@ def test_concurrent_processes_create_one_owner(store: Store) -> None:
 def test_a_damaged_owner_is_not_replaced_silently(store: Store) -> None:
     store.owner()
     (store.root / "owner").write_text("Who?\n")
-    with pytest.raises(FleetError, match="is damaged"):
+    for keep in (True, False):
+        with pytest.raises(DamagedStateError, match="is damaged") as damage:
+            store.owner(keep=keep)
+        assert next_lines(damage.value) == f"mv {store.root}/owner {store.root}/owner.damaged\nfleet gc"
+    (store.root / "owner").unlink()
+    (store.root / "owner").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
         store.owner()
+
+
+def test_a_journal_that_cannot_be_used_is_reported(store: Store) -> None:
+    directory = store.fleet("demo")
+    directory.create()
+    (directory.path / "journal").mkdir()
+    with pytest.raises(DamagedStateError, match="the journal of fleet 'demo' cannot be read"):
+        directory.intents()
+    with pytest.raises(UsageError, match="cannot be written"):
+        directory.intend("create")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_a_full_disk_is_reported(store: Store) -> None:
+    directory = store.fleet("demo")
+    directory.create()
+    (directory.path / "journal").symlink_to("/dev/full")
+    with pytest.raises(UsageError, match="cannot be written") as refusal:
+        directory.intend("create")
+    assert refusal.value.hint == "free space on its disk"
 
 
 def test_each_list_of_instances_that_differs_is_in_the_journal(store: Store) -> None:
