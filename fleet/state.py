@@ -42,7 +42,7 @@ from provision.directories import make_directory
 from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
-from provision.registry import UnknownProviderError, make_options
+from provision.registry import UnknownProviderError, convert_fields, make_options
 from train.agent.files.disk import write_atomic
 from train.agent.files.paths import SLOT_PREFIX
 
@@ -159,10 +159,7 @@ def _replace(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def _from_json(kind: type[T], given: Mapping[str, Any]) -> T:
     """Return an object of `kind` from its JSON; unknown fields are left out."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in names}
-    )
+    return kind(**convert_fields(kind, given))
 
 
 def _record_from(values: dict[str, Any]) -> FleetRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -82,13 +82,34 @@ def make_options(name: str, values: Mapping[str, Any]) -> ProviderOptions:
 
     Raises:
         UnknownProviderError: the provider does not exist.
+        TypeError: a value has the wrong type.
     """
     kind = options_class(name)
-    fields = kind.__dataclass_fields__
-    given: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if key in fields
-    }
-    return replace(kind(), **given)
+    return replace(kind(), **convert_fields(kind, values))
+
+
+def convert_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass from JSON, with lists as tuples; unknown fields are left out.
+
+    Raises:
+        TypeError: a value has another type than its field.
+    """
+    converted = {}
+    for field in fields(kind):
+        if field.name in values:
+            value = values[field.name]
+            converted[field.name] = tuple(value) if isinstance(value, list) else value
+            if not _fits(str(field.type), converted[field.name]):
+                raise TypeError(f"{field.name} cannot be {value!r}")
+    return converted
+
+
+def _fits(annotation: str, value: Any) -> bool:
+    """Return whether a value has the type of a field, as far as its annotation is a simple one."""
+    if annotation == "tuple[str, ...]":
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    kinds: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int, float), "float": (int, float)}
+    return annotation not in kinds or isinstance(value, kinds[annotation])
 
 
 def _load(reference: str) -> Any:

@@ -63,7 +63,16 @@ def test_a_record_of_a_later_version_is_read(store: Store) -> None:
     assert directory.read() == FleetRecord(spec=SPEC, created_at=1.0)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"spec": 3}', '{"spec": {"name": "x"}}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("", "{", "[]", '{"spec": 3}', '{"spec": {"name": "x"}}'),
+        '{"spec": {"name": "x", "provider": "local", "workers": null}, "created_at": 1}',
+        '{"spec": {"name": "x", "provider": "local", "workers": 2, "packages": [1]}, "created_at": 1}',
+        '{"spec": {"name": "x", "provider": "gce", "workers": 2, "options": {"gpus": {}}}, "created_at": 1}',
+        '{"spec": {"name": "x", "provider": "local", "workers": 2}, "created_at": "now"}',
+    ],
+)
 def test_a_damaged_record_is_an_error_with_a_next_step(store: Store, damage: str) -> None:
     directory = store.fleet("demo")
     directory.create()
