@@ -39,6 +39,8 @@ def translate(error: ProviderError | TrainError) -> FleetError:
         kind, command = UsageError if isinstance(error, ScriptError) else NotReadyError, ""
     again = () if error.again is None else (Again(error.again, command),)
     steps = (*again, *map(step_of, error.next_steps))
+    if not steps and kind is UnreachableError:  # it may answer the next time
+        steps = (Again({}),)
     return kind(error.message, cause=error.cause, hint=error.hint, next_steps=steps)
 
 

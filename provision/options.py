@@ -7,7 +7,7 @@ command line, the file, the comparison with a fleet that exists, and the documen
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -77,6 +77,26 @@ def split_pair(text: str, name: str) -> tuple[str, str]:
 
 def _show(value: Any) -> str:
     return str(value) or "the default"
+
+
+class InvalidOptionError(ValueError):
+    """A value is invalid, or contradicts others, and it is known what to do.
+
+    Attributes:
+        again: Options of ``fleet up`` to change before it is repeated (the value None removes an option); None: a
+            repetition does not help.
+        next_steps: Commands to run next.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        again: Mapping[str, str | bool | None] | None = None,
+        next_steps: Sequence[Sequence[str]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.again = again
+        self.next_steps = next_steps
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fleet.cli.application import Grouped
 from fleet.cli.options import parse_count, parse_duration, parse_money, split_commas
 from fleet.cli.runtime import read_settings
 from fleet.errors import FleetError, UsageError
+from fleet.steps import Step
 from provision.options import COUNT, DURATION, FLAG, MONEY, PAIRS, TEXTS, Option, declarations, default_text
 from provision.registry import NAMES, REGISTRY, UnknownProviderError, options_class
 
@@ -73,7 +74,7 @@ def read_options(ctx: Any) -> dict[str, dict[str, Any]]:
             try:
                 value = declared.convert(_parse(declared, values[declared.name]), Path.cwd())
             except ValueError as error:
-                raise UsageError(f"{declared.name}: {error}", hint="correct the value") from error
+                raise UsageError(f"{declared.name}: {error}", next_steps=[Step(ctx.info_name, "--help")]) from error
             options.setdefault(provider, {})[field] = value
     return options
 

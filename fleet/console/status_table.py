@@ -243,9 +243,9 @@ def _header(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     hosts = "not ready" if _is_unready(fleet) else counted(len(fleet.hosts), "host")
     left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {hosts}"))
     right = []
-    if fleet.stopped_at:
+    if fleet.stopped_at and all(host.stopped for host in fleet.hosts):
         right.append(f"stopped for {format_span(now - fleet.stopped_at)}")
-    elif fleet.created_at > 0:
+    elif fleet.created_at > 0 and not fleet.stopped_at:
         right.append(f"up {format_span(now - fleet.created_at)}")
     if fleet.price_usd_h > 0:
         limit = f" of {format_money(fleet.max_cost_usd)}" if fleet.max_cost_usd else ""

@@ -12,11 +12,11 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings, exclusive_names, option_names, read_pip_source
 from fleet.state import FleetRecord
-from fleet.steps import Again, Step
+from fleet.steps import Again, Step, step_of
 from fleet.translation import translate_errors
 from provision.deferred import dataclass
 from provision.model import FleetSpec
-from provision.options import ProviderOptions, declarations
+from provision.options import InvalidOptionError, ProviderOptions, declarations
 from provision.planner import conflicts
 from provision.registry import NAMES, options_class, provider_class
 
@@ -158,6 +158,9 @@ def change_options(options: ProviderOptions, given: Mapping[str, Any]) -> Provid
     """
     try:
         changed: ProviderOptions = provider_class(type(options)).change(options, given)
+    except InvalidOptionError as error:
+        again = () if error.again is None else (Again(error.again),)
+        raise UsageError(str(error), next_steps=[*again, *map(step_of, error.next_steps)]) from error
     except ValueError as error:
         raise UsageError(str(error), next_steps=[Step("up", "--help")]) from error
     return changed

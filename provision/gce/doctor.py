@@ -8,7 +8,7 @@ from provision.gce.checks.billing import BILLING
 from provision.gce.checks.bucket import BUCKET
 from provision.gce.checks.credentials import CREDENTIALS
 from provision.gce.checks.iap import GCLOUD, NAT, TUNNELS
-from provision.gce.checks.image import IMAGE
+from provision.gce.checks.machine import IMAGE, MACHINE
 from provision.gce.checks.network import NETWORK, SUBNETWORK
 from provision.gce.checks.os_login import OS_LOGIN
 from provision.gce.checks.permissions import PERMISSIONS
@@ -24,6 +24,7 @@ _OF_PROJECT = (CREDENTIALS, PROJECT, BILLING, PRICES, API, PERMISSIONS)
 _OF_INSTANCES = (
     NETWORK,
     SUBNETWORK,
+    MACHINE,
     IMAGE,
     TRIAL,
     GLOBAL_QUOTA,

@@ -13,7 +13,7 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.metadata import RESTARTS, items_of
-from provision.gce.rest.bodies.scheduling import FIXED_END, run_limit
+from provision.gce.rest.bodies.scheduling import DISCARD_LOCAL_SSDS, FIXED_END, run_limit
 from provision.gce.rest.resources import SCRATCH, our_name
 from provision.model import Price
 from provision.provider import Progress
@@ -59,8 +59,8 @@ def stop_call(account: Account, resource: Json) -> Call:
 
     Source: ``discardLocalSsd`` of instances.stop in the discovery document of the Compute Engine API.
     """
-    has_local_ssd = any(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
-    return account.call(resource, "stop", discardLocalSsd="true") if has_local_ssd else account.call(resource, "stop")
+    discards = _has_local_ssds(resource)
+    return account.call(resource, "stop", discardLocalSsd="true") if discards else account.call(resource, "stop")
 
 
 def start(account: Account, cloud: GceOptions, resources: Sequence[Json], progress: Progress) -> None:
@@ -120,11 +120,15 @@ def stop_started(account: Account, resources: Sequence[Json], progress: Progress
 def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
     """Return the call that lets Compute Engine delete an instance this many seconds after its next start.
 
-    With ``--unattended``, the instance is stopped instead; if its end is fixed, the time counts from now.
+    With ``--unattended``, the instance is stopped instead, which discards the content of Local SSDs; if its end is
+    fixed, the time counts from now.
     """
     before: Json = resource.get("scheduling", {})
     limit = run_limit(seconds, account.cloud_time(), is_fixed=FIXED_END in before)
-    return account.call(resource, "setScheduling", {"instanceTerminationAction": "DELETE", **before, **limit})
+    body = {"instanceTerminationAction": "DELETE", **before, **limit}
+    if body["instanceTerminationAction"] == "STOP" and _has_local_ssds(resource):
+        body |= DISCARD_LOCAL_SSDS
+    return account.call(resource, "setScheduling", body)
 
 
 def await_status(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
@@ -152,6 +156,10 @@ def _listed(account: Account, targets: Sequence[Json]) -> list[Json]:
     ids = {str(resource["id"]) for resource in targets}
     fleets = sorted({str(resource["labels"]["fleet"]) for resource in targets})
     return [each for fleet in fleets for each in account.resources(fleet) if str(each["id"]) in ids]
+
+
+def _has_local_ssds(resource: Json) -> bool:
+    return any(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
 
 
 def _lifetime_s(resource: Json) -> int:

@@ -18,7 +18,7 @@ from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, r
 from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
-from provision.gce.options.account import is_loopback
+from provision.gce.options.account import ENDPOINT_VARIABLE, is_loopback
 from provision.gce.options.identity import check_account, check_identity
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
@@ -31,6 +31,7 @@ from provision.model import Baking, Finding, FleetSpec, Host, Image, Instance, O
 from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
 
 WORKERS_MAX = 1000
+_UNSET_ENDPOINT = f"unset {ENDPOINT_VARIABLE}"
 _SCOPES = "https://www.googleapis.com/auth/"
 
 _NETWORK = re.compile(r"projects/([^/]+)/")
@@ -395,10 +396,12 @@ def _check_endpoint(endpoint: str) -> None:
             ErrorKind.USAGE,
             f"the endpoint {endpoint!r} is not the URL of a Compute Engine API",
             hint="write it as https://HOST",
+            next_steps=[_UNSET_ENDPOINT],
         )
     if parts.scheme == "http" and not is_loopback(endpoint):
         raise ProviderError(
             ErrorKind.USAGE,
             f"the endpoint {endpoint!r} would send the credentials unencrypted",
             hint=f"write it as https{endpoint.removeprefix('http')}",
+            next_steps=[_UNSET_ENDPOINT],
         )

@@ -14,6 +14,7 @@ import requests
 from fleet.commands.fleets import down, extend, up
 from fleet.config import caller
 from fleet.errors import FleetError
+from fleet.fleets.instances import list_instances
 from fleet.fleets.repair import ExistingFleet, repair_fleet
 from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
@@ -154,6 +155,12 @@ class Customer:
         directory, record = services.store.need(FLEET)
         repair_fleet(ExistingFleet(record, directory, services, "logs"), self.sink())
 
+    def observe(self) -> None:
+        """List the instances, as `fleet status` does if a host does not answer."""
+        services = self.services()
+        _, record = services.store.need(FLEET)
+        list_instances(FLEET, services.provider(record.spec.options), services)
+
     def down(self) -> Quiet:
         """Run `fleet down`, and return its events."""
         sink = Quiet()
@@ -249,6 +256,7 @@ class SpendingHistory:
             (lambda: self.command("up --workers", self.resize), 2),
             (lambda: self.command("repair", self.customer.repair), 2),
             (lambda: self.command("extend", self.extend), 2),
+            (lambda: self.command("status", self.customer.observe), 2),
             (lambda: self.command("down", self.customer.down), 1),
             (lambda: self.command("down --keep-disks", self.customer.stop), 2),
             (self.preempt, 3),

@@ -120,7 +120,7 @@ def test_up_waits_for_the_driver_and_restarts_after_an_upgrade_of_it(
 ) -> None:
     guests.boot = BootDelays(driver_s=1.0)
     image = "projects/gpu-images/global/images/family/ubuntu-2204-nvidia-535"
-    machine = ("--gpu", "p100", "--image", image, "--zone", "us-central1-c")
+    machine = ("--gpu", "p100", "--image", image, "--zone", "us-central1-c", "--package", "six")
     ran = rented.run("up", "--workers", "1", *machine, "--setup", "apt-get upgrade -y", "--yes", timeout=180)
     assert "restarting the host, because an upgrade replaced the NVIDIA driver" in ran.err
     assert "1 of Tesla P100" in ran.err

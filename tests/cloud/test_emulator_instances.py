@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -272,6 +273,19 @@ def test_scheduling_can_be_set_only_while_stopped(client: Client) -> None:
     client.wait(client.instances.set_scheduling_unary(**change))
     client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))
     assert client.instances.get(**AT_ZONE, instance="demo").scheduling.max_run_duration.seconds == 7200
+
+
+def test_a_start_keeps_a_fixed_end_and_is_refused_after_it(emulator: Emulator, client: Client) -> None:
+    end = datetime.fromtimestamp(emulator.clock.now() + 3600, timezone.utc).isoformat(timespec="seconds")
+    client.create("demo", scheduling={"termination_time": end, "instance_termination_action": "STOP"})
+    client.wait(client.instances.stop_unary(**AT_ZONE, instance="demo"))
+    emulator.clock.advance(1800)
+    client.wait(client.instances.start_unary(**AT_ZONE, instance="demo"))
+    emulator.clock.advance(1810)
+    emulator.settle()
+    assert client.instances.get(**AT_ZONE, instance="demo").status == "TERMINATED"
+    with pytest.raises(compute.exceptions.BadRequest, match="terminationTime"):
+        client.instances.start_unary(**AT_ZONE, instance="demo")
 
 
 @pytest.mark.parametrize(("action", "left"), [("DELETE", []), ("STOP", ["TERMINATED"])])

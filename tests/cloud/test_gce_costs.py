@@ -169,6 +169,20 @@ def test_restarts_by_other_hosts_leave_the_end_as_it_is(customer: Customer) -> N
     assert cost_usd(started, PRICES, customer.emulator.clock.now()) <= 2.0
 
 
+def test_the_time_between_restarts_that_no_command_saw_counts(customer: Customer) -> None:
+    customer.options |= unattended(customer.emulator)
+    customer.up(workers=1, max_duration_s=0)
+    [instance] = customer.running()
+    customer.emulator.preempt(instance.blueprint.name, 0.0)
+    customer.observe()
+    assert customer.restart()
+    customer.wait(15 * 3600)
+    customer.emulator.preempt(instance.blueprint.name, 0.0)
+    assert customer.restart()
+    with pytest.raises(UsageError, match=r"\$2.00 of which is used, pays for 0 s of 1 instance"):
+        customer.up(workers=2, max_duration_s=0)
+
+
 def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Customer) -> None:
     customer.options |= unattended(customer.emulator)
     customer.up(workers=1, max_cost_usd=0.0)

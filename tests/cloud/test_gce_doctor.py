@@ -255,9 +255,20 @@ def test_a_network_in_custom_mode_requires_a_subnetwork(emulator: Emulator, make
     [finding] = problems(provider).values()
     assert finding.message.startswith("network prod requires a subnetwork: it has subnetworks in ")
     assert "--subnet" in refused(provider, spec).hint
+    with pytest.raises(ProviderError, match="network prod requires a subnetwork"):
+        provider.quote(spec, NAMES)
     assert problems(make(network="prod", subnetwork="prod")[0]) == {}
     [finding] = problems(make(network="prod", subnetwork="other")[0]).values()
-    assert finding.message == "network prod has no subnetwork other"
+    assert finding.message == "network prod has no subnetwork other in us-central1"
+
+
+def test_names_that_do_not_exist_are_found(emulator: Emulator, make: Make) -> None:
+    [finding] = problems(make(zones=("us-central1-zz",))[0]).values()
+    assert (finding.subject, finding.hint) == ("machine type", "did you mean us-central1?")
+    [finding] = problems(make(machine_type="n1-standard-5")[0]).values()
+    assert finding.message == "Compute Engine has no machine type 'n1-standard-5'"
+    [finding] = problems(make(network="projects/others/global/networks/n", subnetwork="n")[0]).values()
+    assert finding.message.startswith("project 'others' does not exist, or these credentials cannot access it")
 
 
 def test_the_permission_on_a_shared_subnetwork_is_checked_in_the_host_project(emulator: Emulator, make: Make) -> None:

@@ -77,7 +77,7 @@ def test_malformed_credentials_are_reported_with_the_variable_that_names_them(
     with pytest.raises(ProviderError) as refusal:
         Api("proj-1", emulator.url, QUICK).authenticate()
     error = refusal.value
-    assert error.message == "the Google Cloud credentials of this computer cannot be read"
+    assert error.message == "the Google Cloud credentials of this computer cannot be used"
     assert cause in error.cause
     assert "s3cr3t" not in f"{error.message}{error.cause}{error.hint}"
     assert str(file) in error.cause or error.hint.endswith(f"has precedence over a login: {file}")
@@ -88,7 +88,7 @@ def test_a_directory_is_not_a_file_with_credentials(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
-    with pytest.raises(ProviderError, match="cannot be read"):
+    with pytest.raises(ProviderError, match="cannot be used"):
         Api("proj-1", emulator.url, QUICK).authenticate()
 
 

@@ -86,9 +86,15 @@ def test_compute_engine_refuses_other_numbers(emulator: Emulator, tmp_path: Path
 def test_instances_that_stop_at_the_end_of_their_lifetime_discard_local_ssds(
     emulator: Emulator, tmp_path: Path
 ) -> None:
-    rented(emulator, tmp_path, gpu="t4", local_ssds=1, unattended=True)
-    instance, _ = emulator.cloud.instances.values()
-    assert instance.blueprint.scheduling["onInstanceStopAction"] == {"discardLocalSsd": True}
+    provider, _ = rented(emulator, tmp_path, gpu="t4", local_ssds=1, unattended=True, spot=True, max_duration_s=0)
+    provider.extend(provider.list("demo"), 3600, lambda *_: None)
+    extended = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    rented(emulator, tmp_path / "other", gpu="t4", local_ssds=1, unattended=True)
+    created = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
+    for scheduling in (*extended, *created):
+        assert scheduling["instanceTerminationAction"] == "STOP"
+        assert scheduling["onInstanceStopAction"] == {"discardLocalSsd": True}
 
 
 def test_local_ssds_are_paid_while_the_instance_runs() -> None:

@@ -237,7 +237,7 @@ def draw(
         reservation=_reservation(given, model),
     )
     _disks(blueprint, given.get("disks", []), find_image)
-    _check_stop_action(blueprint)
+    check_stop_action(scheduling, blueprint.local_ssds)
     return blueprint
 
 
@@ -422,18 +422,18 @@ def _check_local_ssds(machine_type: MachineType, scratch: list[Json]) -> None:
         )
 
 
-def _check_stop_action(blueprint: Blueprint) -> None:
+def check_stop_action(scheduling: Json, local_ssds: int) -> None:
     """Raise Refusal if a stop at the end of the lifetime would have to keep Local SSDs, or has none to discard.
 
     Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
     (``--discard-local-ssds-at-termination-timestamp``).
     """
-    scheduling = blueprint.scheduling
     discards = bool(scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd"))
-    stops = scheduling.get("instanceTerminationAction") == "STOP" and bool(blueprint.run_s or blueprint.ends_at)
-    if stops and blueprint.local_ssds and not discards:
+    has_end = any(scheduling.get(key) for key in ("maxRunDuration", "terminationTime"))
+    stops = scheduling.get("instanceTerminationAction") == "STOP" and has_end
+    if stops and local_ssds and not discards:
         raise bad_request("Instances with Local SSDs cannot be stopped at their end unless discardLocalSsd is true.")
-    if discards and not (stops and blueprint.local_ssds):
+    if discards and not (stops and local_ssds):
         raise bad_request("discardLocalSsd is only for instances with Local SSDs that are stopped at their end.")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from tests import slurm
 from tests.cloud import test_gce_bucket
 from tests.e2e import test_gce, tutorials
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
@@ -54,6 +55,9 @@ for number in range(4):
     time.sleep(0.5)
 print("trained", float(total.numpy()), flush=True)
 """
+
+
+_LOSS = re.compile(r"loss: ([0-9.]+)")
 
 
 def lists_second_checkpoint(path: Path) -> bool:
@@ -341,6 +345,29 @@ def _slow_input(program: Program) -> None:
     assert inputs["worker-1"] > 10 * inputs["worker-0"]
 
 
+def _batch_script(directory: Path) -> None:
+    """Train the custom loop with srun, in a batch script on two nodes of a real Slurm."""
+    examples = Path(__file__).parents[2] / "train" / "examples"
+    with slurm.slurm(directory) as cluster:
+        shutil.copy(examples / "custom_loop.py", cluster.work / "task.py")
+        shutil.copy(examples / "digits.npz", cluster.work)
+        lines = "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\nsrun -l fleet agent task.py -- --epochs 2\n"
+        words = ("sbatch", "--parsable", "-o", "out", "-e", "err", str(cluster.script("job.sh", lines)))
+        [job] = cluster.run(*words).text.split()
+        err = cluster.work / "err"
+        wait_for("the job's end", lambda: err.exists() and cluster.has_no_jobs(), 90)
+        assert f"job fleet-{job}.0 succeeded" in err.read_text()
+        printed = (cluster.work / "out").read_text().splitlines()
+        assert not list(cluster.work.glob(".fleet-*"))
+    first, second = (
+        [float(loss[1].rstrip(".")) for line in printed if line.startswith(task) and (loss := _LOSS.search(line))]
+        for task in ("0: ", "1: ")
+    )
+    assert len(first) >= 2, printed
+    assert first[-1] == second[-1]  # each task applies the gradient of the whole batch
+    assert first[-1] < 0.8 * first[0]
+
+
 def _with_program(job: Callable[[Program], object], directory: Path) -> None:
     (directory / "work").mkdir()
     program = Program(state=directory / "state", directory=directory / "work")
@@ -373,6 +400,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         ("a bucket on Compute Engine", partial(_with_program, _bucket_on_gce)),
         ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
         *((name, partial(_fault, name)) for name in _FAULTS),
+        *([] if slurm.obstacle() else [("a batch script of Slurm", _batch_script)]),
     ]
     chance = random.Random(seed)
     violations = 0

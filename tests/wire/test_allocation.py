@@ -431,7 +431,7 @@ def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh_until_it_ends(reachabl
     for task in tasks:
         endpoints = task["config"]["cluster"]["worker"]  # type: ignore[index]
         assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
-    assert "is up; every host answers" in ran.err
+    assert "was already up; every host answers" in ran.err
     assert "node0" in ran.text
 
     ran = reachable.run("salloc", "-Q", "-N2", "fleet", "up", "--provider", "slurm", code=2)

@@ -11,6 +11,7 @@ from fleet.errors import CancelledError, CredentialsError, FleetError, Unreachab
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
 from fleet.fleets.release import external_hosts, release_hosts
+from fleet.fleets.resolution import change_options
 from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
@@ -215,7 +216,10 @@ def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_
         if request.only and not any(field in request.given.of(name) for field in scopes):
             continue
         settings = request.given.over(request.defaults).of(name)
-        named = kind(**{field: settings[field] for field in scopes if field in settings})
+        scope = {field: settings[field] for field in scopes if field in settings}
+        if scope:
+            change_options(kind(), scope)  # an invalid value is reported
+        named = kind(**scope)
         accounts = [options for other, options in recorded if other == name and scopes]
         accounts += [named] if named != kind() else []
         searches += [

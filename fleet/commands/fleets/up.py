@@ -123,6 +123,7 @@ class _Up:
             CancelledError: interrupted; the instances are deleted too, unless the fleet was complete.
         """
         old = _to_restore(before, record)
+        was_ready = record is not None and record.ready
         workers = record.spec.workers if record and record.ready else self.spec.workers
         change = resize(workers, self.spec, steps)
         try:
@@ -146,7 +147,7 @@ class _Up:
                 _repeat_as_typed(error)
             raise
         try:
-            self._report(record, steps, change)
+            self._report(record, steps, change, was_ready=was_ready)
             if record.last_job:
                 rejoin(record, self.directory, self.sink)
         except KeyboardInterrupt:
@@ -252,7 +253,7 @@ class _Up:
         if running and self.spec.options.rents:
             self.provider.stop_at(running, 0)
 
-    def _report(self, record: FleetRecord, steps: Plan, change: Resize) -> None:
+    def _report(self, record: FleetRecord, steps: Plan, change: Resize, *, was_ready: bool) -> None:
         name = record.spec.name
         self.sink.emit(fleet_opened(record, self.directory, self.services.clock()))
         if change != Resize():
@@ -268,7 +269,7 @@ class _Up:
                 )
             )
         elif not steps.create:
-            self.sink.emit(Note(f"fleet {name!r} is up; every host answers"))
+            self.sink.emit(Note(f"fleet {name!r} {'was already' if was_ready else 'is'} up; every host answers"))
         if self.request.advises:
             scripts = [path.name for path in Path.cwd().glob("*.py")]
             self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
@@ -306,6 +307,10 @@ def _describe_undone(before: Sequence[Instance]) -> str:
 
 
 def _repeat_as_typed(error: FleetError) -> None:
-    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet."""
-    again = [step for step in error.next_steps if isinstance(step, Again)] or [Again({}, "up")]
-    error.next_steps = (*again, *(step for step in error.next_steps if isinstance(step, Shell)))
+    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet.
+
+    Unchanged, the command is repeated after the others.
+    """
+    again = [step for step in error.next_steps if isinstance(step, Again)]
+    others = [step for step in error.next_steps if isinstance(step, Shell)]
+    error.next_steps = (*again, *others) if again else (*others, Again({}, "up"))

@@ -14,6 +14,7 @@ from typing import Any
 
 from provision.gce.catalog.locations import is_region
 from provision.gce.options import GceOptions
+from provision.options import InvalidOptionError
 
 SCHEME = "gs://"
 _CONTINENTS = MappingProxyType({"us": "us-", "eu": "europe-", "asia": "asia-"})
@@ -53,7 +54,9 @@ def check_bucket(cloud: GceOptions) -> None:
     name = cloud.bucket.removeprefix(SCHEME)
     if cloud.bucket and (not cloud.bucket.startswith(SCHEME) or not _NAME.fullmatch(name)):
         path = f"; add paths in the script or in --checkpoint-dir {cloud.bucket}" if "/" in name.strip("/") else ""
-        raise ValueError(f"invalid bucket {cloud.bucket!r}; expected a URL like gs://training-data{path}")
+        message = f"invalid bucket {cloud.bucket!r}; expected a URL like gs://training-data{path}"
+        first = name.strip("/").partition("/")[0]
+        raise InvalidOptionError(message, {"--bucket": f"{SCHEME}{first}" if _NAME.fullmatch(first) else None})
 
 
 def with_storage_scope(cloud: GceOptions) -> GceOptions:

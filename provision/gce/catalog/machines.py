@@ -32,6 +32,7 @@ from provision.gce.catalog.series import (
 from provision.gce.options import GceOptions
 from provision.gce.options.machines import LOCAL_SSD
 from provision.gce.options.time import IDLE_TIMEOUT_MIN_S, MAX_DURATION_MAX_S
+from provision.options import InvalidOptionError
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 
@@ -71,6 +72,9 @@ _GPU_FAMILIES = frozenset({"a2", "a3", "a4", "a4x", "g2", "g4"})
 _SHARED_CORE = MappingProxyType({"f1-micro": 1, "g1-small": 1, "e2-micro": 2, "e2-small": 2, "e2-medium": 2})
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z0-9][a-z0-9-]*", re.ASCII)
 """ID of a project, or its number: https://cloud.google.com/resource-manager/docs/creating-managing-projects."""
+_IMAGE = re.compile(
+    r"(?:https://[a-z.]+/compute/[a-z0-9]+/)?projects/[^/]+/global/images/(?:family/)?[^/]+", re.ASCII
+)
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
 
 
@@ -154,12 +158,16 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
     if gpu is None:
         near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"unknown GPU type {name or text!r}; {meant}choose from {', '.join(GPUS)}")
+        message = f"unknown GPU type {name or text!r}; {meant}choose from {', '.join(GPUS)}"
+        raise InvalidOptionError(message, {"--gpu": f"{near[0]}{colon}{number}"}) if near else ValueError(message)
     if not colon:
         return gpu, gpu.counts[0]
     if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
-        raise ValueError(
-            f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}"
+        asked = int(number) if number.isascii() and number.isdigit() else 0
+        near_count = min(gpu.counts, key=lambda count: abs(count - asked))
+        raise InvalidOptionError(
+            f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}",
+            {"--gpu": f"{gpu.short}:{near_count}"},
         )
     return gpu, int(number)
 
@@ -187,7 +195,8 @@ def resolved(cloud: GceOptions) -> GceOptions:
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = with_storage_scope(replace(cloud, machine_type=machine_type))
     if cloud.placement not in ("", COMPACT, ANY):
-        raise ValueError(f"invalid placement {cloud.placement!r}; choose from {COMPACT}, {ANY}")
+        message = f"invalid placement {cloud.placement!r}; choose from {COMPACT}, {ANY}"
+        raise InvalidOptionError(message, {"--placement": None})
     close = _FAST_NETWORK.match(machine_type) and not cloud.flex_start and not cloud.reservation
     cloud = replace(cloud, placement=cloud.placement or (COMPACT if close else ANY))
     disk_type = cloud.disk_type or default_disk_type(machine_type)
@@ -208,6 +217,7 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
             ErrorKind.USAGE,
             f"{cloud.machine_type} has TPUs, which are not supported",
             hint="select a machine type with GPUs, --gpu, or without accelerators",
+            again={"--machine-type": None},
         )
     return (
         _driver_refusal(cloud)
@@ -465,30 +475,34 @@ def _check_built_in(cloud: GceOptions, gpu: Gpu, brought: tuple[Gpu, int] | None
     if not cloud.machine_type or cloud.machine_type == gpu.machine_types[cloud.gpus]:
         return
     if brought is None or brought[0] is not gpu:
-        raise ValueError(
+        raise InvalidOptionError(
             f"{gpu.accelerator} is available only with the machine types {_listed(gpu.machine_types.values())}; "
-            f"not with {cloud.machine_type}"
+            f"not with {cloud.machine_type}",
+            {"--machine-type": None},
         )
     if brought[1] != cloud.gpus:
-        raise ValueError(
+        raise InvalidOptionError(
             f"{cloud.machine_type} comes with {brought[1]} {gpu.accelerator}, not {cloud.gpus}; "
-            f"{gpu.machine_types[cloud.gpus]} has {cloud.gpus}"
+            f"{gpu.machine_types[cloud.gpus]} has {cloud.gpus}",
+            {"--machine-type": gpu.machine_types[cloud.gpus]},
         )
 
 
 def _check_attached(cloud: GceOptions, gpu: Gpu) -> None:
     family = _family(cloud.machine_type)
     if family not in {"n1", "custom"}:
-        raise ValueError(
+        raise InvalidOptionError(
             f"{gpu.accelerator} can be attached to N1 machine types only, such as {gpu.machine_types[cloud.gpus]}; "
-            f"{cloud.machine_type} is not an N1 machine type"
+            f"{cloud.machine_type} is not an N1 machine type",
+            {"--machine-type": None},
         )
     count = cpus(cloud.machine_type)
     most = gpu.cpus[cloud.gpus]
     if count is not None and count > most:
-        raise ValueError(
+        raise InvalidOptionError(
             f"with {cloud.gpus} {gpu.accelerator}, an instance has at most {most} vCPUs; "
-            f"{cloud.machine_type} has {count}"
+            f"{cloud.machine_type} has {count}",
+            {"--machine-type": None},
         )
 
 
@@ -496,9 +510,12 @@ def _check_words(cloud: GceOptions) -> None:
     """Check names that are sent as parts of URLs and requests."""
     for zone in cloud.zones:
         if not is_zone(zone) and not is_region(zone):
-            raise ValueError(
+            lower = zone.lower()
+            raise InvalidOptionError(
                 f"{zone!r} is neither a zone nor a region; "
-                "zones are called like us-central1-a, regions like us-central1"
+                "zones are called like us-central1-a, regions like us-central1",
+                {"--zone": lower if is_zone(lower) or is_region(lower) else None},
+                [("gcloud", "compute", "zones", "list")],
             )
     for noun, text in (
         ("image", cloud.image),
@@ -509,18 +526,27 @@ def _check_words(cloud: GceOptions) -> None:
         if _NOT_A_NAME.search(text):
             raise ValueError(f"invalid {noun} {text!r}")
     if cloud.project and not _PROJECT.fullmatch(cloud.project):
-        raise ValueError(f"invalid project {cloud.project!r}; give its ID, as gcloud projects list shows it")
+        message = f"invalid project {cloud.project!r}; give its ID, which is not its name"
+        raise InvalidOptionError(message, next_steps=[("gcloud", "projects", "list")])
     _check_network(cloud)
     if cloud.reservation and not _RESERVATION.fullmatch(cloud.reservation):
         raise ValueError(
             f"invalid reservation {cloud.reservation!r}; expected its name, or projects/PROJECT/reservations/NAME"
         )
     if cloud.reservation and (cloud.spot or cloud.flex_start):
-        raise ValueError("--reservation excludes --spot and --flex-start")
+        message = "--reservation excludes --spot and --flex-start"
+        raise InvalidOptionError(message, {"--spot": None, "--flex-start": None, "--wait": None})
     if cloud.image and "/" not in cloud.image:
-        raise ValueError(
+        raise InvalidOptionError(
             f"the project of image {cloud.image!r} is missing; "
-            f"write projects/PROJECT/global/images/family/{cloud.image}"
+            f"write projects/PROJECT/global/images/family/{cloud.image}",
+            next_steps=[("gcloud", "compute", "images", "list", f"--filter=name:{cloud.image}")],
+        )
+    if cloud.image and not _IMAGE.fullmatch(cloud.image):
+        raise InvalidOptionError(
+            f"invalid image {cloud.image!r}; "
+            "write projects/PROJECT/global/images/family/FAMILY, or projects/PROJECT/global/images/IMAGE",
+            next_steps=[("gcloud", "compute", "images", "list")],
         )
 
 
@@ -536,23 +562,27 @@ def _check_network(cloud: GceOptions) -> None:
 def _check_numbers(cloud: GceOptions) -> None:
     duration_s = cloud.max_duration_s
     if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
-        raise ValueError(
+        raise InvalidOptionError(
             f"the lifetime of an instance is {MAX_DURATION_MIN_S} seconds to 120 days, "
-            f"not {format_duration(duration_s)}"
+            f"not {format_duration(duration_s)}",
+            {"--max-duration": None},
         )
     if cloud.idle_timeout_s and cloud.idle_timeout_s < IDLE_TIMEOUT_MIN_S:
-        raise ValueError(
-            f"--idle-timeout is at least 5 minutes, not {format_duration(cloud.idle_timeout_s)}; 0 disables it"
+        raise InvalidOptionError(
+            f"--idle-timeout is at least 5 minutes, not {format_duration(cloud.idle_timeout_s)}; 0 disables it",
+            {"--idle-timeout": format_duration(IDLE_TIMEOUT_MIN_S)},
         )
     if cloud.idle_timeout_s and cloud.flex_start:
-        raise ValueError("--idle-timeout excludes --flex-start: such instances are deleted, and do not power off")
+        message = "--idle-timeout excludes --flex-start: such instances are deleted, and do not power off"
+        raise InvalidOptionError(message, {"--idle-timeout": None})
     if not 0 <= cloud.max_cost_usd < math.inf:
         raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
     if not 0 <= cloud.max_price_usd_h < math.inf:
         raise ValueError("the limit of the price is an amount in US dollars an hour, such as 0.50; 0 disables it")
     _check_flex_start(cloud)
     if not 10 <= cloud.disk_gb <= 65536:
-        raise ValueError(f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}")
+        message = f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}"
+        raise InvalidOptionError(message, {"--disk-size": str(min(max(cloud.disk_gb, 10), 65536))})
     if cloud.gpus < 0:
         raise ValueError(f"an instance cannot have {cloud.gpus} GPUs")
     if cloud.local_ssds < 0:
@@ -565,18 +595,21 @@ def _check_flex_start(cloud: GceOptions) -> None:
     Source: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
     """
     if cloud.wait_s and not cloud.flex_start:
-        raise ValueError("--wait requires --flex-start: Compute Engine queues only requests for Flex-start VMs")
+        message = "--wait requires --flex-start: Compute Engine queues only requests for Flex-start VMs"
+        raise InvalidOptionError(message, {"--wait": None})
     if not cloud.flex_start:
         return
     if cloud.spot:
-        raise ValueError("--spot and --flex-start exclude each other")
+        raise InvalidOptionError("--spot and --flex-start exclude each other", {"--flex-start": None, "--wait": None})
     if cloud.wait_s and not FLEX_WAIT_MIN_S <= cloud.wait_s <= FLEX_WAIT_MAX_S:
-        raise ValueError(
+        raise InvalidOptionError(
             f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, "
-            f"not for {format_duration(cloud.wait_s)} (--wait); 0 disables the queue"
+            f"not for {format_duration(cloud.wait_s)} (--wait); 0 disables the queue",
+            {"--wait": format_duration(min(max(cloud.wait_s, FLEX_WAIT_MIN_S), FLEX_WAIT_MAX_S))},
         )
     if not FLEX_DURATION_MIN_S <= cloud.max_duration_s <= FLEX_DURATION_MAX_S:
-        raise ValueError("Flex-start VMs run for 10 minutes to 7 days; set --max-duration")
+        message = "Flex-start VMs run for 10 minutes to 7 days; set --max-duration"
+        raise InvalidOptionError(message, {"--max-duration": "8h"})
 
 
 def _network(text: str) -> str:
@@ -584,8 +617,9 @@ def _network(text: str) -> str:
     try:
         return str(ipaddress.IPv4Network(text))
     except ValueError as error:
-        raise ValueError(
-            f"{text!r} is not a range of IPv4 addresses ({error}); write 203.0.113.7/32 or 198.51.100.0/24"
+        raise InvalidOptionError(
+            f"{text!r} is not a range of IPv4 addresses ({error}); write 203.0.113.7/32 or 198.51.100.0/24",
+            {"--ssh-from": None},
         ) from None
 
 

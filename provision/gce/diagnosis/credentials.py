@@ -23,7 +23,7 @@ def no_credentials(reason: str = "", file: str = "") -> Diagnosis:
 def unusable_credentials(reason: str, file: str = "") -> Diagnosis:
     """Return the diagnosis that the file with the credentials is malformed; the arguments are those of the others."""
     return _without_login(
-        "the Google Cloud credentials of this computer cannot be read", first_sentence(reason), file
+        "the Google Cloud credentials of this computer cannot be used", first_sentence(reason), file
     )
 
 

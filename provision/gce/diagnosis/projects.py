@@ -12,6 +12,7 @@ _NO_PROJECT = re.compile(
     r"|Project \S+ not found or deleted|Invalid value for project\b",
     re.IGNORECASE,
 )
+_NAMED_PROJECT = re.compile(r"The resource 'projects/([^/']+)' was not found")
 _PERIMETER = re.compile(
     r"vpcServiceControlsUniqueIdentifier|violates VPC Service Controls|prohibited by organization'?s policy",
     re.IGNORECASE,
@@ -31,13 +32,13 @@ def no_project() -> Diagnosis:
     )
 
 
-def wrong_project(project: str, reason: str = "") -> Diagnosis:
-    """Return the diagnosis that the project does not exist, or that the caller may not see it."""
+def wrong_project(project: str, reason: str = "", hint: str = "") -> Diagnosis:
+    """Return the diagnosis that a project does not exist, or that the caller may not see it."""
     return Diagnosis(
         ErrorKind.USAGE,
         f"project {project!r} does not exist, or these credentials cannot access it",
         cause=first_sentence(reason),
-        hint="select one of your projects: --project ID",
+        hint=hint or "select one of your projects: --project ID",
         next_steps=[("gcloud", "projects", "list")],
     )
 
@@ -61,7 +62,12 @@ def _project(case: Case) -> Diagnosis | None:
     if case.reasons & {"CONSUMER_INVALID", "RESOURCE_PROJECT_INVALID"} or (
         case.status in {400, 403, 404} and _NO_PROJECT.search(case.text)
     ):
-        return wrong_project(case.project, case.text)
+        named = _NAMED_PROJECT.search(case.text)
+        if named is None or named[1] == case.project or named[1].isdecimal():
+            return wrong_project(case.project, case.text)
+        return wrong_project(
+            named[1], case.text, "check the project in --network, --subnet, --image, or --reservation"
+        )
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.gce.diagnosis.cases import Diagnose, Rule, Scope
+from provision.gce.diagnosis.cases import Case, Diagnose, Diagnosis, Rule, Scope
 from provision.provider import ErrorKind
 
 IMAGE = "--image projects/PROJECT/global/images/family/FAMILY"
@@ -21,6 +21,23 @@ def _resource(part: str, message: str, advice: str, listing: str, scope: Scope =
     )
 
 
+def _default_network(case: Case) -> Diagnosis | None:
+    """Diagnose that the project has no network of the name that is used by default; new projects may have none."""
+    subject, name = case.missing
+    if not case.is_missing or name != "default" or not ("networks/" in subject or "].network" in subject):
+        return None
+    return Diagnosis(
+        ErrorKind.USAGE,
+        f"project {case.project} has no network default",
+        cause=case.text,
+        hint="create it, or select an existing network: --network NAME",
+        next_steps=[
+            ("gcloud", "compute", "networks", "create", "default", "--subnet-mode=auto", "--project", case.project),
+            ("gcloud", "compute", "networks", "list", "--project", case.project),
+        ],
+    )
+
+
 RESOURCES: tuple[Diagnose, ...] = (
     _resource(
         "ubnetwork",
@@ -29,6 +46,7 @@ RESOURCES: tuple[Diagnose, ...] = (
         "networks subnets",
         Scope.REGION,
     ),
+    _default_network,
     _resource("networks/", *_NETWORK, "networks", Scope.EVERYTHING),
     _resource("].network", *_NETWORK, "networks", Scope.EVERYTHING),
     _resource(

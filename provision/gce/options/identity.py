@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, NETWORK
-from provision.options import FLAG, TEXT, TEXTS, option
+from provision.options import FLAG, TEXT, TEXTS, InvalidOptionError, option
 
 COMPUTE = "https://www.googleapis.com/auth/compute"
 """Scope with which the service account of an instance may start others, if a role allows it."""
@@ -50,6 +50,8 @@ class IdentityOptions:
     )
 
 
+_LIST = ("gcloud", "iam", "service-accounts", "list")
+
 Options = TypeVar("Options", bound=IdentityOptions)
 
 
@@ -60,11 +62,13 @@ def check_account(cloud: Options) -> Options:
         ValueError: the service account has no effect, or is not an address.
     """
     if cloud.service_account and not cloud.scopes:
-        raise ValueError("--service-account requires --scopes or --bucket: without them, instances have no account")
+        message = "--service-account requires --scopes or --bucket: without them, instances have no account"
+        raise InvalidOptionError(message, {"--scopes": "cloud-platform"})
     if cloud.service_account and "@" not in cloud.service_account:
-        raise ValueError(
+        raise InvalidOptionError(
             f"--service-account {cloud.service_account!r} is not an e-mail address, "
-            "such as NAME@PROJECT.iam.gserviceaccount.com"
+            "such as NAME@PROJECT.iam.gserviceaccount.com",
+            next_steps=[_LIST],
         )
     return cloud
 
@@ -78,7 +82,9 @@ def check_identity(cloud: Options, *, spot: bool) -> Options:
     if not cloud.unattended:
         return cloud
     if not spot:
-        raise ValueError("--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself")
+        message = "--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself"
+        raise InvalidOptionError(message, {"--spot": True})
     if not cloud.service_account:
-        raise ValueError("--unattended requires --service-account: hosts start each other with this account")
+        message = "--unattended requires --service-account: hosts start each other with this account"
+        raise InvalidOptionError(message, next_steps=[_LIST])
     return cloud if COMPUTE in cloud.scopes else replace(cloud, scopes=(*cloud.scopes, COMPUTE))

@@ -27,6 +27,7 @@ class Facts:
         project: The project.
         regions: Its regions, with their quotas.
         existing: The instances of the fleet.
+        network: Its network.
         sources: Ranges of addresses that can use SSH.
         image: The image of prepared hosts from which new instances boot, if there is one.
         login: Account that logs in; empty: OS Login is not used.
@@ -38,6 +39,7 @@ class Facts:
     project: Json
     regions: Sequence[Json]
     existing: Sequence[Json]
+    network: Json
     sources: Sequence[str] = ()
     image: images.Choice = images.Choice()
     login: str = ""
@@ -63,19 +65,19 @@ def read_facts(account: Account, spec: FleetSpec, cloud: GceOptions, count: int)
         lambda: open_sources(account, spec, cloud),
         lambda: iap.check(account) if count and not cloud.external else None,
         lambda: bucket.examine(account, cloud) if count and cloud.bucket else None,
+        lambda: service_account.check_given(account, cloud) if count else None,
         lambda: _restarting(account, cloud) if count and cloud.unattended else None,
         lambda: api.network(cloud.network),
         lambda: account.update_prices(cloud),
-        lambda: service_account.check_given(account, cloud) if count else None,
     ]
-    project, regions, existing, base, baked, sources, tunnels, storage, restarts, *_ = api.together(*calls)
+    project, regions, existing, base, baked, sources, tunnels, storage, _, restarts, network, _ = api.together(*calls)
     if (refused := image_refusal(cloud, base)) is not None:
         raise refused
     if count == 0:
-        return Facts(project, regions, existing)
+        return Facts(project, regions, existing, network)
     login = os_login.check(account) if os_login.is_required(cloud, project) else ""
     image = _image(account, spec, cloud, project, base, baked)
-    return Facts(project, regions, existing, sources, image, login, tunnels, storage, restarts)
+    return Facts(project, regions, existing, network, sources, image, login, tunnels, storage, restarts)
 
 
 def _image(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from provision.budget import Budget
+from provision.gce.access.subnetworks import check_subnetwork
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.prices import Prices
@@ -95,6 +96,7 @@ def _regions(
     zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(facts.image.path))
     if not pinned:
         check_locations(cloud, facts.regions, zones_by_region, account.api.project)
+        check_subnetwork(facts.network, cloud, account.api.project)
     priced = cloud if restarted < count else replace(cloud, max_price_usd_h=0.0)  # disks are not left for a price
     return regions_to_try(account, priced, zones_by_region, pinned, count)
 

@@ -655,5 +655,11 @@ def _body(answer: Any) -> Mapping[str, Any] | None:
 
 
 def _plain(error: Exception) -> str:
-    cause = error.args[0] if error.args else error
-    return str(getattr(cause, "reason", cause))
+    """Return the innermost reason of an error; those of libraries contain each other."""
+    reason: object = error
+    while isinstance(reason, Exception):
+        inner = getattr(reason, "reason", None) or next(iter(reason.args), None)
+        if inner is None:
+            break
+        reason = inner
+    return str(reason)

@@ -208,6 +208,7 @@ def set_scheduling(cloud: Cloud, call: Call) -> Json:
     if instance.status != "TERMINATED":
         raise bad_request("Instance scheduling can only be set while the instance is stopped (TERMINATED).")
     scheduling = blueprints.complete_scheduling({**instance.blueprint.scheduling, **call.body})
+    blueprints.check_stop_action(scheduling, instance.blueprint.local_ssds)
 
     def begin() -> Failure | None:
         instance.blueprint.scheduling = scheduling

@@ -169,8 +169,9 @@ def _refused(words: list[str]) -> str:
         return ""
     if words[0] not in COMMANDS:
         return f"unknown command {words[0]!r}"
+    words = [re.sub(r"^x(?=[smhd]$)", "1", word) for word in words if word != "--help"]  # a duration
     try:
-        COMMANDS[words[0]].make_context(f"fleet {words[0]}", [word for word in words[1:] if word != "--help"])
+        COMMANDS[words[0]].make_context(f"fleet {words[0]}", words[1:])
     except TyperException as error:
         return str(error)
     return ""

@@ -228,10 +228,31 @@ def _copy(reads: int, output: int, back: int, finish: int) -> None:
 
 
 def _execute(plan: _Plan) -> None:
-    """Execute the script's first statements, as the script does it a moment later."""
+    """Execute the script's first statements, as the script does it a moment later.
+
+    Python does not search for garbage meanwhile, and what was imported is exempt from later searches: each of them
+    would take 0.15 s for TensorFlow, which leaves little garbage, and would copy its memory in a fork.
+    """
+    gc, thresholds = _import_gc()
     space = {"__name__": "__main__", "__file__": plan.script}
-    for line, statement in plan.statements:
-        exec(compile("\n" * (int(line) - 1) + statement, plan.script, "exec"), space)  # noqa: S102
+    gc.set_threshold(0)
+    try:
+        for line, statement in plan.statements:
+            exec(compile("\n" * (int(line) - 1) + statement, plan.script, "exec"), space)  # noqa: S102
+        gc.freeze()
+    finally:
+        if gc.get_threshold()[0] == 0:  # else a statement has set it
+            gc.set_threshold(*thresholds)
+
+
+def _import_gc() -> "tuple[Any, tuple[int, int, int]]":
+    """Return the module gc, without leaving it among the imported modules, and its thresholds."""
+    was_imported = "gc" in sys.modules
+    import gc
+
+    if not was_imported:
+        del sys.modules["gc"]
+    return gc, gc.get_threshold()
 
 
 def _is_of_statement(error: BaseException) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 from provision.gce.catalog.machines import COMPACT, has_gpus, provisioning_model
@@ -13,6 +15,13 @@ FIXED_END = "terminationTime"
 """Field with the time at which an instance ends, which a later start does not move; after it, a start is refused.
 
 Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
+"""
+
+DISCARD_LOCAL_SSDS: Mapping[str, Any] = MappingProxyType({"onInstanceStopAction": {"discardLocalSsd": True}})
+"""Field that instances with Local SSDs need if they are stopped at their end.
+
+Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
+(``--discard-local-ssds-at-termination-timestamp``).
 """
 
 
@@ -35,7 +44,7 @@ def scheduling(cloud: GceOptions, now: float) -> dict[str, Any]:
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
         values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
     if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
-        values["onInstanceStopAction"] = {"discardLocalSsd": True}  # otherwise the stop is refused
+        values |= DISCARD_LOCAL_SSDS
     return values
 
 

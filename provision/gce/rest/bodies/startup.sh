@@ -22,24 +22,43 @@
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
 base=http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance
 each_boot=/run/fleet/scripts once=/var/lib/fleet/scripts again=/run/fleet/again jobs=/run/fleet/jobs
-local_ssd=/mnt/localssd
+local_ssd=/mnt/localssd changes=/run/fleet/changes
 
 fetch() {
     curl -sf -m 5 --noproxy '*' -H 'Metadata-Flavor: Google' "$@"
 }
 
+# Wait until a metadata item changes after the request that returned $etag (0: return at once), or until the time is
+# over. The metadata server answers when something has changed, so that no pause is needed.
+await_change() { # SECONDS
+    headers=$(fetch -m $(($1 + 10)) -D - -o /dev/null \
+        "$base/attributes/?recursive=true&wait_for_change=true&timeout_sec=$1&last_etag=$etag") || headers=
+    etag=$(printf '%s\n' "$headers" | tr -d '\r' | sed -n 's/^[Ee][Tt]ag: *//p')
+    if [ -z "$etag" ]; then
+        etag=0
+        sleep 5
+    fi
+}
+
 watch_stop_at() {
-    at=0 published=0
+    at=0 published=0 etag=0
     while :; do
         found=$(fetch "$base/attributes/fleet-stop-at") || found=
         case $found in '' | *[!0-9]*) ;; *) at=$found ;; esac
         if [ "$at" != "$published" ]; then
             fetch -X PUT --data "$at" "$base/guest-attributes/fleet/stop-at" >/dev/null && published=$at
         fi
-        if [ "$at" -gt 0 ] && [ "$(date +%s)" -ge "$at" ]; then
+        left=$((at - $(date +%s)))
+        if [ "$at" -gt 0 ] && [ "$left" -le 0 ]; then
             shutdown -P now
         fi
-        sleep 5
+        if [ "$at" != "$published" ] || { [ "$at" -gt 0 ] && [ "$left" -lt 5 ]; }; then
+            sleep 1
+        elif [ "$at" -gt 0 ] && [ "$left" -lt 60 ]; then
+            await_change "$left"
+        else
+            await_change 60
+        fi
     done
 }
 
@@ -53,8 +72,10 @@ is_in_use() {
 }
 
 watch_idle() {
-    timeout=0 used=$(date +%s)
-    while sleep 5; do
+    timeout=0 used=$(date +%s) etag=0
+    while :; do
+        # Without a timeout, only the item can change. A shell cannot wait for the end of a job or of a login.
+        if [ "$timeout" -eq 0 ]; then await_change 60; else sleep 5; fi
         now=$(date +%s)
         found=$(fetch "$base/attributes/fleet-idle-timeout") || found=
         case $found in '' | *[!0-9]*) ;; *) timeout=$found ;; esac
@@ -186,15 +207,38 @@ seal() {
     fetch -X PUT --data "$found" "$base/guest-attributes/fleet/image" >/dev/null && sealed=$found
 }
 
+is_requested() {
+    for file in "$again"/*; do
+        [ -e "$file" ] && return
+    done
+    return 1
+}
+
+report_changes() {
+    etag=0
+    while :; do
+        await_change 60
+        echo >"$changes"
+    done
+}
+
+# The agent requests a repetition by a file. The images have no program that waits for files, so these are looked for
+# every 5 seconds; metadata items are read when they change.
 watch_scripts() {
     sealed=
-    while sleep 5; do
+    mkfifo -m 600 "$changes"
+    report_changes &
+    while :; do
+        timeout 5 cat "$changes" >/dev/null
+        changed=$?
         if [ -e "$again/restart" ]; then
             rm "$again/restart"
             shutdown -r now
         fi
-        run_all
-        seal
+        if [ "$changed" = 0 ] || is_requested; then
+            run_all
+            seal
+        fi
     done
 }
 

@@ -259,6 +259,12 @@ def test_gc_without_orphans_asks_nothing_and_creates_no_file(world: World) -> No
     assert (world.asked, world.state.exists()) == ([], False)
 
 
+def test_gc_refuses_the_name_of_a_project(world: World) -> None:
+    with pytest.raises(UsageError, match="invalid project 'My Project'") as refusal:
+        gc.run(gc.GcRequest(settings(project="My Project")), world.services(), world.sink)
+    assert next_lines(refusal.value) == "gcloud projects list"
+
+
 def test_gc_deletes_nothing_if_declined_and_names_what_is_left(world: World) -> None:
     world.cloud.things, world.answers = [orphan("a"), orphan("b")], [False, True]
     with pytest.raises(CancelledError):

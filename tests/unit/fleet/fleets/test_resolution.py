@@ -18,6 +18,7 @@ from provision.gce.options import GceOptions
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec
 from provision.options import declarations
+from tests.next_steps import repetition
 from tests.settings import settings
 from tests.unit.fleet.clouds import host
 
@@ -149,6 +150,41 @@ def test_invalid_settings_are_refused(given: Settings, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
         asked(given)
     assert refusal.value.hint or refusal.value.next_steps
+
+
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [
+        (settings(gpu="t5:2"), {"--gpu": "t4:2"}),
+        (settings(gpu="t4:3"), {"--gpu": "t4:2"}),
+        (settings(gpu="t4:"), {"--gpu": "t4:1"}),
+        (settings(gpu="a100:2", machine_type="a2-highgpu-1g"), {"--machine-type": "a2-highgpu-2g"}),
+        (settings(gpu="t4", machine_type="n2-standard-4"), {"--machine-type": None}),
+        (settings(zones=("us-central1-A",)), {"--zone": "us-central1-a"}),
+        (settings(zones=("the moon",)), {"--zone": None}),
+        (settings(disk_gb=5), {"--disk-size": "10"}),
+        (settings(idle_timeout_s=60), {"--idle-timeout": "5m"}),
+        (settings(gpu="t4", flex_start=True, idle_timeout_s=600), {"--idle-timeout": None}),
+        (settings(spot=True, flex_start=True), {"--flex-start": None, "--wait": None}),
+        (settings(wait_s=60), {"--wait": None}),
+        (settings(gpu="t4", flex_start=True, wait_s=9000), {"--wait": "2h"}),
+        (settings(unattended=True), {"--spot": True}),
+        (settings(service_account="a@b"), {"--scopes": "cloud-platform"}),
+        (settings(bucket="training-data/x"), {"--bucket": "gs://training-data"}),
+        (settings(bucket="x"), {"--bucket": None}),
+        (settings(ssh_from=("me",)), {"--ssh-from": None}),
+        (settings(project="My Project"), None),
+        (settings(image="projects/p/global/images"), None),
+    ],
+)
+def test_an_invalid_value_is_reported_with_a_command_that_works(
+    given: Settings, again: dict[str, str] | None
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        asked(given)
+    assert refusal.value.next_steps
+    step = repetition(refusal.value)
+    assert (step.change if step else None) == again
 
 
 def test_scopes_have_short_names() -> None:

@@ -25,9 +25,10 @@ from train.agent.protocol.records import Exit
 LOG_TIME = re.compile(r"[0-9]+\.[0-9]+ +[0-9]+ (?=[a-z_]+\.cc:)")  # and thread
 SCRIPT = "import tensorflow as tf\n"
 WAIT = SCRIPT + "import subprocess, time\nsubprocess.Popen(['sleep', '1000'])\nprint('runs')\ntime.sleep(1000)\n"
-# Scripts of the pairs with TensorFlow; the last one prints the values of all names in all modules.
-TENSORFLOW = [
-    """
+_HEAD = "import tensorflow as tf\nimport sys\n"
+ENDS = (
+    _HEAD
+    + """
 strategy = tf.distribute.MirroredStrategy()
 with strategy.scope():
     variable = tf.Variable(2.0)
@@ -36,15 +37,17 @@ def step(value):
     return strategy.reduce("sum", strategy.run(lambda: variable * value), axis=None)
 print(float(step(tf.constant(1.5))), len(tf.config.list_physical_devices()))
 sys.exit(7)
-""",
-    """
-tf.keras.utils.set_random_seed(5)
-model = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-print(model.fit(tf.random.normal([64, 3]), tf.ones([64, 1]), epochs=2, verbose=0, batch_size=32).history)
-print(repr(model.predict(tf.ones([2, 3]), verbose=0)))
-""",
-    """
+"""
+)
+# Prints first the values of all names in all modules; then it uses processes, before TensorFlow starts threads.
+FAILS = (
+    _HEAD
+    + """
+kinds = (str, bytes, bool, type(None))
+for name, module in sorted(sys.modules.items()):
+    values = sorted((key, value) for key, value in vars(module).items() if type(value) in kinds)
+    print(name, [pair for pair in values if pair[0] != "__file__" or name != "__main__"])
+
 import atexit, multiprocessing
 def square(value):
     return value * value, int(tf.constant(value)) if multiprocessing.get_start_method() == "fork" else 0
@@ -52,8 +55,13 @@ if __name__ == "__main__":
     atexit.register(print, "at exit")
     with multiprocessing.Pool(1) as pool:
         print(pool.map(square, range(4)))
-""",
-    """
+
+tf.keras.utils.set_random_seed(5)
+model = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+print(model.fit(tf.random.normal([64, 3]), tf.ones([64, 1]), epochs=2, verbose=0, batch_size=32).history)
+print(repr(model.predict(tf.ones([2, 3]), verbose=0)))
+
 @tf.function
 def fail(value):
     with tf.control_dependencies([tf.debugging.assert_less(value, 1)]):
@@ -63,14 +71,8 @@ try:
 except tf.errors.InvalidArgumentError as error:
     print(type(error), error.message.splitlines()[0])
     raise ValueError("a traceback") from None
-""",
-    """
-kinds = (str, bytes, bool, type(None))
-for name, module in sorted(sys.modules.items()):
-    values = sorted((key, value) for key, value in vars(module).items() if type(value) in kinds)
-    print(name, [pair for pair in values if pair[0] != "__file__" or name != "__main__"])
-""",
-]
+"""
+)
 
 
 @pytest.fixture
@@ -106,6 +108,17 @@ def test_random_states_and_keys_differ_between_forks(tmp_path: Path) -> None:
     assert [run.cold for run in runs[1:]] == ["", ""]
     first, second = (run.output.split(b" ", 2) for run in runs[1:])
     assert not set(first) & set(second)
+
+
+def test_no_garbage_is_collected_during_the_imports(tmp_path: Path) -> None:
+    count, make = "gc.callbacks.append(lambda phase, info: seen.append(phase))", "kept = [[] for _ in range(20_000)]"
+    host = WarmHost(tmp_path, f"import gc\nseen = []\n{count}\n{make}\nduring = len(seen)\n")
+    task = Task(f"{SCRIPT}import gc\n{make}\nprint(tf.during, len(tf.seen) > tf.during)\n")
+    runs = [host.run(task, host.write(task), warm=True) for _ in range(2)]
+    host.close()
+    assert [(run.cold, run.output) for run in runs] == [
+        ("no process has imported this yet", b"0 True\n"), ("", b"0 True\n")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("file", ["logging.py", "tensorflow.py"])
@@ -296,13 +309,15 @@ def test_stacks_of_a_fork_are_read(host: WarmHost) -> None:
 def test_pairs_with_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow", reason="pip install tensorflow")
     host = WarmHost(tmp_path, "")
-    for text in TENSORFLOW:
-        env = (("TF_CPP_MIN_LOG_LEVEL", "3"), ("PYTHONHASHSEED", "0"))
-        task = Task("import tensorflow as tf\nimport sys\n" + text, (), env)
+    env = (("TF_CPP_MIN_LOG_LEVEL", "3"), ("PYTHONHASHSEED", "0"))
+    for script, colds in ((ENDS, ["no process has imported this yet", ""]), (FAILS, [""])):
+        task = Task(script, (), env)
         source = host.write(task)
-        runs = [host.run(task, source, warm=warm) for warm in (False, True)]
-        assert runs[1].cold == ("" if text is not TENSORFLOW[0] else "no process has imported this yet")
-        assert runs[1].exit == runs[0].exit
-        outputs = [LOG_TIME.sub("", run.output.decode()).splitlines() for run in runs]
-        assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
+        cold = host.run(task, source, warm=False)
+        runs = [host.run(task, source, warm=True) for _ in colds]
+        assert [run.cold for run in runs] == colds
+        for run in runs:
+            assert run.exit == cold.exit
+            outputs = [LOG_TIME.sub("", each.output.decode()).splitlines() for each in (cold, run)]
+            assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
     host.close()
