@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.events import Exit, JobResult, Phase, Progress, TaskAwaited
+from fleet.folding import fold
 from provision.deferred import dataclass
 
 if TYPE_CHECKING:
@@ -12,6 +15,20 @@ if TYPE_CHECKING:
 
 UNREADY = "hosts"
 """Name of what is shown instead of the hosts of a fleet that cannot be used; its reason says why."""
+
+
+def describe_maintenance(windows: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return a sentence for each time window of planned maintenance, with the hosts that it stops.
+
+    Args:
+        windows: Start and end by host, in seconds since the epoch, 0: unknown; empty: none.
+    """
+    sentences = []
+    for window in sorted({tuple(window) for window in windows.values() if window}):
+        times = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in window if at > 0)
+        hosts = fold(name for name, other in windows.items() if tuple(other) == window)
+        sentences.append(f"maintenance {times}: stops {hosts}")
+    return sentences
 
 
 @dataclass(frozen=True)

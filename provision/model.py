@@ -70,6 +70,8 @@ class Instance:
         end_at: When its jobs are ended, in seconds since the epoch; 0: never.
         restarts_until: Until when other hosts start it again if it stops, in seconds since the epoch; 0: without end;
             None: they do not.
+        maintenance_start: Start of planned maintenance that stops it, in seconds since the epoch; 0: none is known.
+        maintenance_end: End of this time window; 0: unknown.
     """
 
     name: str
@@ -87,6 +89,13 @@ class Instance:
     stop_at: float = 0.0
     end_at: float = 0.0
     restarts_until: float | None = None
+    maintenance_start: float = 0.0
+    maintenance_end: float = 0.0
+
+    @property
+    def maintenance(self) -> tuple[float, ...]:
+        """Return the time window of planned maintenance; empty: none is known."""
+        return (self.maintenance_start, self.maintenance_end) if self.maintenance_start else ()
 
     @property
     def current_usd_h(self) -> float:

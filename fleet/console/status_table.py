@@ -31,7 +31,7 @@ from fleet.console.pages import INDENT, wrap_text
 from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
 from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
-from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, TaskStatus
+from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, TaskStatus, describe_maintenance
 from fleet.steps import Step
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW
@@ -173,12 +173,8 @@ def _paragraph(text: str, width: int, style: str = "") -> list[Line]:
 
 def _maintenance(fleet: FleetStatus, width: int) -> list[Line]:
     """Return a line for each time window of planned maintenance, with the hosts that it stops."""
-    lines: list[Line] = []
-    for window in sorted({host.maintenance for host in fleet.hosts if host.maintenance}):
-        hosts = fold([host.name for host in fleet.hosts if host.maintenance == window])
-        times = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in window if at > 0)
-        lines += _paragraph(f"maintenance {times}: stops {hosts}", width, "yellow")
-    return lines
+    texts = describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
+    return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
 def _warm(fleet: FleetStatus, width: int) -> list[Line]:

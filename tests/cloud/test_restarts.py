@@ -10,6 +10,7 @@ import pytest
 
 from fleet.commands.fleets import down, extend, up
 from fleet.errors import UnreachableError
+from fleet.events import Note
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from provision.gce import creation
@@ -85,6 +86,18 @@ def test_no_host_starts_another_after_down_keep_disks(
     emulator.preempt(lost.blueprint.name, 0.0)
     emulator.advance(1.0)
     assert start(other, lost, 0)
+
+
+def test_up_warns_of_planned_maintenance(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, emulator)
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=1)
+    world, sink = services(tmp_path, lambda _: None), Quiet()
+    up.run(UpRequest("demo", place), world, Quiet())
+    [instance] = emulator.cloud.instances.values()
+    emulator.plan_maintenance(instance.body["name"], 86400.0, 600.0)
+    up.run(UpRequest("demo", place), world, sink)
+    [note] = [note.text for note in sink.of(Note) if "maintenance" in note.text]
+    assert note.endswith(": stops worker-0")
 
 
 def test_extend_reports_instances_that_are_deleted_while_it_stops_them(

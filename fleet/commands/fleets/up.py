@@ -23,6 +23,7 @@ from fleet.folding import fold
 from fleet.jobs.deletion.shrinking import confirm_shrink
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.status import describe_maintenance
 from fleet.steps import Again, Shell, Step
 from provision.deferred import dataclass
 from provision.ledger import cost_usd
@@ -188,6 +189,8 @@ class _Up:
         confirm_host_keys(self.spec, self.provider, self.services, self.sink, accept_new=self.request.accept_new)
         access = Access(self.spec, self.services, self.sink)
         instances = self._list()
+        for text in describe_maintenance({instance.name: instance.maintenance for instance in instances}):
+            self.sink.emit(Note(text, Level.WARNING))
         if not steps.create:
             access.reconcile()
         if self.spec.options.root_scripts and len(steps.create) < len(instances):

@@ -143,6 +143,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
     zone = zone_of(resource)
     price = prices.price(cloud_of(resource, disk_type), zone)
     scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
+    window = resource.get("resourceStatus", {}).get("upcomingMaintenance", {})
     state = state_of(resource)
     items = items_of(resource)
     end = local(seconds(str(resource.get("scheduling", {}).get(FIXED_END, ""))))
@@ -166,6 +167,8 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
         stop_at=scheduled(STOP_AT),
         end_at=scheduled(END_AT),
         restarts_until=end if RESTARTS in items else None,
+        maintenance_start=local(seconds(str(window.get("windowStartTime", "")))),
+        maintenance_end=local(seconds(str(window.get("windowEndTime", "")))),
     )
 
 
