@@ -91,7 +91,7 @@ def render_view(
         glyphs: Characters to draw with.
         memory: Layout of the frame before; it gets the layout of this one.
     """
-    if not view.priced_at and not view.rows and view.stage is None:
+    if not view.priced_at and not view.rows and (view.stage is None or view.is_over):
         return []
     now = view.ended_at or now
     lines = _header(view, width, now, glyphs)

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.console.columns import measure_line, render
 from fleet.console.live.table import ASCII, TableMemory, render_view
-from fleet.console.live.view import View, apply
+from fleet.console.live.view import Stage, View, apply
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -60,6 +60,8 @@ def test_a_narrow_rule_keeps_the_name_of_the_fleet_and_its_end() -> None:
 def test_the_rule_has_the_name_of_the_fleet_from_its_price_on() -> None:
     assert shown([QUOTED]) == []  # nothing is started: the question follows
     assert shown([QUOTED, ZoneTried("us-central1", "requesting 2 instances")])[0].startswith("── demo ─")
+    over = View(fleet="demo", stage=Stage.UP, began_at=START, is_over=True)
+    assert render_view(over, width=80, height=24, now=START) == []  # nothing was created: the error follows
     assert "connecting" in shown([opened(2)])[2]
 
 
