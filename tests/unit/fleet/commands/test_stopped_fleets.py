@@ -141,10 +141,10 @@ def test_up_starts_it_again(stopped: World) -> None:
     assert len(status.run(status.StatusRequest("demo"), stopped.services()).fleets[0].hosts) == 2
 
 
-def test_down_again_only_reports(stopped: World) -> None:
+def test_down_again_stops_them_again_and_reports(stopped: World) -> None:
     at = record(stopped).stopped_at
     down.run(STOP, stopped.services(), stopped.sink)
-    assert stopped.cloud.calls == []
+    assert stopped.cloud.calls == ["stop"]  # so that no other host starts them
     assert (record(stopped).stopped_at, len(stopped.sink.of(FleetStopped))) == (at, 2)
 
 
