@@ -40,11 +40,16 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
 def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
     """Let running instances power off only at the end of their lifetime, and correct that of Flex-start VMs.
 
+    With ``--unattended``, they start each other again, also if they were stopped and not started by a command.
+
     Raises:
         ApiError: a call failed.
     """
     ends = [items_of(resource).get(END_AT, "0") if cloud.powers_off else "0" for resource in targets]
-    changes = [(each, {STOP_AT: end, **_queued_end(each)}) for each, end in zip(targets, ends, strict=True)]
+    changes = [
+        (each, {STOP_AT: end, **restarts(cloud), **_queued_end(each)})
+        for each, end in zip(targets, ends, strict=True)
+    ]
     _change(account, changes, _ACTIVITY)
 
 

@@ -82,6 +82,7 @@ def test_no_host_starts_another_after_down_keep_disks(
     emulator.advance(1.0)
     down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
     assert not start(other, lost, 0)
+    finish(emulator)  # in the console
     up.run(UpRequest("demo", place), world, Quiet())
     emulator.preempt(lost.blueprint.name, 0.0)
     emulator.advance(1.0)
