@@ -455,4 +455,5 @@ def test_a_host_listed_twice_in_a_pbs_node_file_is_one_worker(reachable: Slurm) 
     ran = reachable.run("fleet", "up", "--provider", "pbs", "--dry-run", env=env)
     assert "worker-0 would be node1, worker-1 would be node0" in ran.err
     ran = reachable.run("fleet", "up", "--provider", "pbs", "--inventory", str(nodes), env=env, code=2)
-    assert ran.err.endswith("next:  fleet up --provider pbs\n")
+    other = f"fleet up --provider static --inventory {nodes}"
+    assert ran.err.endswith(f"next:  {other}\n       fleet up --provider pbs\n")
