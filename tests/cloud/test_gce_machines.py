@@ -74,7 +74,7 @@ def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | 
         ({"gpu": "p100"}, "open kernel modules", {"--gpu": "t4"}),
         ({"gpu": "v100:2"}, "open kernel modules", {"--gpu": "t4"}),
         ({"gpu": "h100"}, "a3-highgpu-1g is not available on demand", {"--spot": True}),
-        ({"machine_type": "ct6e-standard-1t"}, "TPUs", None),
+        ({"machine_type": "ct6e-standard-1t"}, "TPUs", {"--machine-type": None}),
         ({"machine_type": "n2-standard-16", "local_ssds": 1}, "it can have 2, 4, 8, 16 or 24", {"--local-ssd": "2"}),
         ({"machine_type": "c2-standard-60", "local_ssds": 24}, "it can have 8", {"--local-ssd": "8"}),
         ({"machine_type": "e2-standard-4", "local_ssds": 1}, "it does not support them", {"--local-ssd": None}),
