@@ -69,7 +69,7 @@ class Fuse:
     error: type[BaseException] = Killed
     arrives_at: Callable[[], float] | None = None
     delayed: Delayed = field(default_factory=Delayed)
-    acts: dict[int, Callable[[], None]] = field(default_factory=dict)
+    acts: dict[int, Callable[[], object]] = field(default_factory=dict)
     sent: int = field(default=0, init=False)
 
     def __str__(self) -> str:

@@ -307,7 +307,7 @@ class SpendingHistory:
         elif chance < 0.6:
             fuse.left, fuse.arrives_at = self.random.randint(1, 4), lambda: arrival(self.customer.store)
         if self.random.random() < 0.2:
-            fuse.acts[self.random.randint(1, 40)] = self.random.choice((self.preempt, self.fail_host))
+            fuse.acts[self.random.randint(1, 40)] = self.random.choice((self.take_back, self.fail_host))
         return fuse
 
     def up(self) -> None:
@@ -322,13 +322,17 @@ class SpendingHistory:
 
     def preempt(self) -> None:
         """Let Compute Engine preempt a Spot VM; other hosts often start it again before the next command."""
-        for instance in self.customer.running()[:1]:
-            if instance.blueprint.spot:
-                with contextlib.suppress(LookupError):
-                    self.emulator.preempt(instance.blueprint.name, 0.0)
-                self.told.append(f"preempted {instance.blueprint.name}")
-                if "unattended" in self.customer.options and self.random.random() < 0.6:
-                    self.restart()
+        if self.take_back() and "unattended" in self.customer.options and self.random.random() < 0.6:
+            self.restart()
+
+    def take_back(self) -> bool:
+        """Let Compute Engine preempt a Spot VM; return whether one runs."""
+        running = [each for each in self.customer.running()[:1] if each.blueprint.spot]
+        for instance in running:
+            with contextlib.suppress(LookupError):
+                self.emulator.preempt(instance.blueprint.name, 0.0)
+            self.told.append(f"preempted {instance.blueprint.name}")
+        return bool(running)
 
     def restart(self) -> None:
         self.delayed.arrive()
