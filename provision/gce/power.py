@@ -22,7 +22,8 @@ from provision.provider import Progress
 def stop(account: Account, resources: Sequence[Json], progress: Progress) -> list[Json]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
 
-    Those that have stopped by themselves are not started by other hosts either.
+    Those that have stopped are stopped, too: an operation of an interrupted command may be about to start them. Other
+    hosts do not start them either.
 
     Returns:
         The instances as they are then.
@@ -31,10 +32,10 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> lis
         ApiError: an instance does not stop.
     """
     resources = prevent_restarts(account, resources)  # by a host that stops later
-    running = [resource for resource in resources if resource.get("status") != "TERMINATED"]
-    for resource in running:
-        progress(our_name(resource), "stopping")
-    account.change([stop_call(account, resource) for resource in running], "stopping the instances")
+    for resource in resources:
+        if resource.get("status") != "TERMINATED":
+            progress(our_name(resource), "stopping")
+    account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
     stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
     for resource in stopped:
         progress(our_name(resource), "stopped")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 
 from fleet.state import Store
 from provision.budget import CREATED
@@ -80,3 +81,18 @@ def test_a_call_with_an_answer_has_arrived(emulator: Emulator, make: Make, store
     steps: list[str] = []
     assert provider.delete_fleet("demo", lambda _, step: steps.append(step)) == []
     assert steps == []
+
+
+def test_instances_are_stopped_that_an_earlier_command_is_about_to_start(
+    emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, spec = make()
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    provider.stop(provider.list("demo"), lambda *_: None)
+    [instance] = emulator.cloud.instances.values()
+    monkeypatch.setattr(emulator.cloud.operations, "operation_s", 0.3)
+    requests.post(f"{instance.body['selfLink']}/start", timeout=10).raise_for_status()
+    provider.stop(provider.list("demo"), lambda *_: None)  # it is still listed as stopped
+    emulator.settle()
+    assert (instance.starts, instance.status) == (2, "TERMINATED")
+    assert provider.delete_fleet("demo", lambda *_: None) == []
