@@ -222,14 +222,15 @@ class Account:
         if intent.get("separate"):
             ids = {separate_id(intent["request_id"], name) for name in intent["names"]}
         sent = self.answered.get(intent["request_id"], float(intent.get("at", 0.0)))
-        latest = sent + (timing.arrival_s if arrived and self._may_arrive(intent) else timing.settle_s)
+        longest_s = timing.arrival_s if arrived and self._may_arrive(intent) else timing.settle_s
+        places = {*intent.get("zones", ()), intent.get("location"), intent.get("region")}
         matches: list[Json] = []
-        for _ in timing.polls(latest - self.clock()):
+        for _ in timing.polls(min(longest_s, sent + longest_s - self.clock())):  # the clock may have been set back
             begun = self.api.operations(f'operationType="{intent["kind"]}"', str(intent.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
             if len(matches) >= len(ids):
                 break
-            self.require(begun.silent.intersection(intent.get("zones", ())))
+            self.require(begun.silent & places)
         return matches
 
     def queued(self) -> set[tuple[str, str]]:

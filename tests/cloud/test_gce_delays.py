@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import requests
 
 from fleet.state import Store
-from provision.budget import CREATED
+from provision.budget import CREATE, CREATED
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
@@ -18,8 +20,10 @@ from provision.provider import ProviderError
 from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, fused
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.emulator.outage import Outage
 
 Make = Callable[[], tuple[GceProvider, FleetSpec]]
+HOUR_S = 3600.0
 
 
 @pytest.fixture
@@ -34,6 +38,12 @@ def make(emulator: Emulator, store: Store) -> Make:
     cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
     return lambda: (GceProvider(store.owner(), "me", store.journal, cloud, QUICK), spec)
+
+
+def request(store: Store, at: float) -> None:
+    """Write the intent of a program that was killed at a time."""
+    call = {"kind": "bulkInsert", "location": "us-central1", "zones": ["us-central1-a"], "names": ["worker-0"]}
+    store.journal.intend("demo", CREATE, at=at, request_id=str(uuid.uuid4()), **call)
 
 
 def create_late(make: Make, number: int, patch: pytest.MonkeyPatch) -> Delayed:
@@ -71,6 +81,27 @@ def test_the_effect_of_a_delayed_call_is_unknown_until_it_cannot_arrive(
     delayed.arrive()
     assert len(provider.list("demo")) == 2
     assert [each["created"] for each in store.journal.intents("demo") if each["intent"] == CREATED] == [None] * 3
+
+
+def test_the_effect_of_a_call_is_unknown_while_its_region_does_not_answer(
+    emulator: Emulator, make: Make, store: Store
+) -> None:
+    request(store, time.time() - HOUR_S)
+    provider, _ = make()
+    emulator.cloud.part(Outage).begin(["us-central1"])
+    with pytest.raises(ProviderError, match="us-central1 did not answer"):
+        provider.list("demo")
+    emulator.cloud.part(Outage).begin([])
+    assert provider.list("demo") == []
+
+
+def test_a_list_does_not_wait_for_a_call_in_the_future(emulator: Emulator, make: Make, store: Store) -> None:
+    request(store, time.time() + HOUR_S)  # the clock was set back since
+    provider, _ = make()
+    listed = Thread(target=provider.list, args=("demo",), daemon=True)
+    listed.start()
+    listed.join(20.0)
+    assert not listed.is_alive()
 
 
 def test_a_call_with_an_answer_has_arrived(emulator: Emulator, make: Make, store: Store) -> None:
