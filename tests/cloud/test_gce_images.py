@@ -370,7 +370,7 @@ def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
         check_files(files, user)
 
         booted = team.up(workers=1, **content, **MODES[use])
-        assert {event.step for event in booted.of(BootstrapProgress)} == {"looking at Python", "ready"}
+        assert {event.step for event in booted.of(BootstrapProgress)} == {"checking Python", "ready"}
         [instance] = guest_emulator.cloud.instances.values()
         directory = guest_emulator.cloud.directory / instance.body["id"]
         assert (directory / "covers/var/lib/prepared").read_text() == "once\n"

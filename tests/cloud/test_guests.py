@@ -593,12 +593,12 @@ def test_a_guest_with_gpus_gets_a_tensorflow_that_computes(boot: Boot, key: Key)
     sink = StoringSink()
     (made,) = ready(fleet_spec, [host], key.path, sink)
     assert made.python.startswith("/home/fleet/.fleet/venvs/")
-    assert sink.steps("worker-0")[-3:] == ["looking at the GPUs", "asking TensorFlow for its GPUs", "ready"]
+    assert sink.steps("worker-0")[-3:] == ["checking the GPUs", "checking the GPUs of TensorFlow", "ready"]
     assert isinstance(sink.events[-1], BootstrapProgress)
     assert sink.events[-1].detail.endswith(", 2 of Tesla T4")
     again = StoringSink()
     assert ready(fleet_spec, [host], key.path, again) == [made]
-    assert again.steps("worker-0") == ["looking at Python", "looking at the GPUs", "ready"]
+    assert again.steps("worker-0") == ["checking Python", "checking the GPUs", "ready"]
     more = dataclasses.replace(fleet_spec, options=GceOptions(gpus=4))
     with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
         ready(more, [host], key.path, StoringSink())

@@ -77,7 +77,7 @@ def test_packages_are_installed_once_on_each_host_for_all_its_slots(
     assert not list(Path(places[0].root).glob("slot-*/venvs"))
     for host in made[1:]:
         subprocess.run([host.python, "-c", "import tensorflow"], check=True)
-    creators = [host.name for host in made if "making the environment" in sink.steps(host.name)]
+    creators = [host.name for host in made if "creating the environment" in sink.steps(host.name)]
     assert (len(creators), creators[1]) == (2, "worker-2")
     assert all("installing packages" in sink.steps(name) for name in creators)
     ends = [event for event in sink.events if isinstance(event, BootstrapProgress) and event.done]
@@ -86,7 +86,7 @@ def test_packages_are_installed_once_on_each_host_for_all_its_slots(
 
     again = StoringSink()
     assert ready(fleet_spec, expected, hosts.key, again) == made
-    assert again.steps("worker-0") == ["looking at Python", "ready"]
+    assert again.steps("worker-0") == ["checking Python", "ready"]
     # From now on the agent runs in the environment, and a task is prepared for it.
     with open_agent(made[0], hosts.key) as client:
         request = Prepare("job-1", "tests", "worker-0", [], "127.0.0.1", python=made[0].python, dry_run=True)
@@ -164,7 +164,7 @@ receive()
     [
         ("", "getting ready"),
         ("send('bootstrap_step', step='downloading packages', detail='a.whl')", r"downloading packages \(a.whl\)"),
-        ("send('bootstrap_step', step='making the environment')", "making the environment"),
+        ("send('bootstrap_step', step='creating the environment')", "creating the environment"),
     ],
 )
 def test_a_host_that_stops_answering_is_reported_with_its_step(

@@ -131,7 +131,7 @@ def count_tensorflow_gpus(
     cached = probe.recall(name, key)
     if isinstance(cached, int) and cached >= expected:
         return cached
-    steps.report_step("asking TensorFlow for its GPUs")
+    steps.report_step("checking the GPUs of TensorFlow")
     env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
     command = [interpreter.path, "-c", read_source("count_gpus")]
     end, lines = run_quietly(command, env, steps, TENSORFLOW_DEADLINE_S)

@@ -248,7 +248,7 @@ class Venvs:
         copy: Optional[Callable[[VenvPaths], None]],
     ) -> None:
         began = time.monotonic()
-        self._steps.report_step("making the environment", f"Python {base.version}")
+        self._steps.report_step("creating the environment", f"Python {base.version}")
         disk.remove_tree(paths.directory)
         disk.make_directory(paths.directory)
         self._create_empty(paths, base)

@@ -756,7 +756,7 @@ class JoinInfo(NamedTuple):
 class Stopped(NamedTuple):
     """No process of the job is left on this host."""
 
-    killed: bool  # SIGKILL was needed
+    killed: bool  # the task ran until SIGKILL
     running: bool  # there was something to stop
 
 

@@ -369,7 +369,7 @@ class Supervisor:
 
     def _handle_task_event(self, event: reconciler.SlotEvent) -> None:
         if isinstance(event, reconciler.Closed):
-            self._killed = self._killed or (self._attempt is not None and self._attempt.task.killed)
+            self._killed = self._attempt is not None and self._attempt.task.needed_sigkill
             if self._replicator is not None and self._watching:
                 # The last checkpoint counts, too.
                 self._watching = 0

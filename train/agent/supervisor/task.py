@@ -180,6 +180,11 @@ class TaskProcess:
         """Return True if the process was killed before its gate was opened: no user code ran."""
         return self.killed and not self.released
 
+    @property
+    def needed_sigkill(self) -> bool:
+        """Return True if user code ran until SIGKILL; False if only other processes of the task were killed."""
+        return self.killed and self.released and self.exit is not None and self.exit.signal == signal.SIGKILL
+
     def inspect(self, empty: HangInspection, on_done: Callable[[HangInspection], None]) -> None:
         """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
 

@@ -56,11 +56,11 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Union[Bo
             if missing is not None:
                 return missing
             python, key = environment.paths.python, read_key(environment.paths)
-        steps.report_step("looking at Python")
+        steps.report_step("checking Python")
         interpreter = probe.interpreter(python)
         gpus, seen = [], 0
         if request.gpus > 0:
-            steps.report_step("looking at the GPUs")
+            steps.report_step("checking the GPUs")
             gpus = await_driver(probe, request.gpus, steps)
             is_replaced = bool(significant_lines(request.requirements)) and "tensorflow" not in interpreter.versions
             if not is_replaced:

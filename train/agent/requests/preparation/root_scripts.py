@@ -85,7 +85,7 @@ def _await(option: str, digest: str, steps: Steps) -> None:
                 cause=_last_lines(log) or "it did not begin: the startup script of the instance may have failed",
             )
         lines = _last_lines(log).split("\n")
-        steps.report_step(f"root runs the script of {option}", lines[-1])
+        steps.report_step(f"running the script of {option} as root", lines[-1])
         steps.pause(_LOOK_S)
     if code:
         raise RefusedError(

@@ -159,7 +159,7 @@ def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path,
     assert answer.python == str(agent.root / "venvs" / next(iter(venvs(agent))) / "bin/python")
     assert (answer.gpus, answer.seen) == ([], 0)
     kinds = list(dict.fromkeys(step.step for step in steps))
-    assert kinds == ["making the environment", "resolving packages", "installing packages", "looking at Python"]
+    assert kinds == ["creating the environment", "resolving packages", "installing packages", "checking Python"]
     installing = [step for step in steps if step.step == "installing packages"]
     assert {(step.detail, step.whole) for step in installing} == {("2 packages", 2)}
     subprocess.run([answer.python, "-c", "import tensorflow, adds"], check=True)
@@ -222,7 +222,7 @@ def test_a_host_without_ensurepip_gets_pip_from_the_client_once(
     pip = bundled_pip(interpreter)
     agent.send(Bootstrap("adds", bare))
     steps, request = until(agent)
-    assert [step.step for step in steps] == ["making the environment", "receiving pip"]
+    assert [step.step for step in steps] == ["creating the environment", "receiving pip"]
     assert request == NeedPip(version, [])
     agent.send(PipWheel(pip.digest, len(pip.data)), pip.data)
     _, answer = until(agent)
@@ -530,14 +530,14 @@ def test_gpus_that_tensorflow_lists_are_asked_for_once(connect: Connect, tmp_pat
     assert isinstance(answer, Bootstrapped)
     assert answer.gpus == [Gpu(number, "Tesla T4", 15360, "580.82.07") for number in range(2)]
     assert (answer.seen, answer.made, answer.python) == (2, False, sys.executable)
-    assert "asking TensorFlow for its GPUs" in [step.step for step in steps]
+    assert "checking the GPUs of TensorFlow" in [step.step for step in steps]
     steps, answer = bootstrap(connect(env=env), python=sys.executable, gpus=2)
     assert isinstance(answer, Bootstrapped)
     assert answer.seen == 2
-    assert "asking TensorFlow for its GPUs" not in [step.step for step in steps]
+    assert "checking the GPUs of TensorFlow" not in [step.step for step in steps]
     (tmp_path / "packages" / "new.py").touch()  # a package was installed
     steps, _ = bootstrap(connect(env=env), python=sys.executable, gpus=2)
-    assert "asking TensorFlow for its GPUs" in [step.step for step in steps]
+    assert "checking the GPUs of TensorFlow" in [step.step for step in steps]
 
 
 @pytest.mark.parametrize(

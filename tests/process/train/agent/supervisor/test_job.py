@@ -310,6 +310,17 @@ def test_follow_without_follow_sends_the_stored_records(connect: Connect) -> Non
     assert agent.stop("now") == Stopped(killed=False, running=True)
 
 
+def test_task_that_ends_on_sigterm_was_not_killed_if_a_process_it_started_was(connect: Connect) -> None:
+    agent = connect()
+    stubborn = f"exec {sys.executable} task.py stubborn"
+    script = f"import subprocess\nsubprocess.run({['sh', '-c', stubborn]!r}, stdout=-3, stderr=-3)"
+    command = [sys.executable, "-c", script]
+    committed([agent], "child", Bundle(SLEEP), command=command)
+    pid = pid_in(agent.root, "child", "worker-0")
+    assert agent.stop("child", grace_s=10) == Stopped(killed=False, running=True)
+    assert not alive(pid)
+
+
 @pytest.mark.parametrize("asked", [0, 1])
 def test_stop_ends_the_whole_job_whoever_is_asked(connect: Connect, asked: int) -> None:
     agents = [connect(index) for index in range(2)]
