@@ -7,8 +7,8 @@
 # 2. Prevent unattended upgrades, which hold the locks of apt and replace the loaded driver; let apt-get wait for those
 #    that run already; keep shared memory of users after their last logout.
 # 3. Mount the Local SSDs at /mnt/localssd, where all users can write; format them if they have no file system. Several
-#    disks become one array if mdadm is installed; otherwise only the first one is used. The result is stored like that
-#    of a script of step 4, with the name local-ssd.
+#    disks become one array if mdadm is installed and all are blank; otherwise only the first one is used. The result is
+#    stored like that of a script of step 4, with the name local-ssd.
 # 4. Run the item fleet-startup-script at each boot and fleet-setup once per content, also if they change later. For each
 #    script, DIRECTORY/SHA256 has its exit code and DIRECTORY/SHA256.log its output. A script that failed runs
 #    again if the file /run/fleet/again/SHA256 appears.
@@ -44,7 +44,8 @@ watch_stop_at() {
     at=0 published=0 etag=0
     while :; do
         found=$(fetch "$base/attributes/fleet-stop-at") || found=
-        case $found in '' | *[!0-9]*) ;; *) at=$found ;; esac
+        # Arithmetic with other texts would end the shell, and the instance would run on.
+        case $found in '' | *[!0-9]* | 0?* | ????????????*) ;; *) at=$found ;; esac
         if [ "$at" != "$published" ]; then
             fetch -X PUT --data "$at" "$base/guest-attributes/fleet/stop-at" >/dev/null && published=$at
         fi
@@ -110,9 +111,12 @@ is_done() { # DIRECTORY NAME; a step that failed is not done if it is requested 
     [ -e "$1/$2" ]
 }
 
-has_content() { # DEVICE
-    blkid -p "$1" >/dev/null
-    [ $? != 2 ]
+has_content() { # DEVICE...
+    for probed; do
+        blkid -p "$probed" >/dev/null
+        [ $? = 2 ] || return 0
+    done
+    return 1
 }
 
 array_of() { # DISK
@@ -134,7 +138,7 @@ mount_local_ssds() {
         device=$(array_of "$1")
         if [ -z "$device" ]; then
             device=$1
-            if ! has_content "$1" && mdadm --create /dev/md/localssd --run --level=0 --raid-devices=$# "$@"; then
+            if ! has_content "$@" && mdadm --create /dev/md/localssd --run --level=0 --raid-devices=$# "$@"; then
                 device=/dev/md/localssd
             fi
         fi
@@ -218,7 +222,8 @@ report_changes() {
     etag=0
     while :; do
         await_change 60
-        echo >"$changes"
+        # The reader may have given up in this moment, which would end the shell.
+        until (echo >"$changes"); do sleep 1; done
     done
 }
 

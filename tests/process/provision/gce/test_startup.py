@@ -1,4 +1,4 @@
-"""The functions of the startup script that mount Local SSDs, with stand-ins for the programs that change disks."""
+"""Functions of the startup script, with stand-ins for the programs that change the host."""
 
 from __future__ import annotations
 
@@ -32,13 +32,21 @@ CREATE = "mdadm --create /dev/md/localssd --run --level=0 --raid-devices=2 a b"
 
 def mounted(directory: Path, stand_ins: str = STAND_INS) -> tuple[int, list[str]]:
     """Mount the disks as at a boot; return the exit code and the calls of programs."""
-    functions = re.findall(r"^(?:has_content|array_of|mount_local_ssds)\(\) \{.*?^\}", startup_script(), re.M | re.S)
-    assert len(functions) == 3
     calls = directory / "calls"
     calls.write_text("")
-    script = "\n".join([stand_ins, *functions, f"local_ssd={directory}/mnt", "mount_local_ssds"])
-    done = subprocess.run(["sh", "-c", script], cwd=directory, capture_output=True, text=True, check=False)
-    return done.returncode, calls.read_text().splitlines()
+    code = called(directory, stand_ins, "has_content", "array_of", f"local_ssd={directory}/mnt", "mount_local_ssds")
+    return code, calls.read_text().splitlines()
+
+
+def called(directory: Path, stand_ins: str, *functions: str) -> int:
+    """Return the exit code of the last one of functions; a variable may be set among them."""
+    lines = []
+    for name in functions:
+        function = re.search(rf"^{name}\(\) \{{.*?^\}}", startup_script(), re.M | re.S)
+        assert function or "=" in name
+        lines.append(function.group() if function else name)
+    script = "\n".join([stand_ins, *lines, functions[-1]])
+    return subprocess.run(["sh", "-c", script], cwd=directory, capture_output=True, check=False).returncode
 
 
 def test_several_disks_become_one_array_which_is_formatted_once(tmp_path: Path) -> None:
@@ -54,6 +62,13 @@ def test_several_disks_become_one_array_which_is_formatted_once(tmp_path: Path) 
     assert mounted(tmp_path)[1][0] == "mke2fs -q -F -t ext4 -m 0 /dev/md127"
 
 
+def test_a_disk_with_content_does_not_become_a_part_of_an_array(tmp_path: Path) -> None:
+    (tmp_path / "disks").write_text("a\nb\n")
+    (tmp_path / "b").touch()
+    _, calls = mounted(tmp_path)
+    assert calls[:2] == ["mdadm --assemble --scan", "mke2fs -q -F -t ext4 -m 0 a"]
+
+
 @pytest.mark.parametrize("disks", ["a\n", "a\nb\n"])
 def test_without_mdadm_the_first_disk_is_used(tmp_path: Path, disks: str) -> None:
     (tmp_path / "disks").write_text(disks)
@@ -66,3 +81,18 @@ def test_without_mdadm_the_first_disk_is_used(tmp_path: Path, disks: str) -> Non
 def test_a_host_without_local_ssds_mounts_nothing(tmp_path: Path) -> None:
     (tmp_path / "disks").write_text("")
     assert mounted(tmp_path) == (1, [])
+
+
+@pytest.mark.parametrize("text", ["0899", "9" * 20, "soon"])
+def test_an_invalid_time_of_the_stop_does_not_end_the_watch(tmp_path: Path, text: str) -> None:
+    stand_ins = f"fetch() {{ echo {text}; }}\nawait_change() {{ exit 7; }}"
+    assert called(tmp_path, stand_ins, "watch_stop_at") == 7
+
+
+def test_a_reader_that_gives_up_does_not_end_the_reports_of_changes(tmp_path: Path) -> None:
+    stand_ins = """
+    await_change() { [ ! -e sent ] || exit 7; }
+    echo() { if [ -e tried ]; then : >sent; else : >tried; exit 141; fi; }
+    sleep() { :; }
+    """
+    assert called(tmp_path, stand_ins, "changes=/dev/null", "report_changes") == 7
