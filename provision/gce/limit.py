@@ -135,8 +135,8 @@ def without_deadline(names: Iterable[str]) -> ProviderError:
     return ProviderError(
         ErrorKind.USAGE,
         f"the cost of {', '.join(names)} has no limit: no deletion time, or an unknown price",
-        hint="remove --max-cost, or delete the fleet and create it again with this limit",
-        again={"--max-cost": None},
+        hint="--max-cost 0 removes the limit; or delete the fleet and create it again with this limit",
+        again={"--max-cost": "0"},
         next_steps=[("fleet", "down")],
     )
 

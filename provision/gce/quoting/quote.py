@@ -11,7 +11,7 @@ from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.prices import Prices
 from provision.gce.creation import offered, regions_to_try
-from provision.gce.limit import dearest, limited, quoted_budget
+from provision.gce.limit import check_ends, dearest, limited, quoted_budget
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.quoting.facts import Facts, read_facts
@@ -37,7 +37,9 @@ def quote_fleet(account: Account, spec: FleetSpec, cloud: GceOptions, names: Seq
     facts, count = read_facts(account, spec, cloud, len(names)), len(names)
     if not names:
         return _quote(account.prices, cloud, 0)
-    restarted = _to_be_restarted(facts.existing, names)
+    stopped = _to_be_restarted(facts.existing, names)
+    check_ends(cloud, stopped)
+    restarted = [our_name(resource) for resource in stopped]
     regions = _regions(account, spec, cloud, facts, count, len(restarted))
     left, short = _within_quota(cloud, count, regions, Quotas(account.api.project, facts.project, facts.regions))
     budget = quoted_budget(account, spec.name, cloud, facts.existing)
@@ -77,10 +79,10 @@ def _offer(prices: Prices, cloud: GceOptions, zone: str) -> Offer:
     return Offer(zone, describe(cloud), price.usd_h if price else None, price)
 
 
-def _to_be_restarted(existing: Sequence[Json], names: Sequence[str]) -> list[str]:
-    """Return which of `names` are stopped instances, which are started again."""
-    stopped = {our_name(resource) for resource in existing if resource.get("status") == "TERMINATED"}
-    return [name for name in names if name in stopped]
+def _to_be_restarted(existing: Sequence[Json], names: Sequence[str]) -> list[Json]:
+    """Return the stopped instances that are started again, in the order of their `names`."""
+    stopped = {our_name(resource): resource for resource in existing if resource.get("status") == "TERMINATED"}
+    return [stopped[name] for name in names if name in stopped]
 
 
 def _regions(
