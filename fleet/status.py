@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 UNREADY = "hosts"
 """Name of what is shown instead of the hosts of a fleet that cannot be used; its reason says why."""
+_YEAR_10000 = 253_402_300_800.0  # in seconds since the epoch
 
 
 def describe_maintenance(windows: Mapping[str, Sequence[float]]) -> list[str]:
     """Return a sentence for each time window of planned maintenance, with the hosts that it stops.
 
     Args:
-        windows: Start and end by host, in seconds since the epoch, 0: unknown; empty: none.
+        windows: Start and end by host, in seconds since the epoch, 0: unknown; empty: none. Times that no calendar
+            has are ignored: hosts report them.
     """
     sentences = []
-    for window in sorted({tuple(window) for window in windows.values() if window}):
+    for window in sorted({tuple(window) for window in windows.values() if 0 < max(window, default=0) < _YEAR_10000}):
         times = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in window if at > 0)
         hosts = fold(name for name, other in windows.items() if tuple(other) == window)
         sentences.append(f"maintenance {times}: stops {hosts}")

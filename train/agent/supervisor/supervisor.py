@@ -179,6 +179,7 @@ class Supervisor:
         self._on_settled = self._deliver_close
 
     def _watch_for_notices(self) -> None:
+        remove_file(self._start.paths.maintenance)  # of an earlier supervisor, perhaps before that maintenance
         notice = find_notice(self._commit.preemption_notices, self._start.session)
         if notice is not None:
             self._notices = NoticeWatch(self._loop, notice, self._take_notices)

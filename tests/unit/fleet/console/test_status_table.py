@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet.console.status_table import print_status, render_status, watch_status
 from fleet.events import Exit, JobResult, Outcome, Phase, Progress
-from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
+from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus, describe_maintenance
 from tests.screen import Screen
 from train.diagnosis.verdict import Kind, Verdict
 
@@ -65,6 +65,7 @@ def test_planned_maintenance_is_shown_with_its_hosts() -> None:
     hosts = tuple(replace(host, maintenance=(NOW + 86400, NOW + 90000)) for host in HOSTS)
     text = render_status([replace(FLEET, hosts=hosts)], now=NOW)
     assert re.search(r"^  maintenance 1970-01-1. ..:.. to 1970-01-1. ..:..: stops worker-\[?0", text, re.M)
+    assert describe_maintenance({"worker-0": (1e30, 0.0), "worker-1": (0.0, 0.0), "worker-2": ()}) == []
 
 
 def test_a_limited_cost() -> None:

@@ -419,6 +419,21 @@ def test_a_chief_that_is_lost_before_the_start_leaves_word_that_nothing_was_star
     assert (result.outcome, result.first_failed_task, result.started) == (Outcome.FAILED, "worker-0", False)
 
 
+def test_maintenance_that_an_earlier_supervisor_reported_is_not_reported_again(connect: Connect) -> None:
+    agent = connect()
+    answer = agent.prepare("again", Bundle(SLEEP))
+    assert isinstance(answer, Prepared)
+    (agent.root / "jobs/again/worker-0/maintenance").write_text("1796205600.0 1796209200.0")
+    agent.commit(next(commits("again", [answer.member], [sys.executable, "task.py"])))
+    pid_in(agent.root, "again", "worker-0")
+    asker = connect()
+    asker.send(Inspect())
+    [report] = listen(asker).records
+    assert isinstance(report, JobReport)
+    assert (report.alive, report.maintenance) == (True, [])
+    assert asker.stop("again").running
+
+
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
     agent = connect()
     script = """
