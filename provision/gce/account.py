@@ -73,6 +73,7 @@ class Account:
         disk_type: Type of the disks of the instances; empty: the default of their machine type.
         silent: Zones and regions that did not answer the last list of resources of fleets.
         answered: Times of the last answers to creations whose effect is unknown, by the IDs of their requests.
+        given_up: Times after which creations without an answer were not sent again, by the IDs of their requests.
         clock: Returns the time in seconds since the epoch, by the clock of this computer.
     """
 
@@ -87,6 +88,7 @@ class Account:
     disk_type: str = ""
     silent: frozenset[str] = frozenset()
     answered: dict[str, float] = field(default_factory=dict)
+    given_up: dict[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
 
     def cloud_time(self) -> float:
@@ -154,14 +156,15 @@ class Account:
             details: Description of the resource, for the journal.
         """
         request = Request(str(uuid.uuid4()))
-        self.journal.intend(fleet, CREATE, at=self.clock(), request_id=request.id, kind=kind, **details)
         try:
+            self.journal.intend(fleet, CREATE, at=self.clock(), request_id=request.id, kind=kind, **details)
             yield request
-        except ApiError as error:
-            if error.status not in IN_DOUBT:
+        except BaseException as error:
+            status = error.status if isinstance(error, ApiError) else 0
+            if status not in IN_DOUBT:
                 self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
-            elif error.status:
-                self.answered[request.id] = self.clock()
+            else:
+                (self.answered if status else self.given_up)[request.id] = self.clock()
             raise
         self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
 
@@ -172,7 +175,7 @@ class Account:
 
         Args:
             fleet: Name of the fleet.
-            arrived: Wait until no such call can arrive any more.
+            arrived: Wait until no such call can arrive any more. Commands that made such calls must have ended.
 
         Returns:
             Whether the effects of all insertions are known.
@@ -184,6 +187,8 @@ class Account:
         over = {each.get("request_id") for each in entries if each["intent"] == CREATED}
         begun = [each for each in entries if each["intent"] == CREATE and each.get("request_id") not in over]
         is_complete = True
+        for intent in begun if arrived else ():
+            self.given_up.setdefault(intent["request_id"], min(self._given_up(intent), self.clock()))
         for intent in begun:
             activity = f"an operation of an earlier command for fleet {fleet}"
             ended = self._ended(intent, activity, arrived=arrived)
@@ -199,8 +204,14 @@ class Account:
 
     def _may_arrive(self, intent: Mapping[str, Any]) -> bool:
         """Return whether the call of an intent may still arrive, although its program has ended."""
-        latest = float(intent.get("at", 0.0)) + self.api.timing.arrival_s
-        return intent["request_id"] not in self.answered and self.clock() < latest
+        return intent["request_id"] not in self.answered and self.clock() < self._latest_arrival(intent)
+
+    def _latest_arrival(self, intent: Mapping[str, Any]) -> float:
+        return self._given_up(intent) + self.api.timing.lingering_s
+
+    def _given_up(self, intent: Mapping[str, Any]) -> float:
+        latest = float(intent.get("at", 0.0)) + self.api.timing.retry_s
+        return self.given_up.get(intent["request_id"], latest)
 
     def _ended(self, intent: Mapping[str, Any], activity: str, *, arrived: bool) -> list[Json] | None:
         """Wait for the operations of an intent, and return them; None: one of them is that of a queued instance."""
@@ -222,10 +233,12 @@ class Account:
         if intent.get("separate"):
             ids = {separate_id(intent["request_id"], name) for name in intent["names"]}
         sent = self.answered.get(intent["request_id"], float(intent.get("at", 0.0)))
-        longest_s = timing.arrival_s if arrived and self._may_arrive(intent) else timing.settle_s
         places = {*intent.get("zones", ()), intent.get("location"), intent.get("region")}
+        left_s = min(timing.settle_s, sent + timing.settle_s - self.clock())  # the clock may have been set back
+        if arrived and self._may_arrive(intent):
+            left_s = self._latest_arrival(intent) - self.clock()
         matches: list[Json] = []
-        for _ in timing.polls(min(longest_s, sent + longest_s - self.clock())):  # the clock may have been set back
+        for _ in timing.polls(left_s):
             begun = self.api.operations(f'operationType="{intent["kind"]}"', str(intent.get("project", "")))
             matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
             if len(matches) >= len(ids):

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,9 +88,8 @@ class Timing:
         operation_s: Longest duration of an operation.
         boot_s: Longest time from the start of an instance until it has published its host key.
         settle_s: Time after a call during which Compute Engine may not list its operation yet.
-        arrival_s: Time after the intent of a call by which it has arrived, or never will: it is repeated for
-            `retry_s`, and the system sends it for about 100 s after the end of its program (tcp_orphan_retries in
-            https://docs.kernel.org/networking/ip-sysctl.html).
+        lingering_s: Time for which the system sends a call on that its program does not repeat, or whose program has
+            ended, if packets are not acknowledged.
         confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
         again_s: Time after which the deletion of a resource that still exists is requested again.
         prices_s: Longest wait for the price list.
@@ -103,7 +103,7 @@ class Timing:
     operation_s: float = 600.0
     boot_s: float = 300.0
     settle_s: float = 5.0
-    arrival_s: float = 180.0
+    lingering_s: float = 20.0
     again_s: float = 20.0
     confirm_s: float = 45.0
     prices_s: float = 10.0
@@ -130,6 +130,20 @@ class Timing:
             if left_s <= 0:
                 return
             time.sleep(min(left_s, pause * (random.uniform(0.5, 1.0) if jitter else 1.0)))  # noqa: S311 - no secret
+
+
+def _limit_retransmission(limit_s: float) -> None:
+    """Let the system drop connections whose packets are not acknowledged in time, also after the end of this program.
+
+    Otherwise a call could arrive about 100 s after its program was ended: tcp_orphan_retries in
+    https://docs.kernel.org/networking/ip-sysctl.html. Systems other than Linux do not have this option.
+    """
+    from urllib3.connection import HTTPConnection
+
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        option = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * limit_s))
+        others = [each for each in HTTPConnection.default_socket_options if each[:2] != option[:2]]
+        HTTPConnection.default_socket_options = [*others, option]
 
 
 class Listing(list[Json]):
@@ -238,6 +252,7 @@ class Api:
             if name not in clients:
                 from google.api_core.client_options import ClientOptions
 
+                _limit_retransmission(self.timing.lingering_s)
                 options = ClientOptions(api_endpoint=self.endpoint) if self._private else None
                 clients[name] = client_class(name)(credentials=self._credentials[0], client_options=options)
             return clients[name]
