@@ -234,7 +234,7 @@ watch_scripts() {
     mkfifo -m 600 "$changes"
     report_changes &
     while :; do
-        timeout 5 cat "$changes" >/dev/null
+        if [ -p "$changes" ]; then timeout 5 cat "$changes" >/dev/null; else sleep 5; fi
         changed=$?
         if [ -e "$again/restart" ]; then
             rm "$again/restart"

@@ -96,3 +96,14 @@ def test_a_reader_that_gives_up_does_not_end_the_reports_of_changes(tmp_path: Pa
     sleep() { :; }
     """
     assert called(tmp_path, stand_ins, "changes=/dev/null", "report_changes") == 7
+
+
+def test_without_a_pipe_the_scripts_are_looked_for_at_intervals(tmp_path: Path) -> None:
+    stand_ins = """
+    mkfifo() { return 1; }
+    report_changes() { :; }
+    sleep() { touch slept; }
+    run_all() { [ ! -e slept ] || exit 7; }
+    is_requested() { [ -e asked ] && exit 8; touch asked; false; }
+    """
+    assert called(tmp_path, stand_ins, "changes=missing", "again=again", "watch_scripts") == 7
