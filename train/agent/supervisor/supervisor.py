@@ -540,6 +540,7 @@ class Supervisor:
             self._control.wake()
 
     def _record_attempt_end(self, action: reconciler.ReportAttemptEnd) -> None:
+        self._killed = False  # only the task that a stop ends counts
         self._record(action.ended._replace(at=self._start.now(), attempts=self._commit.policy.max_attempts))
 
     def _finish(self, result: JobResult) -> None:

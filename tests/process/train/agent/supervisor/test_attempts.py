@@ -30,6 +30,7 @@ from train.agent.protocol.records import (
     Prepare,
     Prepared,
     RestartPolicy,
+    Stopped,
     SuccessPolicy,
     TaskState,
 )
@@ -336,7 +337,8 @@ def test_a_job_ends_when_its_time_is_up(connect: Connect) -> None:
 
 
 def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
-    job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0))
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
+    job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0), stubborn)
     job.wait_for_step(3)
     job.kill(1, "task")
 
@@ -344,7 +346,7 @@ def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
         return any(isinstance(record, AttemptEnded) for record in story.records)
 
     follow(connect(0), Follow("job", "worker-0", logs=False), until=ended)
-    connect(1).stop("job", "worker-1")
+    assert connect(0).stop("job", "worker-0") == Stopped(killed=False, running=True)
     result = job.result(0)
     assert result.outcome is Outcome.CANCELLED
     assert not (job.directory(0) / "attempt-2").exists()
