@@ -39,7 +39,7 @@ _OF_THIS_COMPUTER = (ADDRESS, FIREWALL, GCLOUD, TUNNELS)
 
 
 def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
-    """Run all checks; a failed check hides only those that require it.
+    """Run all checks; a failed check hides only those that require it, or that fail for the same reason.
 
     Args:
         account: The owner of the fleets.
@@ -50,7 +50,8 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
     for check in (*_OF_PROJECT, *_OF_INSTANCES, *policy_checks(), *_OF_THIS_COMPUTER):
         if met.issuperset(check.requires):
             finding = check.finding(account, cloud)
-            findings.append(finding)
             if finding.ok:
                 met.add(check.subject)
+            if finding.ok or all(finding.message != other.message for other in findings):
+                findings.append(finding)
     return findings

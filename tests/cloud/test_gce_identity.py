@@ -11,7 +11,10 @@ import pytest
 from google.auth.transport.requests import Request
 from google.oauth2.credentials import Credentials
 
+from fleet.state import Store
 from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
 from provision.gce.rest.api import Api
 from provision.gce.rest.identity import member_of
 from provision.provider import ProviderError
@@ -82,6 +85,11 @@ def test_malformed_credentials_are_reported_with_the_variable_that_names_them(
     assert "s3cr3t" not in f"{error.message}{error.cause}{error.hint}"
     assert str(file) in error.cause or error.hint.endswith(f"has precedence over a login: {file}")
     assert command_lines(error) == ("unset GOOGLE_APPLICATION_CREDENTIALS\ngcloud auth application-default login")
+    cloud = GceOptions(endpoint=emulator.url, ssh_from=("203.0.113.0/24",))
+    messages = [
+        finding.message for finding in GceProvider("owner", "", Store(tmp_path).journal, cloud, QUICK).doctor()
+    ]
+    assert sum(error.message in message for message in messages) == 1
 
 
 def test_a_directory_is_not_a_file_with_credentials(
