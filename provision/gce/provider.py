@@ -19,7 +19,7 @@ from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
 from provision.gce.options.account import ENDPOINT_VARIABLE, is_loopback
-from provision.gce.options.identity import check_account, check_identity
+from provision.gce.options.identity import check_account, check_identity, complete_scopes
 from provision.gce.options.labels import check_labels
 from provision.gce.options.preparation import check_preparation
 from provision.gce.quoting.quote import quote_fleet
@@ -32,7 +32,6 @@ from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderE
 
 WORKERS_MAX = 1000
 _UNSET_ENDPOINT = f"unset {ENDPOINT_VARIABLE}"
-_SCOPES = "https://www.googleapis.com/auth/"
 
 _NETWORK = re.compile(r"projects/([^/]+)/")
 
@@ -95,7 +94,7 @@ class GceProvider(Provider):
         fields = dict(given)
         gpu = fields.pop("gpu", None)
         if "scopes" in fields:
-            fields["scopes"] = tuple(_SCOPES + scope if "/" not in scope else scope for scope in fields["scopes"])
+            fields["scopes"] = complete_scopes(fields["scopes"])
         if gpu is not None:
             name, colon, _ = gpu.strip().lower().partition(":")
             fields |= {"gpu": name, "gpus": find_gpu(gpu)[1] if colon else 0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -50,7 +52,51 @@ class IdentityOptions:
     )
 
 
+_SCOPES = "https://www.googleapis.com/auth/"
+_KNOWN = frozenset(
+    {
+        *("bigquery", "bigquery.insertdata", "bigquery.readonly", "bigtable.admin", "bigtable.data"),
+        *("cloud-platform", "cloud-platform.read-only", "cloudkms", "cloudruntimeconfig", "cloud_debugger"),
+        *("compute", "compute.readonly", "datastore"),
+        *("devstorage.full_control", "devstorage.read_only", "devstorage.read_write"),
+        *("drive", "drive.readonly", "firebase", "logging.admin", "logging.read", "logging.write", "monitoring"),
+        *("monitoring.read", "monitoring.write", "ndev.clouddns.readonly", "ndev.clouddns.readwrite", "pubsub"),
+        *("service.management", "service.management.readonly", "servicecontrol", "source.full_control"),
+        *("source.read_only", "source.read_write", "spanner.admin", "spanner.data", "spreadsheets"),
+        *("spreadsheets.readonly", "sqlservice.admin", "taskqueue", "trace.append", "trace.readonly"),
+        *("userinfo.email", "userinfo.profile"),
+    }
+)
+"""Scopes that may be given without their beginning: https://developers.google.com/identity/protocols/oauth2/scopes."""
+_OF_GCLOUD = {
+    "storage-full": "devstorage.full_control",
+    "storage-ro": "devstorage.read_only",
+    "storage-rw": "devstorage.read_write",
+}
+_URL = re.compile(r"https://[!-~]+", re.ASCII)
 _LIST = ("gcloud", "iam", "service-accounts", "list")
+
+
+def complete_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
+    """Return OAuth scopes as URLs.
+
+    Raises:
+        InvalidOptionError: a scope is unknown and not a URL.
+    """
+    for scope in scopes:
+        if scope not in _KNOWN and not _URL.fullmatch(scope):
+            from difflib import get_close_matches
+
+            close = get_close_matches(scope, sorted(_KNOWN), n=1)
+            near = _OF_GCLOUD.get(scope) or (close[0] if close else "")
+            meant = dict.fromkeys(near if other == scope else other for other in scopes)
+            raise InvalidOptionError(
+                f"--scopes {scope!r} is not a known OAuth scope, such as devstorage.read_only; others are given as "
+                f"URLs, {_SCOPES}...",
+                {"--scopes": ",".join(filter(None, meant)) or None},
+            )
+    return tuple(_SCOPES + scope if scope in _KNOWN else scope for scope in scopes)
+
 
 Options = TypeVar("Options", bound=IdentityOptions)
 
