@@ -67,11 +67,11 @@ def split_pair(text: str, name: str) -> tuple[str, str]:
     """Return key and value of ``KEY=VALUE``.
 
     Raises:
-        ValueError: it has another form; `name` is the option.
+        InvalidOptionError: it has another form; `name` is the option.
     """
     key, separator, value = text.partition("=")
     if not separator:
-        raise ValueError(f"{name} {text!r} does not have the form KEY=VALUE")
+        raise InvalidOptionError(f"{name} {text!r} does not have the form KEY=VALUE", {name: None})
     return key, value
 
 

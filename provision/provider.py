@@ -272,7 +272,9 @@ class Provider(ABC):
         """
         del instances, seconds, progress
         raise ProviderError(
-            ErrorKind.USAGE, f"a fleet of provider {self.name!r} has no deletion time: it stays until `fleet down`"
+            ErrorKind.USAGE,
+            f"a fleet of provider {self.name!r} has no deletion time: it stays until `fleet down`",
+            next_steps=[("fleet", "status")],
         )
 
     def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:

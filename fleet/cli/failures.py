@@ -39,12 +39,18 @@ def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> li
 
 
 def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
-    """Return the typed command with the changes; None if it does not have the options."""
+    """Return the typed command with the changes; None if it does not have the options.
+
+    If the option to remove was not typed but comes from fleet.toml, the step is the help of the command.
+    """
     if typed is None:
         return None
     if again.command and again.command != typed.command:
         return Step(again.command, *(part for word in make_words(again.change) for part in word.text))
-    return typed.changed(again.change).step() if typed.takes(again.change) else None
+    if not typed.takes(again.change):
+        return None
+    changed = typed.changed(again.change)
+    return Step(typed.command, "--help") if again.change and changed == typed else changed.step()
 
 
 def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:

@@ -272,8 +272,19 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
         if settings.python:
             return settings.python, ()
         if settings.packages is not None:
-            return "", settings.packages
+            return "", _check_packages(settings.packages)
     return "", otherwise
+
+
+def _check_packages(packages: tuple[str, ...]) -> tuple[str, ...]:
+    for package in packages:
+        if not package.strip() or len(package.splitlines()) > 1:
+            raise UsageError(
+                f"package {package!r} is not a requirement, such as tensorflow~=2.21.0",
+                hint="correct --package, or packages in fleet.toml",
+                next_steps=[Again({"--package": None})],
+            )
+    return packages
 
 
 def refuse_options(given: Settings, provider: str) -> None:

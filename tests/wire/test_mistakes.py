@@ -65,7 +65,9 @@ def test_user_errors_with_a_fleet_are_refused(program: Program) -> None:
     assert "/usr/bin/env" in other.err
     again = program.run("up")
     assert "already up" in again.err + again.text
-    assert "no deletion time" in program.run("extend", "2h", code=2).err
+    refusal = program.run("extend", "2h", code=2).err
+    assert "no deletion time" in refusal
+    assert refusal.endswith("next:  fleet status\n")
     assert "created by local" in program.run("up", "--gpu", "t4", code=2).err
     assert "no job" in program.run("logs", code=102).err
     assert "worker-7" in program.run("logs", "--worker", "7", code=102).err
@@ -82,6 +84,8 @@ def test_errors_in_fleet_toml_are_reported_by_each_command_that_reads_it(program
         assert "fleet.toml: unknown key 'worker' in [fleet]" in ran.err
         assert "did you mean workers?" in ran.err
     assert "does not exist" in program.run("logs", "--fleet", "demo", code=102).err  # does not read fleet.toml
+    program.script("../fleet.toml", '[gce]\nlabels = { Team = "vision" }\n')
+    assert program.run("up", "--dry-run", code=2).err.endswith("next:  fleet up --help\n")
     assert not program.state.exists()
 
 

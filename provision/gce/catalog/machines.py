@@ -190,7 +190,8 @@ def resolved(cloud: GceOptions) -> GceOptions:
     check_bucket(cloud)
     cloud = replace(cloud, ssh_from=tuple(_network(text) for text in cloud.ssh_from))
     if cloud.machine_type and not _MACHINE_TYPE.fullmatch(cloud.machine_type):
-        raise ValueError(f"invalid machine type {cloud.machine_type!r}; expected e.g. {DEFAULT_MACHINE_TYPE}")
+        message = f"invalid machine type {cloud.machine_type!r}; expected e.g. {DEFAULT_MACHINE_TYPE}"
+        raise InvalidOptionError(message, {"--machine-type": None}, [("gcloud", "compute", "machine-types", "list")])
     cloud = _with_gpus(cloud)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     cloud = with_storage_scope(replace(cloud, machine_type=machine_type))

@@ -6,7 +6,7 @@ import re
 
 from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, NETWORK
-from provision.options import PAIRS, TEXTS, option, split_pair
+from provision.options import PAIRS, TEXTS, InvalidOptionError, option, split_pair
 
 # https://cloud.google.com/compute/docs/labeling-resources#requirements,
 # https://cloud.google.com/vpc/docs/add-remove-network-tags#restrictions
@@ -47,22 +47,24 @@ class LabelOptions:
 
 
 def check_labels(cloud: LabelOptions) -> None:
-    """Raise ValueError for labels or tags that Compute Engine rejects, or that fleet sets itself."""
+    """Raise InvalidOptionError for labels or tags that Compute Engine rejects, or that fleet sets itself."""
     for text in cloud.labels:
         key, value = split_pair(text, "--label")
         if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise ValueError(
+            raise InvalidOptionError(
                 f"--label {text!r}: keys and values have up to 63 lower-case letters, digits, hyphens, and "
-                "underscores; a key begins with a letter"
+                "underscores; a key begins with a letter",
+                {"--label": None},
             )
         if key == "fleet" or key.startswith("fleet-"):
-            raise ValueError(f"--label {key}: fleet sets this label itself")
+            raise InvalidOptionError(f"--label {key}: fleet sets this label itself", {"--label": None})
     keys = [split_pair(text, "--label")[0] for text in cloud.labels]
     if repeated := next((key for key in keys if keys.count(key) > 1), ""):
-        raise ValueError(f"--label {repeated} is given more than once")
+        raise InvalidOptionError(f"--label {repeated} is given more than once", {"--label": None})
     if bad := next((tag for tag in cloud.tags if not _TAG.fullmatch(tag)), None):
-        raise ValueError(
-            f"--tag {bad!r}: a tag has up to 63 lower-case letters, digits, and hyphens, and begins with a letter"
+        raise InvalidOptionError(
+            f"--tag {bad!r}: a tag has up to 63 lower-case letters, digits, and hyphens, and begins with a letter",
+            {"--tag": None},
         )
     if len(cloud.labels) > _LABELS_MAX or len(cloud.tags) > _TAGS_MAX:
         raise ValueError(f"an instance has at most {_LABELS_MAX} labels and {_TAGS_MAX} tags of yours")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from provision.deferred import dataclass
 from provision.gce.options.groups import PREPARATION
-from provision.options import FILE, PAIRS, TEXT, option, split_pair
+from provision.options import FILE, PAIRS, TEXT, InvalidOptionError, option, split_pair
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RESERVED = frozenset(
@@ -71,21 +71,27 @@ def digest(text: str) -> str:
 
 
 def check_preparation(cloud: PreparationOptions) -> None:
-    """Raise ValueError if a metadata item cannot be set, or a script is too large for one."""
+    """Raise InvalidOptionError if a metadata item cannot be set, or a script is too large for one."""
     for text in cloud.metadata:
         key, value = split_pair(text, "--metadata")
         if not _KEY.fullmatch(key):
-            raise ValueError(f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores")
+            raise InvalidOptionError(
+                f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores",
+                {"--metadata": None},
+            )
         if key in _RESERVED or key.startswith("fleet-"):
-            raise ValueError(f"--metadata {key}: fleet sets this item itself")
+            raise InvalidOptionError(f"--metadata {key}: fleet sets this item itself", {"--metadata": None})
         _check_size(f"--metadata {key}", value)
     keys = [split_pair(text, "--metadata")[0] for text in cloud.metadata]
     if repeated := next((key for key in keys if keys.count(key) > 1), ""):
-        raise ValueError(f"--metadata {repeated} is given more than once")
+        raise InvalidOptionError(f"--metadata {repeated} is given more than once", {"--metadata": None})
     for name, text in root_scripts(cloud).items():
         _check_size(name, text)
 
 
 def _check_size(name: str, text: str) -> None:
     if len(text.encode()) > _VALUE_MAX:
-        raise ValueError(f"{name}: a metadata value has at most {_VALUE_MAX // 1024} KiB")
+        option_name = name.partition(" ")[0]
+        raise InvalidOptionError(
+            f"{name}: a metadata value has at most {_VALUE_MAX // 1024} KiB", {option_name: None}
+        )
