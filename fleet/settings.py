@@ -122,12 +122,11 @@ def find(directory: Path) -> Path | None:
 def load(path: Path) -> Settings:
     """Return the settings of a file.
 
-    If it names no provider, an option that only one provider has selects it. Paths are relative to the file's
-    directory.
+    If it names no provider, an option that only one provider has selects it, unless others select another one. Paths
+    are relative to the file's directory.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, has an unknown key or an invalid value, or selects several
-            providers.
+        UsageError: it cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
     fields: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
@@ -147,12 +146,7 @@ def load(path: Path) -> Settings:
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
     settings = Settings(**fields, options=options)
     providers = [settings.provider] if settings.provider else list(settings.exclusive)
-    if len(providers) > 1:
-        raise UsageError(
-            f"{path}: tables {' and '.join(f'[{name}]' for name in providers)} select different providers",
-            hint=f'write provider = "{providers[0]}" below [fleet]',
-        )
-    return dataclasses.replace(settings, provider=next(iter(providers), None))
+    return dataclasses.replace(settings, provider=providers[0] if len(providers) == 1 else None)
 
 
 def _tables(path: Path) -> dict[str, Any]:

@@ -97,9 +97,16 @@ def resolve_provider(given: Settings, defaults: Settings) -> str:
     """Return the name of the provider: the one that the command line or fleet.toml selects, or the default.
 
     Raises:
-        UsageError: options of the command line select several providers.
+        UsageError: options of the command line, or the tables of fleet.toml, select several providers.
     """
-    return _select_provider(given) or defaults.provider or DEFAULT_PROVIDER
+    provider = _select_provider(given) or defaults.provider
+    if provider is None and len(tables := list(defaults.exclusive)) > 1:
+        raise UsageError(
+            f"fleet.toml: tables {' and '.join(f'[{name}]' for name in tables)} select different providers",
+            hint=f'write provider = "{tables[0]}" below [fleet]',
+            next_steps=[Again({"--provider": name}) for name in tables],
+        )
+    return provider or DEFAULT_PROVIDER
 
 
 @contextlib.contextmanager

@@ -135,6 +135,7 @@ def test_an_empty_file_sets_nothing(file: Path) -> None:
         ("[gce]\ndisk-size = 200", "gce"),
         ("[gce]\nspot = false", "gce"),
         ("[static]\nlimit = 'gpu'", None),
+        ("[gce]\ndisk-size = 200\n[static]\ninventory = 'hosts'", None),
         ('[fleet]\nprovider = "local"\n[gce]\ngpu = "t4"', "local"),
     ],
 )
@@ -151,11 +152,6 @@ def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(
         ("[gce]\nxyzzy = 2", "unknown key 'xyzzy' in [gce]", "remove it"),
         ("[gcp]\n", "unknown table [gcp]", "did you mean gce?"),
         ("workers = 2", "key 'workers' is not in a table", "write it below [fleet]"),
-        (
-            "[gce]\ndisk-size = 200\n[static]\ninventory = 'hosts'",
-            "tables [gce] and [static] select different providers",
-            'write provider = "gce" below [fleet]',
-        ),
         ("fleet = 2", "fleet must be a table", "write [fleet] on a line of its own"),
         ("[gce\n", "is not valid TOML", "fix the syntax"),
         ("[fleet]\nworkers = '2'", "workers in [fleet] must be a whole number", ""),

@@ -63,6 +63,18 @@ def test_options_of_several_providers_are_refused_unless_one_is_selected() -> No
     assert settings(limit="gpu").exclusive == {}
 
 
+def test_tables_of_several_providers_require_that_one_is_selected() -> None:
+    tables = settings(inventory="/hosts", spot=True)
+    with pytest.raises(UsageError, match=r"tables \[gce\] and \[static\] select different providers") as refusal:
+        asked(defaults=tables)
+    assert refusal.value.next_steps == (Again({"--provider": "gce"}), Again({"--provider": "static"}))
+    for given, provider in ((settings(provider="local"), "local"), (settings(gpu="t4"), "gce")):
+        made = asked(given, tables)
+        assert made.provider == provider
+        assert made.options.spot == (provider == "gce")
+        assert asked(defaults=tables, record=made) == made
+
+
 def test_index_and_proxy_can_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     index, proxy = "https://reader:${PIP_PASSWORD}@index/simple", "http://proxy:3128"
     has = asked(defaults=settings(index_url=index, pip_proxy=proxy))
