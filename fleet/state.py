@@ -689,15 +689,16 @@ def _owner_in(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise _damaged_owner(path) from error
+        raise _damaged_owner(path, error.strerror or "") from error
     if text and (len(text) != _OWNER_LENGTH or not set(text) <= set(_OWNER_LETTERS)):
         raise _damaged_owner(path)
     return text
 
 
-def _damaged_owner(path: Path) -> DamagedStateError:
+def _damaged_owner(path: Path, cause: str = "") -> DamagedStateError:
     return DamagedStateError(
         f"{path} is damaged: it stores the owner ID of this state directory",
+        cause=cause,
         hint="move it away; fleet gc then finds the resources of the old owner",
         next_steps=[Shell(shlex.join(["mv", str(path), f"{path}.damaged"])), Step("gc")],
     )

@@ -159,6 +159,9 @@ def test_a_damaged_owner_is_not_replaced_silently(store: Store) -> None:
         assert next_lines(damage.value) == f"mv {store.root}/owner {store.root}/owner.damaged\nfleet gc"
     (store.root / "owner").unlink()
     (store.root / "owner").mkdir()
+    with pytest.raises(DamagedStateError, match="is damaged") as damage:
+        store.owner(keep=False)
+    assert damage.value.cause == "Is a directory"
     with pytest.raises(UsageError, match="cannot be written"):
         store.owner()
 
