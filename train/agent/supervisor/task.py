@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
@@ -100,6 +101,7 @@ class TaskProcess:
         self._stacks = bytearray()
         self._oom: Optional[OomWatch] = None
         self._reap_attempts = 0
+        self._kill_at = 0.0
         self.pid = 0
         self.keeper: Optional[WarmTask] = None
         self.exit: Optional[Exit] = None
@@ -267,6 +269,7 @@ class TaskProcess:
         if self.held or grace_s <= 0:
             self.kill()
             return
+        self._kill_at = time.monotonic() + grace_s
         signal_group(self.pid, signal.SIGTERM)
         signal_group(self.pid, signal.SIGCONT)
         self._loop.after("kill", grace_s, self.kill)
@@ -299,7 +302,8 @@ class TaskProcess:
         self._close_hook_pipe()
         self._on_exit(self.exit)
         if self.output >= 0 and self._descendants():
-            self._loop.after("reap", LINGER_S, self._reap)
+            # A script that a shell started has the whole grace period, although the shell ends immediately.
+            self._loop.after("reap", max(LINGER_S, self._kill_at - time.monotonic()), self._reap)
         else:
             self._reap()
 

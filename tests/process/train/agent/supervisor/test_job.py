@@ -310,6 +310,19 @@ def test_follow_without_follow_sends_the_stored_records(connect: Connect) -> Non
     assert agent.stop("now") == Stopped(killed=False, running=True)
 
 
+def test_script_of_a_shell_has_the_grace_period_although_the_shell_ends(connect: Connect) -> None:
+    agent = connect()
+    save = (
+        "import os, signal, time\n"
+        "def save(*_):\n    time.sleep(2.5)\n    print('saved', flush=True)\n    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+    )
+    committed([agent], "shell", Bundle(save + SLEEP), command=["sh", "-c", f"{sys.executable} task.py; true"])
+    pid_in(agent.root, "shell", "worker-0")
+    assert agent.stop("shell", grace_s=20) == Stopped(killed=False, running=True)
+    assert log_of(agent.root, "shell") == b"sleeping\nsaved\n"
+
+
 def test_task_that_ends_on_sigterm_was_not_killed_if_a_process_it_started_was(connect: Connect) -> None:
     agent = connect()
     stubborn = f"exec {sys.executable} task.py stubborn"
