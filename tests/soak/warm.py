@@ -244,8 +244,9 @@ class WarmHost:
     def is_preparing(self) -> bool:
         """Return True if a warm process does not listen yet."""
         names = list_names(self.root)
+        # Listed more than once: of a process that forks and ends, one list may contain neither itself nor its child.
         return not any(name + ".json" in names for name in names) and any(
-            is_marked(pid, self.root) for pid in list_processes()
+            is_marked(pid, self.root) for _ in range(3) for pid in list_processes()
         )
 
     @contextlib.contextmanager

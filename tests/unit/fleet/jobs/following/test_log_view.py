@@ -94,7 +94,7 @@ def test_each_line_has_the_time_of_its_first_byte() -> None:
     text, _ = show(Selection(timestamps=True), chunks_of("worker-0", b"\r1/2\r", b"\r2/2\r\n", at=1.0))
     first, second = b"1970-01-01T00:00:01.000Z ", b"1970-01-01T00:00:02.000Z "
     assert text == first + b"\r" + first + b"1/2\r\r" + second + b"2/2\r\n"
-    assert format_time(-1.0) == "-" + " " * 23
+    assert format_time(-1.0) == format_time(1e30) == format_time(float("nan")) == "-" + " " * 23
 
 
 def test_the_last_lines_are_those_of_all_tasks() -> None:

@@ -103,5 +103,7 @@ def test_planned_maintenance_is_a_warning_once_per_window() -> None:
     assert notice == "maintenance that stops worker-1 is planned: 2026-12-02 10:00 to 2026-12-02 11:00 UTC"
     play.send_record("worker-1", window_start=1796292000.0, window_end=0.0)
     assert scheduling.desired_state(play.gang).notices[1].endswith("is planned: 2026-12-03 10:00 UTC")
+    play.send_record("worker-1", window_start=1796378400.0, window_end=1e30)
+    assert scheduling.desired_state(play.gang).notices[2].endswith("is planned: 2026-12-04 10:00 UTC")
     play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"))
     assert play.at(Stage.GO)
