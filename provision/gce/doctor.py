@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from provision.gce.account import Account
 from provision.gce.checks.address import ADDRESS, FIREWALL
 from provision.gce.checks.billing import BILLING
@@ -52,6 +54,7 @@ def doctor(account: Account, cloud: GceOptions) -> list[Finding]:
             finding = check.finding(account, cloud)
             if finding.ok:
                 met.add(check.subject)
-            if finding.ok or all(finding.message != other.message for other in findings):
+            earlier = [replace(other, subject=finding.subject) for other in findings]
+            if finding.ok is not False or finding not in earlier:
                 findings.append(finding)
     return findings
