@@ -124,7 +124,7 @@ def _machine() -> str:
     system = platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else ""
     ssh = subprocess.run(["ssh", "-V"], check=False, capture_output=True, text=True).stderr.split(",")[0]
     python = platform.python_version()
-    kind = ["stat", "--file-system", "--format=%T", tempfile.gettempdir()]
+    kind = ["findmnt", "--noheadings", "--output=FSTYPE", f"--target={tempfile.gettempdir()}"]
     files = subprocess.run(kind, check=False, capture_output=True, text=True).stdout.strip()
     versions = f"{system}, Linux {platform.release()}, Python {python}, {ssh}"
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {versions}, files on {files or 'an unknown file system'}"
