@@ -263,11 +263,15 @@ class GceProvider(Provider):
             instances = account.resources(fleet)
             for resource in instances:
                 progress(our_name(resource), "deleting")
-            left = deletion.delete_fleet(account, fleet)
             if not is_complete:
                 progress(fleet, "waiting for calls of an earlier command that may be delayed")
-                account.settle(fleet, arrived=True)
-                left = deletion.delete_fleet(account, fleet)
+                deletion.delete_things(
+                    account, [orphan for orphan in deletion.of_fleet(account, fleet) if orphan.kind == "instance"]
+                )
+                account.settle(
+                    fleet, arrived=True
+                )  # before disks are deleted that instances of such a call would use
+            left = deletion.delete_fleet(account, fleet)
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:
