@@ -34,6 +34,17 @@ def bring_up(emulator: Emulator, root: Path, **values: Any) -> Quoted:
     return quoted
 
 
+def refuse(emulator: Emulator, root: Path, values: dict[str, Any], words: str, again: dict[str, Any]) -> FleetError:
+    """Run `fleet up`, which fails with these words and recommends these options before it creates anything."""
+    with pytest.raises(FleetError, match=words) as refusal:
+        bring_up(emulator, root, **values)
+    step = repetition(refusal.value)
+    assert step is not None
+    assert step.change == again
+    assert not emulator.cloud.charges.all
+    return refusal.value
+
+
 def zones_in_use(emulator: Emulator) -> set[str]:
     return {zone for zone, _ in emulator.cloud.instances}
 
@@ -101,13 +112,9 @@ def test_names_that_do_not_exist_are_refused_with_what_was_meant(
     again: dict[str, Any],
     command: str,
 ) -> None:
-    with pytest.raises(kind, match=words) as refusal:
-        bring_up(emulator, tmp_path, **values)
-    step = repetition(refusal.value)
-    assert step is not None
-    assert step.change == again
-    assert f"gcloud compute {command} --project proj-1" in next_lines(refusal.value)
-    assert not emulator.cloud.charges.all
+    refusal = refuse(emulator, tmp_path, values, words, again)
+    assert isinstance(refusal, kind)
+    assert f"gcloud compute {command} --project proj-1" in next_lines(refusal)
 
 
 def test_the_highest_price_is_shown_before_the_question(emulator: Emulator, tmp_path: Path) -> None:
@@ -163,9 +170,4 @@ def test_the_limit_applies_to_more_workers_in_the_zone_of_the_fleet(emulator: Em
 def test_a_limit_that_no_zone_keeps_is_refused_before_anything_is_created(
     emulator: Emulator, tmp_path: Path, values: dict[str, Any], words: str, again: dict[str, Any]
 ) -> None:
-    with pytest.raises(FleetError, match=words) as refusal:
-        bring_up(emulator, tmp_path, **values)
-    step = repetition(refusal.value)
-    assert step is not None
-    assert step.change == again
-    assert not emulator.cloud.charges.all
+    refuse(emulator, tmp_path, values, words, again)

@@ -11,7 +11,7 @@ from provision.options import COUNT, DURATION, FLAG, MONEY, TEXT, TEXTS, option
 LOCAL_SSD, LOCAL_SSD_GB = "local-ssd", 375
 """Disk type of Local SSDs, also the name of the result of mounting them; and the size of an attached one."""
 LOCAL_SSD_PATH = "/mnt/localssd"
-"""Where the startup script mounts the Local SSDs of an instance, see provision/gce/rest/bodies/startup.sh."""
+"""Mount point of the Local SSDs of an instance, which provision/gce/rest/bodies/startup.sh mounts."""
 _WITH_LOCAL_SSDS = re.compile(r"(?:a2-ultragpu|a3|a4x?|z3)-|.*lssd\b", re.ASCII)
 """Machine types that come with Local SSDs: https://cloud.google.com/compute/docs/disks/add-local-ssd."""
 

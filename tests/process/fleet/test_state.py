@@ -176,7 +176,7 @@ def test_a_journal_that_cannot_be_used_is_reported(store: Store) -> None:
         directory.intend("create")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full does not exist")
 def test_a_full_disk_is_reported(store: Store) -> None:
     directory = store.fleet("demo")
     directory.create()
