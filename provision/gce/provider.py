@@ -265,12 +265,10 @@ class GceProvider(Provider):
                 progress(our_name(resource), "deleting")
             if not is_complete:
                 progress(fleet, "waiting for calls of an earlier command that may be delayed")
-                deletion.delete_things(
-                    account, [orphan for orphan in deletion.of_fleet(account, fleet) if orphan.kind == "instance"]
-                )
-                account.settle(
-                    fleet, arrived=True
-                )  # before disks are deleted that instances of such a call would use
+                existing = [each for each in deletion.of_fleet(account, fleet) if each.kind == "instance"]
+                deletion.delete_things(account, existing)
+                # Disks are deleted after that: instances that such a call creates use disks of the same names.
+                account.settle(fleet, arrived=True)
             left = deletion.delete_fleet(account, fleet)
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}

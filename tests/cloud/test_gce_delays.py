@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import requests
 
 from fleet.state import Store
 from provision.budget import CREATE, CREATED
+from provision.gce import deletion
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
@@ -70,6 +73,26 @@ def test_down_deletes_what_a_delayed_call_creates(
     state = emulator.state()
     assert (state["instances"], state["disks"], state["firewalls"]) == ([], [], [])
     assert "waiting for calls of an earlier command that may be delayed" in steps
+
+
+def test_a_call_that_arrives_when_instances_were_deleted_does_not_let_their_disks_wait(
+    emulator: Emulator, make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delayed = create_late(make, 3, monkeypatch)
+    monkeypatch.setitem(globals(), "QUICK", replace(QUICK, lingering_s=10.0))  # the wait ends when the call arrives
+    provider, spec = make()
+    provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
+    delete_group = deletion._delete_group
+
+    def delete_and_arrive(*arguments: Any) -> None:
+        delete_group(*arguments)
+        delayed.arrive()
+
+    monkeypatch.setattr(deletion, "_delete_group", delete_and_arrive)
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert delayed.arrived == 1
+    emulator.settle()
+    assert (emulator.state()["instances"], emulator.state()["disks"]) == ([], [])
 
 
 def test_the_effect_of_a_delayed_call_is_unknown_until_it_cannot_arrive(
