@@ -17,6 +17,7 @@ from hypothesis.internal.conjecture import providers
 from provision.local import sshd
 from provision.local.sshd import AGENTS_VARIABLE
 from tests import compiled_pip
+from tests.ports import reserved_port
 from tests.program import Program
 
 ROOT = Path(__file__).parent
@@ -94,6 +95,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for part in item.path.relative_to(ROOT).parts:
             if part in missing:
                 item.add_marker(missing[part])
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Yield a port on which no other program listens."""
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @pytest.fixture

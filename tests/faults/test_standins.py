@@ -21,6 +21,7 @@ import pytest
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.namespaces import obstacle
 from tests.faults.standin import IMPORT, SCRIPT, make_import
+from tests.interpreter import separate_interpreter
 from tests.program import PYTHON, wait_for
 
 SIDE_BY_SIDE = 4
@@ -395,6 +396,7 @@ def play_cases(names: Sequence[str], directory: Path, *, warm: bool) -> dict[str
     """
     directory.mkdir()
     variables = {"PYTHONPATH": make_import(directory / "site")} if warm else {}
+    pythons = dict.fromkeys(range(3), separate_interpreter(directory / "python"))
     free: SimpleQueue[FaultFleet] = SimpleQueue()
 
     def played(name: str) -> None:
@@ -407,7 +409,8 @@ def play_cases(names: Sequence[str], directory: Path, *, warm: bool) -> dict[str
 
     with ExitStack() as stack:
         for number in range(SIDE_BY_SIDE):
-            free.put(stack.enter_context(fault_fleet(directory / f"fleet-{number}", 3, variables=variables)))
+            place = directory / f"fleet-{number}"
+            free.put(stack.enter_context(fault_fleet(place, 3, pythons=pythons, variables=variables)))
         pool = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
         return {name: pool.submit(played, name) for name in names}
 

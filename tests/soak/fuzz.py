@@ -18,6 +18,7 @@ from typing import Any
 from fleet.console.jsonl import JsonSink
 from fleet.console.messages import describe_event
 from fleet.remote.publication import publish
+from tests.ports import reserved_port
 from tests.process.train.agent.peers.test_links import Net, joined
 from tests.process.train.agent.peers.test_reach import Site
 from tests.program import wait_for
@@ -239,9 +240,7 @@ def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
 
 def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
     """Send damaged lines to rank 0 of a rendezvous in another process; check that a participant then joins."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    with _program(_RANK_0, port) as process:
+    with reserved_port() as port, _program(_RANK_0, port) as process:
         wait_for("rank 0", lambda: _is_open(port))
         held = []
         for number in range(rounds):

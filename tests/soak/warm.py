@@ -6,12 +6,12 @@ import contextlib
 import os
 import random
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interpreter import separate_interpreter
 from tests.process.train.agent.processes import DEADLINE_S, HeldProcess, hook_in
 from tests.program import wait_for
 from train.agent.files.disk import list_names
@@ -199,12 +199,12 @@ class WarmHost:
     Args:
         directory: Of everything.
         stand_in: Source of the package; empty: the real one is used.
-        python: Interpreter of the tasks.
+        python: Interpreter of the tasks; empty: this one, without the project's directory.
     """
 
-    def __init__(self, directory: Path, stand_in: str = STAND_IN, python: str = sys.executable) -> None:
-        self.python = python
+    def __init__(self, directory: Path, stand_in: str = STAND_IN, python: str = "") -> None:
         self.directory = directory.resolve()
+        self.python = python or separate_interpreter(self.directory / "python")
         self.hook = hook_in(self.directory)
         self.root = str(self.directory / "warm")
         self.site = self.directory / "site"
@@ -333,9 +333,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         return compare_pairs(seed, _PAIRS * rounds, Path(directory), report)
 
 
-def compare_pairs(
-    seed: int, pairs: int, directory: Path, report: Callable[[str], None], python: str = sys.executable
-) -> int:
+def compare_pairs(seed: int, pairs: int, directory: Path, report: Callable[[str], None], python: str = "") -> int:
     """Compare pairs of scripts; return the number of those that differ."""
     rng = random.Random(seed)
     host = WarmHost(directory, python=python)

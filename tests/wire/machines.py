@@ -17,6 +17,7 @@ from pathlib import Path
 
 from provision.keys import KeyPair, generate_ed25519
 from provision.local import processes, sshd
+from tests.ports import reserve_port
 from tests.program import agents_environment, wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
@@ -86,6 +87,7 @@ class Lab:
     directory: Path
     machines: dict[str, Machine] = field(default_factory=dict)
     _servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _ports: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,9 @@ class Lab:
         (directory / "host_key").write_text(pair.private)
         keys = (self.directory / "id.pub").read_text() if authorized is None else authorized
         (directory / "authorized_keys").write_text(keys)
-        port = port or free_port(address)
+        if not port:
+            self._ports.append(reserve_port(address))
+            port = self._ports[-1].getsockname()[1]
         config = directory / "sshd_config"
         config.write_text(sshd.configuration(directory, address, port, USER) + _AT_HOME + more)
         sshd.make_separation_directory()
@@ -203,16 +207,8 @@ class Lab:
         processes.end(set(self._servers))
         for server in self._servers.values():
             server.wait(10)
-
-
-def free_port(address: str) -> int:
-    """Return a port on which no process listens; lower ports are for tasks."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port: int = probe.getsockname()[1]
-        if port >= 10_000:
-            return port
+        for reserved in self._ports:
+            reserved.close()
 
 
 def await_answer(address: str, port: int) -> None:

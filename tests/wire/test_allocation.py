@@ -18,7 +18,6 @@ from tests.pbs import StandIn
 from tests.program import PROGRAM, CommandResult, Program, wait_for
 from tests.slurm import Slurm, obstacle, slurm
 from tests.wire import test_isolated_tasks
-from tests.wire.machines import free_port
 from train.agent.host import control
 from train.agent.protocol.records import Usage
 
@@ -147,13 +146,13 @@ def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: 
 
 
 def test_a_restarted_job_copies_checkpoints_and_leaves_only_the_files_of_its_tasks(
-    pair: Pair, tmp_path: Path
+    pair: Pair, tmp_path: Path, port: int
 ) -> None:
     """The processes share no directory: they meet at an address, and their hosts copy the checkpoints."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text(TASK)
-    options = ("--rendezvous", f"tcp://127.0.0.1:{free_port('127.0.0.1')}", "--restarts", "1")
+    options = ("--rendezvous", f"tcp://127.0.0.1:{port}", "--restarts", "1")
     env = {"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"}
     started = [
         pair.start(0, "save", "fail-1-1", options=options, env=env),

@@ -26,11 +26,6 @@ SECRET = "correct horse battery staple"
 NODES = ("n0", "n1", "n2")
 
 
-def free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the extra waiting times."""
@@ -40,9 +35,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["directory", "tcp"])
-def join(request: pytest.FixtureRequest, tmp_path: Path) -> Join:
+def join(request: pytest.FixtureRequest, tmp_path: Path, port: int) -> Join:
     """Return a function that joins the rendezvous."""
-    port = free_port()
 
     def meet(rank: int, size: int = 3, deadline_s: float = 10.0, nodes: tuple[str, ...] = NODES) -> Rendezvous:
         participants = Participants(rank, size, nodes)
@@ -241,8 +235,7 @@ def test_a_duplicate_rank_is_rejected(tmp_path: Path) -> None:
 # --- at an address --------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_secret_is_reported_on_both_sides() -> None:
-    port = free_port()
+def test_a_wrong_secret_is_reported_on_both_sides(port: int) -> None:
     first, second = together(
         lambda: join_tcp("127.0.0.1", port, Participants(0, 2), SECRET, 1.0),
         lambda: join_tcp("127.0.0.1", port, Participants(1, 2), "another secret altogether", 1.0),
@@ -255,9 +248,7 @@ def test_a_wrong_secret_is_reported_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 8192, b'{"hello": ["rendezvous", 0, "1"]}\n'])
-def test_unauthenticated_connections_are_closed(noise: bytes) -> None:
-    port = free_port()
-
+def test_unauthenticated_connections_are_closed(noise: bytes, port: int) -> None:
     def stranger() -> bytes:
         with connected(port) as connection:
             connection.sendall(noise)
@@ -284,8 +275,7 @@ def connected(port: int) -> socket.socket:
     return wait_for("rank 0", connection)
 
 
-def test_a_broken_connection_names_the_lost_process() -> None:
-    port = free_port()
+def test_a_broken_connection_names_the_lost_process(port: int) -> None:
     with all_joined(
         lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size, NODES), SECRET, 10)
     ) as members:
@@ -301,8 +291,7 @@ def test_a_port_in_use_is_named() -> None:
         join_tcp("127.0.0.1", taken.getsockname()[1], Participants(0, 2), SECRET, 1)
 
 
-def test_the_local_address_is_that_of_the_connection() -> None:
-    port = free_port()
+def test_the_local_address_is_that_of_the_connection(port: int) -> None:
     with all_joined(
         lambda rank, size: join_tcp("127.0.0.1", port, Participants(rank, size), SECRET, 10), 2
     ) as members:

@@ -170,11 +170,6 @@ sys.stdin.read()
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", text, *map(str, arguments)]
@@ -203,8 +198,7 @@ def meets(process: subprocess.Popen[bytes], port: int) -> None:
     assert process.returncode == 0
 
 
-def test_no_stranger_ends_a_rendezvous() -> None:
-    port = free_port()
+def test_no_stranger_ends_a_rendezvous(port: int) -> None:
     hello = HELLO.replace(b'"job", 0, "worker-1"', b'"rendezvous", 0, "1"')
     with program(RANK_0, port, 256, SECRET) as rank_0:
         for line in [*LINES.values(), hello + b'{"proof":"\\ud800"}\n', hello + b"[" * 3000 + b"\n"]:
@@ -214,8 +208,7 @@ def test_no_stranger_ends_a_rendezvous() -> None:
         meets(rank_0, port)
 
 
-def test_idle_strangers_do_not_keep_participants_from_a_rendezvous() -> None:
-    port = free_port()
+def test_idle_strangers_do_not_keep_participants_from_a_rendezvous(port: int) -> None:
     with program(RANK_0, port, 64, SECRET) as rank_0:
         connected(port).close()
         with crowd(port, 200):
