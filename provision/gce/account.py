@@ -10,7 +10,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any
 
-from provision.budget import CREATE, CREATED
+from provision.budget import CREATE, CREATED, START
 from provision.deferred import dataclass
 from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
@@ -23,7 +23,7 @@ from provision.gce.rest.price_list import PriceList
 from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, place_of, zone_of
 from provision.ledger import entry, is_new
 from provision.model import Instance
-from provision.provider import Journal
+from provision.provider import Journal, Progress
 
 _OPERATIONS_KEPT_S = 7 * 24 * 3600
 """Time for which Compute Engine certainly lists an operation that has ended."""
@@ -33,7 +33,7 @@ IN_DOUBT = (0, 429, 500, 502, 503, 504)
 
 @dataclass
 class Request:
-    """A request to create instances.
+    """A request to create or start instances.
 
     Attributes:
         id: Its identifier.
@@ -49,8 +49,18 @@ def separate_id(request_id: str, name: str) -> str:
     return str(uuid.uuid5(uuid.UUID(request_id), name))
 
 
-def _created(intent: Mapping[str, Any], ended: Sequence[Json]) -> int | None:
-    """Return the number of instances that the operations of an intent created; None: all."""
+def _created(intent: Mapping[str, Any], ended: Sequence[Json], *, is_recent: bool) -> int | None:
+    """Return the number of instances that the operations of an intent created; None: all, or unknown.
+
+    Args:
+        intent: The entry of the journal.
+        ended: Its operations, which have ended.
+        is_recent: Compute Engine would list its operations if there were any.
+    """
+    if intent["intent"] == START or not (ended or is_recent):
+        return None
+    if not ended:
+        return 0
     if not intent.get("separate"):
         return created_count(ended[0])
     created = sum("error" not in operation for operation in ended)
@@ -144,20 +154,21 @@ class Account:
         return instances
 
     @contextlib.contextmanager
-    def insertion(self, fleet: str, kind: str, **details: Any) -> Iterator[Request]:
-        """Yield a request with an ID for a creation; the ID is on disk before the call.
+    def request(self, fleet: str, kind: str, **details: Any) -> Iterator[Request]:
+        """Yield a request with an ID to create resources or start instances; the ID is on disk before the call.
 
         If it remains unknown whether the call arrived or has ended, `settle` determines it later. If `details` has
         ``separate``, each of its ``names`` has a call with an ID from `separate_id`.
 
         Args:
-            fleet: Name of the fleet for which a resource is created.
-            kind: Type of the operation that the call starts.
-            details: Description of the resource, for the journal.
+            fleet: Name of the fleet.
+            kind: Type of the operation that the call starts, ``start`` or that of a creation.
+            details: Description of the resources, for the journal.
         """
         request = Request(str(uuid.uuid4()))
+        intent = START if kind == "start" else CREATE
         try:
-            self.journal.intend(fleet, CREATE, at=self.clock(), request_id=request.id, kind=kind, **details)
+            self.journal.intend(fleet, intent, at=self.clock(), request_id=request.id, kind=kind, **details)
             yield request
         except BaseException as error:
             status = error.status if isinstance(error, ApiError) else 0
@@ -169,7 +180,7 @@ class Account:
         self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
 
     def settle(self, fleet: str, *, arrived: bool = False) -> bool:
-        """Wait for insertions that an earlier command started without seeing their end, so that lists are complete.
+        """Wait for requests that an earlier command made without seeing their end, so that lists are complete.
 
         A call without an answer may arrive after this command; its effect remains unknown until it cannot.
 
@@ -178,14 +189,14 @@ class Account:
             arrived: Wait until no such call can arrive any more. Commands that made such calls must have ended.
 
         Returns:
-            Whether the effects of all insertions are known.
+            Whether the effects of all requests are known.
 
         Raises:
-            ApiError: the API does not answer, or an insertion does not end.
+            ApiError: the API does not answer, or an operation does not end.
         """
         entries = self.journal.intents(fleet)
         over = {each.get("request_id") for each in entries if each["intent"] == CREATED}
-        begun = [each for each in entries if each["intent"] == CREATE and each.get("request_id") not in over]
+        begun = [each for each in entries if "kind" in each and each["request_id"] not in over]
         is_complete = True
         for intent in begun if arrived else ():
             self.given_up.setdefault(intent["request_id"], min(self._given_up(intent), self.clock()))
@@ -198,9 +209,18 @@ class Account:
                 is_complete = False
                 continue
             is_recent = self.clock() - float(intent.get("at", 0.0)) < _OPERATIONS_KEPT_S
-            created = _created(intent, ended) if ended else 0 if is_recent else None
+            created = _created(intent, ended, is_recent=is_recent)
             self.journal.intend(fleet, CREATED, request_id=intent["request_id"], created=created)
         return is_complete
+
+    def await_calls(self, fleet: str, progress: Progress) -> None:
+        """Wait until no call that an earlier command made without an answer can arrive any more, and report it.
+
+        Raises:
+            ApiError: as `settle` does.
+        """
+        progress(fleet, "waiting for calls of an earlier command that may be delayed")
+        self.settle(fleet, arrived=True)
 
     def _may_arrive(self, intent: Mapping[str, Any]) -> bool:
         """Return whether the call of an intent may still arrive, although its program has ended."""
@@ -287,7 +307,7 @@ class Account:
     def call(self, resource: Json, method: str, body: Json | None = None, **query: str) -> batch.Call:
         """Return the call of a method of an instance, for `change`; `query` has its parameters."""
         words = ("zones", zone_of(resource), "instances", str(resource["name"]), method)
-        return batch.Call("POST", self.api.path(*words, requestId=str(uuid.uuid4()), **query), body)
+        return batch.Call("POST", self.api.path(*words, **{"requestId": str(uuid.uuid4()), **query}), body)
 
     def guest_attributes(self, resources: Sequence[Json], namespace: str) -> list[batch.Answer]:
         """Return the answers with the guest attributes of instances, all in one request."""

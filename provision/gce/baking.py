@@ -139,7 +139,7 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
         "labels": image_labels(FORMAT, content(spec, cloud, login), account.owner, account.user),
     }
     try:
-        with account.insertion(spec.name, "insert", image=name) as request:
+        with account.request(spec.name, "insert", image=name) as request:
             account.api.done(account.api.insert_image(body, request.id), f"creating image {name}")
     except ApiError as error:
         if error.status != _CONFLICT:  # another user created it at the same time

@@ -87,7 +87,7 @@ def _create_policy(account: Account, spec: FleetSpec, region: str) -> None:
     existing = account.api.resource_policies() if body["name"] else ()
     if not body["name"] or (region, body["name"]) in {(last(each["region"]), each["name"]) for each in existing}:
         return
-    with account.insertion(spec.name, "insert", policy=body["name"], region=region) as request:
+    with account.request(spec.name, "insert", policy=body["name"], region=region) as request:
         account.api.done(account.api.insert_policy(region, body, request.id), "creating the placement policy")
 
 
@@ -107,7 +107,7 @@ def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Jso
         region=attempt.region.name,
         now=account.cloud_time(),
     )
-    with account.insertion(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
+    with account.request(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
         request.created = 0  # if the call is rejected
         operation = account.api.bulk_insert(attempt.location, body, request.id, regional=attempt.regional)
         request.created = None
@@ -139,7 +139,7 @@ def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, prog
         zone=attempt.location,
         now=account.cloud_time(),
     )
-    with account.insertion(spec.name, "insert", **_intent(account, spec, attempt)) as request:
+    with account.request(spec.name, "insert", **_intent(account, spec, attempt)) as request:
         words = ("zones", attempt.location, "instances")
         answers = account.api.batch(
             [

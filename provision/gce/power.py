@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Sequence
+from typing import Any
 
-from provision.budget import START
-from provision.gce.account import Account
+from provision.gce.account import Account, separate_id
 from provision.gce.expiry import set_deadlines, set_items
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.batch import Call
 from provision.gce.rest.bodies.metadata import RESTARTS, items_of
 from provision.gce.rest.bodies.scheduling import DISCARD_LOCAL_SSDS, FIXED_END, run_limit
-from provision.gce.rest.resources import SCRATCH, our_name
+from provision.gce.rest.resources import SCRATCH, our_name, zone_of
 from provision.model import Price
 from provision.provider import Progress
 
@@ -64,20 +63,6 @@ def stop_call(account: Account, resource: Json) -> Call:
     return account.call(resource, "stop", discardLocalSsd="true") if discards else account.call(resource, "stop")
 
 
-def start(account: Account, cloud: GceOptions, resources: Sequence[Json], progress: Progress) -> None:
-    """Start stopped instances again; they keep their disks. Their lifetime begins again.
-
-    Raises:
-        ApiError: an instance does not start.
-    """
-    for resource in resources:
-        progress(our_name(resource), "starting again")
-    set_deadlines(account, cloud, resources)  # otherwise an instance that stopped by itself would stop again
-    account.change([account.call(resource, "start") for resource in resources], "starting the instances")
-    for resource in resources:
-        account.keys.pop(str(resource["id"]), None)
-
-
 def start_for(
     account: Account, cloud: GceOptions, resources: Sequence[Json], price: Price | None, progress: Progress
 ) -> None:
@@ -95,21 +80,34 @@ def start_for(
     Raises:
         ApiError: the lifetime cannot be set, or an instance does not start.
     """
+    if not resources:
+        return
     lifetime_s = cloud.delete_after_s
     others = [resource for resource in resources if lifetime_s and _lifetime_s(resource) != lifetime_s]
     account.change([set_lifetime(account, resource, lifetime_s) for resource in others], "changing the deadline")
-    if price is not None and resources:
-        account.journal.intend(
-            str(resources[0]["labels"]["fleet"]),
-            START,
-            at=account.clock(),
-            request_id=str(uuid.uuid4()),
-            workers=[our_name(resource) for resource in resources],
-            lifetime_s=lifetime_s,
-            usd_h=price.usd_h,
-            stopped_usd_h=price.stopped_usd_h,
-        )
-    start(account, cloud, resources, progress)
+    for resource in resources:
+        progress(our_name(resource), "starting again")
+    set_deadlines(account, cloud, resources)  # otherwise an instance that stopped by itself would stop again
+    fleet, intent = str(resources[0]["labels"]["fleet"]), _intent(resources, lifetime_s, price)
+    with account.request(fleet, "start", **intent) as request:
+        ids = [separate_id(request.id, name) for name in intent["names"]]
+        calls = [account.call(each, "start", requestId=id_) for each, id_ in zip(resources, ids, strict=True)]
+        account.change(calls, "starting the instances")
+    for resource in resources:
+        account.keys.pop(str(resource["id"]), None)
+
+
+def _intent(resources: Sequence[Json], lifetime_s: int, price: Price | None) -> dict[str, Any]:
+    """Return the description of a start for the journal, with what the instances cost if the cost is limited."""
+    intent = {
+        "zones": sorted({zone_of(resource) for resource in resources}),
+        "names": [str(resource["name"]) for resource in resources],
+        "separate": True,
+        "workers": [our_name(resource) for resource in resources],
+    }
+    if price is None:
+        return intent
+    return {**intent, "lifetime_s": lifetime_s, "usd_h": price.usd_h, "stopped_usd_h": price.stopped_usd_h}
 
 
 def stop_started(account: Account, resources: Sequence[Json], progress: Progress) -> None:

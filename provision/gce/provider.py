@@ -264,11 +264,10 @@ class GceProvider(Provider):
             for resource in instances:
                 progress(our_name(resource), "deleting")
             if not is_complete:
-                progress(fleet, "waiting for calls of an earlier command that may be delayed")
                 existing = [each for each in deletion.of_fleet(account, fleet) if each.kind == "instance"]
                 deletion.delete_things(account, existing)
                 # Disks are deleted after that: instances that such a call creates use disks of the same names.
-                account.settle(fleet, arrived=True)
+                account.await_calls(fleet, progress)
             left = deletion.delete_fleet(account, fleet)
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
@@ -347,6 +346,9 @@ class GceProvider(Provider):
             ProviderError: an instance does not stop.
         """
         with self._account.errors_while("stop the instances"):
+            for fleet in sorted({worker.fleet for worker in instances}):
+                if not self._account.settle(fleet):
+                    self._account.await_calls(fleet, progress)
             power.stop(self._account, self._resources(instances), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:

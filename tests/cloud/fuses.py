@@ -20,6 +20,7 @@ from tests.emulator.api import Broken, Request
 DELAY_S = 0.3
 """Delay of a call after its intent; programs of histories have to expect a longer one."""
 _CREATING = ("/bulkInsert", "/instances?", "/firewalls?", "/resourcePolicies?", "/images?")
+_OF_BATCH = (b'"machineType"', b"/start?")
 
 
 class Killed(BaseException):
@@ -59,7 +60,7 @@ class Fuse:
         after: Whether the call of its end has an effect, whose answer the program does not see.
         error: How the program ends.
         arrives_at: Returns the time at which the call of its end arrives; None: it does not arrive later. If it does,
-            only calls that create something count.
+            only calls that create or start something count.
         delayed: The calls of programs that ended before.
         acts: Changes of the cloud by the number of the call before which they happen.
     """
@@ -97,12 +98,12 @@ class Fuse:
 
 
 def _creates(request: Any) -> bool:
-    """Return whether a call creates instances or other resources."""
+    """Return whether a call creates or starts instances, or creates other resources."""
     if request.method != "POST":
         return False
     body = request.body or b""
     content = body if isinstance(body, bytes) else body.encode()
-    return any(word in request.url for word in _CREATING) or b'"machineType"' in content
+    return any(word in request.url for word in _CREATING) or any(word in content for word in _OF_BATCH)
 
 
 def arrival(store: Store) -> float:

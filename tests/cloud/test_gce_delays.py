@@ -20,7 +20,7 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ProviderError
-from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, fused
+from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.outage import Outage
@@ -93,6 +93,25 @@ def test_a_call_that_arrives_when_instances_were_deleted_does_not_let_their_disk
     assert delayed.arrived == 1
     emulator.settle()
     assert (emulator.state()["instances"], emulator.state()["disks"]) == ([], [])
+
+
+def test_instances_are_stopped_that_a_delayed_call_starts(
+    emulator: Emulator, make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, spec = make()
+    provider.create(spec, ["worker-0"], lambda *_: None)
+    provider.stop(provider.list("demo"), lambda *_: None)
+    fuse = Fuse(1, arrives_at=lambda: arrival(store))
+    provider, spec = make()
+    with fused(fuse, monkeypatch), pytest.raises(Killed):
+        provider.create(spec, ["worker-0"], lambda *_: None)
+    provider, _ = make()
+    with fused(Fuse(delayed=fuse.delayed), monkeypatch):
+        provider.stop(provider.list("demo"), lambda *_: None)
+    fuse.delayed.arrive()
+    emulator.settle()
+    [instance] = emulator.cloud.instances.values()
+    assert (fuse.delayed.arrived, instance.starts, instance.status) == (1, 2, "TERMINATED")
 
 
 def test_the_effect_of_a_delayed_call_is_unknown_until_it_cannot_arrive(

@@ -54,10 +54,12 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
         stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
         record = replace(record, unsaved=_unsaved(record, stored))
     _stop_instances(instances, directory, provider, sink)  # other hosts must not start those that have stopped
-    if running:
+    instances = _present(fleet, provider, services)
+    if gone := {instance.name for instance in running} - {instance.name for instance in instances}:
+        sink.emit(Note(f"deleted by the provider meanwhile, with all files: {fold(gone)}", Level.WARNING))
+    if any(instance.state is not InstanceState.STOPPED for instance in instances):  # delayed calls have created them
+        _stop_instances(instances, directory, provider, sink)
         instances = _present(fleet, provider, services)
-        if gone := {instance.name for instance in running} - {instance.name for instance in instances}:
-            sink.emit(Note(f"deleted by the provider meanwhile, with all files: {fold(gone)}", Level.WARNING))
     stopped_at = record.stopped_at or services.clock()
     record = replace(replace_hosts(record, record.hosts, instances), stopped_at=stopped_at, unsaved=record.unsaved)
     directory.write(record)

@@ -250,5 +250,5 @@ def _differs(current: Json, body: Json) -> bool:
 
 def _write(account: Account, spec: FleetSpec, method: Literal["insert", "patch"], body: Json) -> None:
     host = account.host_project
-    with account.insertion(spec.name, method, firewall=body["name"], project=host) as request:
+    with account.request(spec.name, method, firewall=body["name"], project=host) as request:
         account.api.done(account.api.write_firewall(method, body, request.id, host), "opening the firewall")

@@ -243,6 +243,19 @@ def test_instances_that_are_deleted_meanwhile_do_not_count_as_stopped(
     assert warning in fleet.sink.of(Note)
 
 
+def test_instances_that_were_created_meanwhile_are_stopped(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = CloudProvider.stop
+
+    def stop_and_create(*args: Any) -> None:
+        stop(*args)
+        if fleet.cloud.calls.count("stop") == 1:
+            fleet.cloud.make("demo", "worker-2")
+
+    monkeypatch.setattr(CloudProvider, "stop", stop_and_create)
+    down.run(STOP, fleet.services(), fleet.sink)
+    assert [instance.state for instance in fleet.cloud.instances] == [InstanceState.STOPPED] * 3
+
+
 @pytest.mark.parametrize("error", [NotReadyError("no driver"), KeyboardInterrupt()])
 def test_instances_that_were_started_in_vain_are_stopped_again(
     stopped: World, error: BaseException, monkeypatch: pytest.MonkeyPatch
