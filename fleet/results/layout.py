@@ -5,7 +5,7 @@
     tensorboard/TASK/      event files
         files/TASK/            files that the task wrote into its working directory
     logs/TASK/             its output, a file for each attempt
-        others/TASK/model/     files of another task that the chief does not have, or has with other contents
+        others/TASK/model/     files of another task that differ from the chief's, in their name or contents
     others/TASK/checkpoints/
 
 Names come from hosts, which this computer does not trust: all paths are inside the directory.
@@ -22,6 +22,9 @@ from dataclasses import field
 from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import Area, EntryKind, FileEntry
+
+OTHERS = "others"
+"""Directory of files that differ from those of the chief."""
 
 _SHARED = (Area.MODEL, Area.CHECKPOINTS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -86,7 +89,7 @@ def lay_out(tasks: Sequence[Listed]) -> Layout:
     made = _Maker()
     primary = {area: _first_with(area, tasks) for area in _SHARED}
     copies = {
-        area: {(entry.kind, entry.sha256, entry.target) for entry in tasks[first].entries if entry.area is area}
+        area: {_identity(entry) for entry in tasks[first].entries if entry.area is area and _is_readable(entry)}
         for area, first in primary.items()
     }
     for source, task in enumerate(tasks):
@@ -95,11 +98,20 @@ def lay_out(tasks: Sequence[Listed]) -> Layout:
             if entry.area in primary and primary[entry.area] == source:
                 prefix = entry.area.value
             elif entry.area in primary:
-                if (entry.kind, entry.sha256, entry.target) in copies[entry.area]:
+                if _identity(entry) in copies[entry.area]:
                     continue
-                prefix = f"others/{task.task}/{entry.area.value}"
+                prefix = f"{OTHERS}/{task.task}/{entry.area.value}"
             made.add(prefix, entry, source, task.task)
     return made.finish()
+
+
+def _identity(entry: FileEntry) -> tuple[str, EntryKind, str, str]:
+    """Return a value that equal copies of a file on several hosts share: a name is a part of the results, too."""
+    return entry.path, entry.kind, entry.sha256, entry.target
+
+
+def _is_readable(entry: FileEntry) -> bool:
+    return entry.kind is not EntryKind.FILE or bool(entry.sha256)
 
 
 def _first_with(area: Area, tasks: Sequence[Listed]) -> int:
@@ -121,7 +133,7 @@ class _Maker:
         relative = local_path(entry.path)
         path = f"{prefix}/{relative}"
         reason = "" if relative else "a name that points outside the directory or is too long"
-        if entry.kind is EntryKind.FILE and not entry.sha256:
+        if not _is_readable(entry):
             reason = "a content that cannot be read on the host"
         elif entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
             self._omit(task, "link", "a target outside the directory", entry.path)

@@ -22,6 +22,8 @@ def test_the_chief_comes_first_and_others_add_what_only_they_have() -> None:
         [
             entry("m/weights", "a"),
             entry("shard", "c"),
+            entry("m/weights-of-1", "a"),  # equal contents, but the program that reads them needs the name
+            entry("empty", kind=EntryKind.DIRECTORY, sha256=""),
             entry("ck-1", "d", Area.CHECKPOINTS),
             entry("out", "a", Area.FILES),
             entry("attempt-1.log", "e", Area.LOGS),
@@ -32,10 +34,12 @@ def test_the_chief_comes_first_and_others_add_what_only_they_have() -> None:
         "model/m/weights",
         "checkpoints/ck-1",
         "others/worker-0/model/shard",
+        "others/worker-0/model/m/weights-of-1",
         "others/worker-0/checkpoints/ck-1",
         "files/worker-0/out",
         "logs/worker-0/attempt-1.log",
     ]
+    assert [item.path for item in layout.directories] == ["others/worker-0/model/empty"]
     assert not layout.notes
 
 
@@ -63,9 +67,10 @@ def test_names_that_collide_are_left_out() -> None:
 
 
 def test_a_file_that_its_host_cannot_read_is_noted() -> None:
-    layout = lay_out([Listed("worker-0", [entry("a", sha256="")])])
+    layout = lay_out([Listed("worker-0", [entry("a", sha256="")]), Listed("worker-1", [entry("a", sha256="")])])
     assert not layout.files
-    assert "cannot be read" in layout.notes[0]
+    assert all("cannot be read" in note for note in layout.notes)
+    assert layout.lossy == {0, 1}
 
 
 @pytest.mark.parametrize(
