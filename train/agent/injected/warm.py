@@ -732,9 +732,10 @@ class _Warm:
 
     def _refusal(self, request: _Request) -> str:
         """Return why the task must not be forked; empty: it may."""
-        if any(_stat(path) != state for path, state in self._files.items()):
-            os.unlink(self._plan.directory + "/" + self._plan.key)
-            return "installed packages or settings have changed"
+        for path, state in self._files.items():
+            if _stat(path) != state:
+                os.unlink(self._plan.directory + "/" + self._plan.key)
+                return "installed packages or settings have changed: %s" % path.replace("\n", "?")
         for name in os.listdir(request.first_path):
             root = os.fsdecode(name).partition(".")[0]
             if root in self._names:

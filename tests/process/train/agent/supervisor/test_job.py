@@ -56,15 +56,15 @@ print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.get
                   "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
 """
 
-# Writes its process ID to a file, then does what its arguments state.
+# Prints, writes its process ID to a file, and sleeps until a signal, which its arguments may make it ignore.
 SLEEP = """
 import os, signal, sys, time
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("sleeping", flush=True)
 with open("pid.new", "w") as file:
     file.write(str(os.getpid()))
 os.rename("pid.new", "pid")
-print("sleeping", flush=True)
 time.sleep(60)
 """
 

@@ -131,9 +131,10 @@ def test_a_module_of_the_script_with_the_name_of_an_imported_one_starts_cold(hos
 
 
 def test_changed_packages_start_cold(host: WarmHost) -> None:
-    (host.site / "tensorflow" / "__init__.py").write_text("print('new')")
+    changed = host.site / "tensorflow" / "__init__.py"
+    changed.write_text("print('new')")
     runs = [host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True) for _ in range(2)]
-    assert [run.cold for run in runs] == ["installed packages or settings have changed", ""]
+    assert [run.cold for run in runs] == [f"installed packages or settings have changed: {changed}", ""]
     assert [run.output for run in runs] == [b"new\n", b"new\n"]
 
 
@@ -142,7 +143,7 @@ def test_changed_settings_of_keras_start_cold(host: WarmHost) -> None:
     directory.mkdir()
     (directory / "keras.json").write_text("{}")
     run = host.run(Task(SCRIPT), host.write(Task(SCRIPT)), warm=True)
-    assert run.cold == "installed packages or settings have changed"
+    assert run.cold == f"installed packages or settings have changed: {directory / 'keras.json'}"
 
 
 @pytest.mark.parametrize(
