@@ -320,8 +320,6 @@ def _obstacle_of_files(targets: "list[str]") -> str:
 
 
 def _obstacle_of_modules(source: str) -> str:
-    if "torch" in sys.modules:
-        return "its import includes PyTorch, with which this was not tried"
     origins = [getattr(getattr(module, "__spec__", None), "origin", None) for module in list(sys.modules.values())]
     read = [origin for origin in origins if isinstance(origin, str) and origin.startswith(source + os.sep)]
     return "its import reads " + read[0] if read else ""
@@ -918,6 +916,8 @@ def _renew_state(script: str) -> None:
         vars(modules["logging"])["_startTime"] = time.time_ns() if sys.version_info >= (3, 13) else time.time()
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
+    if "torch" in modules:
+        modules["torch"].default_generator.seed()  # those of GPUs are seeded when these are initialized
     if "multiprocessing.process" in modules:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "threading" in modules and hasattr(modules["threading"].main_thread(), "_set_native_id"):

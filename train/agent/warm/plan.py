@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import List, Mapping, Optional, Sequence, Tuple
 
 VARIABLE = "FLEET_WARM"
-_HEAVY = ("tensorflow", "tf_keras", "keras", "jax")
+_HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "torch")
 # Packages with libraries that may conflict with those of a framework: they are imported in the script's order.
 _MODULES = (*_HEAVY, "numpy", "h5py", "pandas", "scipy", "sklearn")
 # Common packages that neither change what the import of one of these modules does nor depend on it.

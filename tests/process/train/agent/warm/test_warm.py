@@ -96,17 +96,19 @@ def test_a_fork_is_what_a_new_process_would_be(tmp_path: Path) -> None:
 
 def test_random_states_and_keys_differ_between_forks(tmp_path: Path) -> None:
     stand_in = (
-        "import multiprocessing.process, random\ntry:\n    import numpy.random\nexcept ImportError:\n    pass\n"
+        "import multiprocessing.process, random, sys\ntry:\n    import numpy.random\nexcept ImportError:\n    pass\n"
+        "class Torch:\n    default_generator = random.Random(1)\nsys.modules['torch'] = Torch\n"
     )
-    values = "random.random(), bytes(multiprocessing.process.current_process().authkey)"
-    values += ", numpy.random.random() if 'numpy' in sys.modules else random.random()"
+    values = "random.random(), numpy.random.random() if 'numpy' in sys.modules else random.random(), "
+    values += "sys.modules['torch'].default_generator.random(), "
+    values += "bytes(multiprocessing.process.current_process().authkey)"
     text = SCRIPT + "import multiprocessing.process, random, sys\nnumpy = sys.modules.get('numpy')\n"
     host = WarmHost(tmp_path, stand_in)
     task = Task(text + f"print(*map(repr, ({values})))")
     runs = [host.run(task, host.write(task), warm=True) for _ in range(3)]
     host.close()
     assert [run.cold for run in runs[1:]] == ["", ""]
-    first, second = (run.output.split(b" ", 2) for run in runs[1:])
+    first, second = (run.output.split(b" ", 3) for run in runs[1:])
     assert not set(first) & set(second)
 
 

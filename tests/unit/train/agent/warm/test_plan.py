@@ -51,8 +51,9 @@ def test_the_statements_are_imports_of_frameworks_and_constant_variables() -> No
 
 
 def test_packages_with_libraries_are_imported_in_the_order_of_the_script() -> None:
-    statements, _ = first_statements(ast.parse("import sklearn.svm\nimport yaml, jax\nimport pandas as pd\n"))
-    assert statements == [(1, "import sklearn.svm"), (2, "import jax"), (3, "import pandas")]
+    statements, _ = first_statements(ast.parse("import sklearn.svm\nimport yaml, jax\nimport pandas, torch.nn\n"))
+    expected = [(1, "import sklearn.svm"), (2, "import jax"), (3, "import pandas"), (3, "import torch.nn")]
+    assert statements == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_variables_that_no_import_follows_are_left_to_the_script() -> None:
 @pytest.mark.parametrize(
     ("script", "obstacle"),
     [
-        ("import numpy", "the script does not begin with the import of tensorflow, tf_keras, keras, or jax"),
+        ("import numpy", "the script does not begin with the import of tensorflow, tf_keras, keras, jax, or torch"),
         ("def (", "the script cannot be parsed"),
         ("import a\0", "the script cannot be parsed"),
         (None, "the script is not a file of Python"),
