@@ -318,7 +318,7 @@ def test_script_of_a_shell_has_the_grace_period_although_the_shell_ends(connect:
         "signal.signal(signal.SIGTERM, save)\n"
     )
     committed([agent], "shell", Bundle(save + SLEEP), command=["sh", "-c", f"{sys.executable} task.py; true"])
-    pid_in(agent.root, "shell", "worker-0")
+    assert eventually(lambda: log_of(agent.root, "shell") == b"sleeping\n")
     assert agent.stop("shell", grace_s=20) == Stopped(killed=False, running=True)
     assert log_of(agent.root, "shell") == b"sleeping\nsaved\n"
 
