@@ -16,6 +16,7 @@ import psutil
 from provision.keys import generate_ed25519
 from provision.local.provider import LocalProvider
 from provision.model import FleetSpec, Host
+from tests.program import wait_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Hosts:
         """Stop the processes of all connections to a host; continue them afterwards."""
         stopped = self.sessions(index)
         for process in stopped:
-            process.send_signal(signal.SIGSTOP)
+            with contextlib.suppress(psutil.Error):  # of a login or a connection that ends
+                process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
@@ -80,6 +82,14 @@ def local_hosts(root: Path, workers: int) -> Iterator[Hosts]:
         yield Hosts(provider.hosts(spec, provider.list(spec.name)), key)
     finally:
         provider.delete(provider.list(spec.name), lambda *_: None)
+
+
+@contextlib.contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Fail if a thread that was started within does not end."""
+    before = set(threading.enumerate())
+    yield
+    wait_for("the end of all threads", lambda: not set(threading.enumerate()) - before)
 
 
 class Wire:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,16 @@ from fleet.remote.ssh import internals
 from fleet.remote.ssh.connection import connect
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
-from tests.wire.hosts import Hosts, Wire
+from tests.wire.hosts import Hosts, Wire, no_thread_left
 
 pytestmark = pytest.mark.wire
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> object:
+def no_thread_is_left() -> Iterator[None]:
     """Fail if a test leaves a thread running."""
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    with no_thread_left():
+        yield
 
 
 def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
@@ -133,9 +129,7 @@ def test_an_unreadable_key_is_named(hosts: Hosts, tmp_path: Path, content: str |
         connect(hosts.hosts[0], tmp_path / "key")
 
 
-def test_a_refused_connection_is_named(hosts: Hosts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+def test_a_refused_connection_is_named(hosts: Hosts, port: int) -> None:
     host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=port)
     with pytest.raises(UnreachableError, match=rf"worker-0 \(127\.0\.0\.1:{port}\) cannot be connected to") as raised:
         connect(host, hosts.key)
@@ -202,9 +196,8 @@ def test_opening_a_session_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> 
         connection.close()
 
 
-def test_a_parallel_call_reports_the_dead_host_and_serves_the_others(hosts: Hosts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        dead = dataclasses.replace(hosts.hosts[1], address="127.0.0.1", port=server.getsockname()[1])
+def test_a_parallel_call_reports_the_dead_host_and_serves_the_others(hosts: Hosts, port: int) -> None:
+    dead = dataclasses.replace(hosts.hosts[1], address="127.0.0.1", port=port)
     outcomes = fan_out([hosts.hosts[0], dead, hosts.hosts[2]], lambda host: connect(host, hosts.key))
     try:
         assert [outcome.error is None for outcome in outcomes] == [True, False, True]

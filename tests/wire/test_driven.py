@@ -8,7 +8,6 @@ import hashlib
 import os
 import random
 import re
-import signal
 import socket
 import tempfile
 import threading
@@ -34,6 +33,7 @@ from fleet.remote.ssh.packets import Packets
 from fleet.remote.ssh.transport import SSHTransport
 from provision.keys import generate_ed25519
 from provision.model import Host
+from tests.program import wait_for
 from tests.wire.hosts import Hosts, Wire
 from tests.wire.machines import USER, lab
 
@@ -50,11 +50,7 @@ def nothing_is_left() -> Iterator[None]:
 
     threads, sockets = state()
     yield
-    deadline = time.monotonic() + 5
-    while (state()[0] - threads or state()[1] > sockets) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not state()[0] - threads
-    assert state()[1] <= sockets
+    wait_for("the end of all threads and sockets", lambda: not state()[0] - threads and state()[1] <= sockets)
 
 
 @contextlib.contextmanager
@@ -454,10 +450,9 @@ def test_other_transports_do_not_use_the_loop(hosts: Hosts, monkeypatch: pytest.
 
 
 def test_a_program_that_is_stopped_and_continued_keeps_its_connections(hosts: Hosts) -> None:
-    with connected(hosts.hosts[1], hosts) as connection:
-        [session, *_] = hosts.sessions(1)
-        session.send_signal(signal.SIGSTOP)
-        waiting = threading.Timer(0.2, lambda: session.send_signal(signal.SIGCONT))
+    with connected(hosts.hosts[1], hosts) as connection, contextlib.ExitStack() as stopped:
+        stopped.enter_context(hosts.hung(1))
+        waiting = threading.Timer(0.2, stopped.close)
         waiting.start()
         assert run(connection, "echo x") == b"x\n"
         waiting.join()

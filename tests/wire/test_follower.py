@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import SSHTransport, open_agent
 from fleet.remote.upload.bundle import scan
 from provision.model import Host
-from tests.wire.hosts import Hosts, Wire
+from tests.wire.hosts import Hosts, Wire, no_thread_left
 from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, SILENT_SUPERVISOR, Scripted
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -42,14 +41,10 @@ PROMPT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> object:
+def no_thread_is_left() -> Iterator[None]:
     """Fail if a test leaves a thread running."""
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    with no_thread_left():
+        yield
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def opener(hosts: Hosts) -> Callable[[Host], AgentClient]:
-    return lambda host: open_agent(host, hosts.key, connect_timeout_s=2)
+    return lambda host: open_agent(host, hosts.key, connect_timeout_s=60)
 
 
 def is_open(client: AgentClient) -> bool:
@@ -236,18 +231,18 @@ def test_a_silent_connection_is_opened_again(
                 wire.cut()
                 wire.release()
     assert text_of(items) == log.read_bytes()
-    assert kinds(items).count(ConnectionRestored) == 1
+    assert ConnectionRestored in kinds(items)  # a busy computer may be silent for as long, too
     assert "did not answer within 1 s while following the job" in next(
         item.record.reason for item in items if isinstance(item.record, ConnectionLost)
     )
 
 
 def follow_while_the_first_host_is_lost(
-    hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, items: list[Item], outcome: str
+    hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, items: list[Item], outcome: str, give_up_s: float
 ) -> None:
     body = FOLLOW.replace("succeeded", outcome)
     monkeypatch.setattr(transport_module, "pack", Scripted(body, LOG=str(hosts.key), PIECE=10, PAUSE=0.02))
-    with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=2.0) as follower:
+    with Follower([(wire.host, ASK), (hosts.hosts[1], ASK)], opener(hosts), give_up_s=give_up_s) as follower:
         for item in follower:
             items.append(item)
             if item.host == "worker-0" and isinstance(item.record, Log):
@@ -259,7 +254,7 @@ def test_a_lost_host_is_given_up_and_the_others_are_followed(
 ) -> None:
     items: list[Item] = []
     with pytest.raises(UnreachableError, match=r"worker-0 \(127.* did not come back within 2 s") as raised:
-        follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "lost")
+        follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "lost", 2.0)
     assert text_of(items, "worker-1") == hosts.key.read_bytes()
     lost = [item.record for item in items if isinstance(item.record, ConnectionLost) and item.host == "worker-0"]
     assert lost[-1].retry_s == 0
@@ -272,7 +267,7 @@ def test_the_wait_for_a_lost_host_is_short_after_the_result(
 ) -> None:
     monkeypatch.setattr("fleet.remote.follower.AFTER_RESULT_S", 0.1)
     items: list[Item] = []
-    follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "failed")
+    follow_while_the_first_host_is_lost(hosts, wire, monkeypatch, items, "failed", 1000.0)
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
     lost = [item.record for item in items if isinstance(item.record, ConnectionLost)]
     assert lost[-1].retry_s == 0
@@ -377,9 +372,7 @@ def test_close_is_prompt_while_the_items_are_not_read(
     assert time.monotonic() - began < PROMPT_S
 
 
-def test_close_is_prompt_between_two_tries(hosts: Hosts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+def test_close_is_prompt_between_two_tries(hosts: Hosts, port: int) -> None:
     dead = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=port)
     with Follower([(dead, ASK)], opener(hosts)) as follower:
         tries = iter(follower)
