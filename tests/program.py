@@ -27,6 +27,7 @@ __all__ = [
     "CommandResult",
     "Program",
     "agents_environment",
+    "catches_signals",
     "lines_of",
     "task_config",
     "wait_for",
@@ -66,6 +67,13 @@ def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float 
             return value
         time.sleep(max(0.02, min(0.5, 10 * (time.monotonic() - begun))))
     raise AssertionError(f"waited {deadline_s} s for {description}")
+
+
+def catches_signals(process: subprocess.Popen[Any]) -> bool:
+    """Return whether a command, which was not waited for yet, has installed the last of its signal handlers."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _arguments_and_environment(pid: int) -> bytes:

@@ -109,7 +109,7 @@ class Screen:
 
     def until(self, condition: str | Callable[[], bool]) -> None:
         """Wait for text in the output, or for a condition."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 90
         while not (condition in self.text if isinstance(condition, str) else condition()):
             assert time.monotonic() < deadline, f"{condition!r} not met by {self.text!r}"
             time.sleep(0.01)

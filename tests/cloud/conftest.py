@@ -80,7 +80,7 @@ class LocalCase:
         mark = f"FLEET_INSTANCE={instance.id}"
         [listener] = [process for process in psutil.process_iter() if mark in arguments(process)]
         listener.kill()
-        gone = time.monotonic() + 10
+        gone = time.monotonic() + 90
         while listener.is_running() and listener.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < gone
             time.sleep(0.005)

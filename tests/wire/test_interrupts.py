@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Program
+from tests.program import Program, catches_signals
 
 pytestmark = pytest.mark.wire
 
@@ -37,12 +37,6 @@ def start_until(program: Program, pattern: str, *arguments: str) -> subprocess.P
     while client.poll() is None and not (catches_signals(client) and (not pattern or files() != before)):
         time.sleep(0.002)
     return client
-
-
-def catches_signals(client: subprocess.Popen[bytes]) -> bool:
-    status = Path(f"/proc/{client.pid}/status").read_text()
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def kill_train(pair: Program, state: str) -> None:

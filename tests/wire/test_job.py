@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.program import Program, lines_of, task_config, wait_for
+from tests.program import Program, catches_signals, lines_of, task_config, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -311,6 +311,7 @@ def test_up_repairs_a_killed_up_and_dead_sshds_and_jobs_continue_without_them(pr
 def test_ctrl_c_during_up_cleans_up(program: Program) -> None:
     for delay in (0.2, 0.4, 0.6):
         client = program.start("up", "--workers", "2")
+        wait_for("the signal handlers", lambda client=client: catches_signals(client))  # type: ignore[misc]
         time.sleep(delay)
         client.send_signal(signal.SIGINT)
         ran = program.finish(client, code=None)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import catches_signals
+
 SCRIPT = """
 import sys, time
 from fleet.__main__ import catch_interrupts
@@ -53,13 +55,6 @@ def test_tests_started_in_the_background_can_interrupt_what_they_start() -> None
     assert done.returncode == 0, done.stdout
 
 
-def _catches_signals(process: subprocess.Popen[str]) -> bool:
-    """Return whether the process has installed the last of its handlers; false once it has ended."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
-
-
 @pytest.mark.parametrize("round_", range(6))
 def test_repeated_signals_end_a_command_with_its_exit_code(tmp_path: Path, round_: int) -> None:
     process = subprocess.Popen(
@@ -70,7 +65,7 @@ def test_repeated_signals_end_a_command_with_its_exit_code(tmp_path: Path, round
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not _catches_signals(process):
+    while process.poll() is None and not catches_signals(process):
         time.sleep(0.002)
     chance = random.Random(round_)
     time.sleep(chance.uniform(0.0, 0.6))

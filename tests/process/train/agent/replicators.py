@@ -223,7 +223,7 @@ class Host:
     def close(self) -> None:
         self.replicator.close()
         with contextlib.suppress(ChildProcessError):
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + DEADLINE_S
             while os.waitpid(self.replicator.pid, os.WNOHANG)[0] == 0:
                 if time.monotonic() > deadline:
                     os.kill(self.replicator.pid, signal.SIGKILL)

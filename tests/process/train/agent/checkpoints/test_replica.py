@@ -18,6 +18,7 @@ import pytest
 
 from tests.process.train.agent.checkpoints.test_formats import hdf5, zipped
 from tests.process.train.agent.replicators import Host, Yard, step_in, tree
+from tests.program import wait_for
 from train.agent.checkpoints import store as replica_store
 from train.agent.checkpoints import transfer as replica_wire
 from train.agent.checkpoints.replicator import News, Restored
@@ -708,10 +709,7 @@ time.sleep(60)
     assert is_alive(replicator)
     supervisor.kill()
     supervisor.communicate()
-    deadline = time.monotonic() + 5
-    while is_alive(replicator):
-        assert time.monotonic() < deadline, "the replicator outlived its supervisor"
-        time.sleep(0.01)
+    wait_for("the end of the replicator", lambda: not is_alive(replicator))
 
 
 def test_a_host_without_the_address_says_so(yard: Yard) -> None:

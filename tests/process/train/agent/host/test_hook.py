@@ -307,6 +307,8 @@ def test_no_process_gets_a_signal_that_would_end_it(tmp_path: Path) -> None:
             child.task.release()
             child.until(lambda child=child: b"ready" in child.output)  # type: ignore[misc]
             child.serve(0.1)
+            if name == "stopped":
+                child.until(lambda child=child: "T (stopped)" in Path(f"/proc/{child.task.pid}/status").read_text())  # type: ignore[misc]
             stacks: list[str] = []
             child.task.dump_stacks(stacks.append)
             child.until(lambda stacks=stacks: stacks)  # type: ignore[misc]

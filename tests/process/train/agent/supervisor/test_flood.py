@@ -52,7 +52,7 @@ def test_heartbeats_go_on_while_a_flood_of_lines_is_parsed(connect: Connect) -> 
     """Parsing all lines takes 40 s; the other agent waits 3 s for a message."""
     agents: list[Agent] = [connect(0), connect(1, archive=slow_agent())]
     committed(agents, "flood", Bundle(FLOOD), command=(sys.executable, "task.py"), link_timeout_s=3.0)
-    story = follow(agents[1], Follow("flood", "worker-1", interval_s=0.1), deadline_s=60)
+    story = follow(agents[1], Follow("flood", "worker-1", interval_s=0.1))
     assert story.result is not None
     assert story.result.outcome is Outcome.SUCCEEDED, story.result
     assert story.log == b"".join(b"step %d loss 0.5\n" % n for n in range(LINES)) + b"Epoch 9/9\n"
