@@ -39,12 +39,14 @@ class Budget:
         used_usd: Cost of what has ended, and of each existing instance until its deadline.
         end: The last deadline of its instances, in seconds since the epoch; 0: none of them runs.
         unlimited: Names of running instances without a deadline, or whose price is unknown.
+        is_new: The fleet has not had any instances.
     """
 
     limit_usd: float
     used_usd: float = 0.0
     end: float = 0.0
     unlimited: tuple[str, ...] = ()
+    is_new: bool = True
 
     @property
     def left_usd(self) -> float:
@@ -83,7 +85,7 @@ def budget_of(limit_usd: float, entries: Sequence[Mapping[str, Any]], now: float
     unlimited = tuple(each.name for each in running if not each.usd_h or not (each.delete_at or ending))
     end = 0.0 if ending else max((interval.delete_at for interval in running), default=0.0)
     used = sum(_most_usd(interval, end, now, ending=ending) for interval in billed)
-    return Budget(limit_usd, used, end if end > now else 0.0, unlimited)
+    return Budget(limit_usd, used, end if end > now else 0.0, unlimited, is_new=not billed)
 
 
 def _with_restarts(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -41,17 +41,28 @@ def with_lifetime(cloud: GceOptions, seconds: float) -> GceOptions:
         raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[step]) from error
 
 
-def check(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> str:
+def check(account: Account, cloud: GceOptions, seconds: float, targets: Sequence[Json]) -> str:
     """Check whether instances can have a new lifetime, which begins now; return a warning about its effect, or "".
+
+    If it is too long for Compute Engine, the limit of the cost is checked first for the longest one, which the
+    error suggests.
 
     Args:
         account: The owner of the fleet.
-        cloud: Its options, resolved, with the new lifetime.
+        cloud: Its options.
+        seconds: The new lifetime.
         targets: All of its instances.
 
     Raises:
-        ProviderError: the limit of the cost does not pay for this time.
+        ProviderError: they cannot have it, or the limit of the cost does not pay for it.
     """
+    if seconds > MAX_DURATION_MAX_S:
+        _check(account, with_lifetime(cloud, MAX_DURATION_MAX_S), targets)
+    return _check(account, with_lifetime(cloud, seconds), targets)
+
+
+def _check(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> str:
+    """Check whether the limit of the cost pays for the lifetime of `cloud`, and return the result of `check`."""
     if not targets or not restarts(cloud, account.convert(targets), account.clock()):
         return ""
     if cloud.max_cost_usd:
@@ -93,7 +104,7 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
         ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
             not start again.
     """
-    if not check(account, cloud, targets):
+    if not _check(account, cloud, targets):
         set_deadlines(account, cloud, targets)
         return
     if cloud.max_cost_usd:
@@ -129,7 +140,7 @@ def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> Sequ
 def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:
     price = account.prices.price(cloud, zone_of(targets[0]))
     if price is None:
-        raise unknown_price(cloud)
+        raise unknown_price(cloud, is_new=False)
     return price
 
 

@@ -78,7 +78,7 @@ def limited(
     if not cloud.max_cost_usd:
         return cloud
     if price is None:
-        return unknown_price(cloud)
+        return unknown_price(cloud, is_new=budget.is_new)
     if budget.unlimited:
         return without_deadline(budget.unlimited)
     longest_s = cloud.max_duration_s or MAX_DURATION_MAX_S
@@ -88,11 +88,20 @@ def limited(
     return replace(cloud, max_duration_s=min(longest_s, int(paid_s)))
 
 
-def unknown_price(cloud: GceOptions) -> ProviderError:
-    """Return the error that a price is unknown, so that the cost cannot be limited."""
+def unknown_price(cloud: GceOptions, *, is_new: bool) -> ProviderError:
+    """Return the error that a price is unknown, so that the cost of a new or existing fleet cannot be limited."""
+    message = f"the price of {describe(cloud)} is unknown, so --max-cost cannot limit it"
+    if not is_new:
+        return ProviderError(
+            ErrorKind.USAGE,
+            message,
+            hint=f"--max-cost 0 removes the limit{'; then fleet extend sets the time' if cloud.is_extendable else ''}",
+            again={"--max-cost": "0"},
+            next_steps=[("fleet", "down")],
+        )
     return ProviderError(
         ErrorKind.USAGE,
-        f"the price of {describe(cloud)} is unknown, so --max-cost cannot limit it",
+        message,
         hint="select another machine or zone; or limit the time with --max-duration, and remove --max-cost",
         again={"--max-cost": None, "--max-duration": "4h"},
     )

@@ -335,9 +335,8 @@ class GceProvider(Provider):
         Raises:
             ProviderError: they cannot have this lifetime, or the limit of the cost does not pay for it.
         """
-        cloud = deadline.with_lifetime(self._cloud, seconds)
         with self._account.errors_while("change the lifetime of the instances"):
-            return deadline.check(self._account, cloud, self._resources(instances))
+            return deadline.check(self._account, self._cloud, seconds, self._resources(instances))
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; they keep their disks.

@@ -10,6 +10,7 @@ import pytest
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
+from provision.durations import seconds
 from tests.cloud.histories import Quiet, patched
 from tests.cloud.spending import FLEET, LATE_S, PRICES, Customer, cost_usd, play, unattended
 from tests.emulator import Emulator
@@ -63,6 +64,21 @@ def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
         customer.up(workers=1, machine_type="a9-newgpu-4g")
     assert repetition(refused.value) == Again({"--max-cost": None, "--max-duration": "4h"}, "up")
     assert not customer.emulator.cloud.charges.all
+
+
+def test_the_limit_of_an_existing_fleet_is_removed_if_its_price_is_unknown(
+    customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customer.up(workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("provision.gce.catalog.prices.Prices.price", lambda *_: None)
+        for refuse in (lambda: customer.extend(3600), lambda: customer.up(workers=2)):
+            with pytest.raises(UsageError, match="is unknown, so --max-cost cannot limit it") as refused:
+                refuse()
+            assert repetition(refused.value) == Again({"--max-cost": "0"}, "up")
+            assert next_lines(refused.value) == "fleet down"
+        customer.up(workers=1, max_cost_usd=0.0)
+        customer.extend(3600)
 
 
 def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Customer) -> None:
@@ -120,6 +136,7 @@ def test_an_extension_is_paid_from_the_rest(customer: Customer) -> None:
     ("lifetime_s", "limit_usd", "message", "step"),
     [
         (300 * 86400, 0.0, "30 seconds to 120 days, not 7200h", "fleet extend 120d"),
+        (300 * 86400, 2.0, "does not pay for 120 d from now", "fleet extend 56"),
         (5, 0.0, "30 seconds to 120 days, not 5s", "fleet down"),
         (86400, 2.0, "does not pay for 1 d from now", "fleet extend 56"),
         (86400, 0.06, "does not pay for 1 d from now", "fleet up --max-cost 5.0"),
@@ -135,6 +152,8 @@ def test_an_extension_is_refused_before_its_price_is_reported(
         customer.extend(lifetime_s, sink)
     assert step in next_lines(refused.value)
     assert not sink.events
+    if "extend" in step:
+        customer.extend(seconds(next_lines(refused.value).split()[-1]))
 
 
 def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
