@@ -95,7 +95,8 @@ def unknown_price(cloud: GceOptions, *, is_new: bool) -> ProviderError:
         return ProviderError(
             ErrorKind.USAGE,
             message,
-            hint=f"--max-cost 0 removes the limit{'; then fleet extend sets the time' if cloud.is_extendable else ''}",
+            hint="--max-cost 0 removes the limit"
+            + ("; then fleet extend sets the time" if cloud.is_extendable else ""),
             again={"--max-cost": "0"},
             next_steps=[("fleet", "down")],
         )

@@ -66,5 +66,13 @@ def check_labels(cloud: LabelOptions) -> None:
             f"--tag {bad!r}: a tag has up to 63 lower-case letters, digits, and hyphens, and begins with a letter",
             {"--tag": None},
         )
-    if len(cloud.labels) > _LABELS_MAX or len(cloud.tags) > _TAGS_MAX:
-        raise ValueError(f"an instance has at most {_LABELS_MAX} labels and {_TAGS_MAX} tags of yours")
+    for name, noun, given, most in (
+        ("--label", "labels", cloud.labels, _LABELS_MAX),
+        ("--tag", "network tags", cloud.tags, _TAGS_MAX),
+    ):
+        if len(given) > most:
+            raise InvalidOptionError(
+                f"{name}: {len(given)} {noun} are given; an instance has at most {most} in addition to those of "
+                f"fleet: remove {len(given) - most}",
+                {name: None},
+            )

@@ -19,6 +19,8 @@ _RESERVED = frozenset(
 )
 _VALUE_MAX = 256 * 1024
 """Bytes of a value: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations."""
+_ALL_MAX = 448 * 1024  # of 512 KiB; fleet sets others
+"""Bytes of all keys and values."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,15 @@ def check_preparation(cloud: PreparationOptions) -> None:
         raise InvalidOptionError(f"--metadata {repeated} is given more than once", {"--metadata": None})
     for name, text in root_scripts(cloud).items():
         _check_size(name, text)
+    sizes = {"--metadata": sum(len(text.encode()) for text in cloud.metadata)}
+    sizes |= {name: len(text.encode()) for name, text in root_scripts(cloud).items()}
+    if (excess := sum(sizes.values()) - _ALL_MAX) > 0:
+        raise InvalidOptionError(
+            f"{', '.join(name for name, size in sizes.items() if size)}: an instance has at most "
+            f"{_ALL_MAX // 1024} KiB of metadata and scripts in addition to those of fleet: "
+            f"remove {-(-excess // 1024)} KiB",
+            {max(sizes, key=lambda name: sizes[name]): None},
+        )
 
 
 def _check_size(name: str, text: str) -> None:

@@ -29,7 +29,15 @@ from provision.options import declarations
         ({"labels": ("Team=vision",)}, "lower-case letters"),
         ({"labels": ("a=1", "a=2")}, "--label a is given more than once"),
         ({"tags": ("-web",)}, "--tag '-web'"),
-        ({"tags": tuple(f"t{number}" for number in range(64))}, "at most 60 labels and 63 tags"),
+        (
+            {"labels": tuple(f"l{number}=" for number in range(65))},
+            "--label: 65 labels are given; an instance has at",
+        ),
+        ({"tags": tuple(f"t{number}" for number in range(64))}, "at most 63 in addition to those of fleet: remove 1"),
+        (
+            {"setup": "x" * 2**18, "metadata": (f"a={'x' * 2**18}",)},
+            "--metadata, --setup: an instance has at most 448",
+        ),
     ],
 )
 def test_values_that_cannot_be_set_are_refused_before_any_call(given: dict[str, Any], message: str) -> None:
