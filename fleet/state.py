@@ -29,7 +29,7 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -185,9 +185,15 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class FleetDirectory:
-    """The files of one fleet."""
+    """The files of one fleet.
+
+    Attributes:
+        path: Their directory.
+        on_unwritten: Takes the error if an intent cannot be written to the journal; None: it is raised.
+    """
 
     path: Path
+    on_unwritten: Callable[[UsageError], None] | None = None
 
     @property
     def key(self) -> Path:
@@ -263,9 +269,17 @@ class FleetDirectory:
         """Write an intent to the journal; on disk when this returns.
 
         Raises:
-            UsageError: it cannot be written, for example because the disk is full.
+            UsageError: it cannot be written, for example because the disk is full, and `on_unwritten` is None.
         """
-        line = json.dumps({"at": time.time(), "intent": intent, **details}).encode() + b"\n"
+        try:
+            self._append(json.dumps({"at": time.time(), "intent": intent, **details}).encode() + b"\n")
+        except UsageError as error:
+            if self.on_unwritten is None:
+                raise
+            self.on_unwritten(error)
+
+    def _append(self, line: bytes) -> None:
+        """Append a line to the journal."""
         with _writing(self.path), open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
             end = journal.tell()
             if end and os.pread(journal.fileno(), 1, end - 1) != b"\n":
@@ -476,9 +490,15 @@ class StoreJournal:
 
 @dataclass(frozen=True)
 class Store:
-    """State below `root`."""
+    """State below `root`.
+
+    Attributes:
+        root: The state directory.
+        on_unwritten: Takes the error if an intent cannot be written to a journal; None: it is raised.
+    """
 
     root: Path
+    on_unwritten: Callable[[UsageError], None] | None = None
 
     def check(self) -> None:
         """Reject a state directory in which another user could create files.
@@ -540,7 +560,7 @@ class Store:
 
     def fleet(self, name: str) -> FleetDirectory:
         """Return the files of fleet `name`, which need not exist."""
-        return FleetDirectory(self.root / "fleets" / name)
+        return FleetDirectory(self.root / "fleets" / name, self.on_unwritten)
 
     def names(self) -> list[str]:
         """Return the names of all fleets that have files here."""
@@ -597,7 +617,8 @@ class Store:
             self._acquire(descriptor, name, wait_s)
             owner = {"pid": os.getpid(), "command": command, "since": time.time()}
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+            with contextlib.suppress(OSError):  # a full disk: others cannot report the holder, but wait for it
+                os.pwrite(descriptor, json.dumps(owner).encode(), 0)
             yield
             os.ftruncate(descriptor, 0)
         finally:

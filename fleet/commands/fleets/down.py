@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fleet.errors import CancelledError, FleetError, explain_interrupt
-from fleet.events import FleetDown, FleetStopped, Note, ResultsAtRisk, Sink
+from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import list_instances
@@ -46,7 +46,22 @@ def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown | Fle
     with services.store.lock(request.fleet, "down"):
         if request.keep_disks:
             return stop_fleet(request.fleet, services, sink)
-        return _delete_fleet(request, services, sink)
+        return _delete_fleet(request, _without_journal(services, sink), sink)
+
+
+def _without_journal(services: Services, sink: Sink) -> Services:
+    """Return services that warn if the journal cannot be written, for example because the disk is full.
+
+    A deletion is safe without it: a repetition deletes what is left, and `fleet gc` lists it.
+    """
+    causes: list[str] = []
+
+    def warn(error: FleetError) -> None:
+        if error.cause not in causes:
+            causes.append(error.cause)
+            sink.emit(Note(f"{error.message} ({error.cause}); the deletion continues", Level.WARNING))
+
+    return replace(services, store=replace(services.store, on_unwritten=warn))
 
 
 def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> FleetDown:

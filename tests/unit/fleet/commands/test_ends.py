@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from fleet.events import (
     FleetDown,
     FleetOpened,
     InstanceChanged,
+    Level,
     Note,
     OrphansDeleted,
     OrphansFound,
@@ -89,6 +92,23 @@ def test_down_writes_its_intent_before_the_call(fleet: World, monkeypatch: pytes
     with pytest.raises(CancelledError):
         down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
     assert fleet.store.fleet("demo").intents()[-1]["intent"] == "delete_fleet"
+
+
+def test_down_needs_no_space_on_the_disk(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fleet.cloud.instances[1] = replace(fleet.cloud.instances[1], id="new")  # a list that the journal does not have
+    for name in ("fsync", "pwrite"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(UsageError, match="cannot be written"):
+        down.run(down.DownRequest("demo", keep_disks=True), fleet.services(), fleet.sink)
+    assert fleet.cloud.calls == []
+    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
+    place, cause = fleet.store.fleet("demo").path, os.strerror(errno.ENOSPC)
+    text = f"the state directory {place} cannot be written ({cause}); the deletion continues"
+    assert fleet.sink.of(Note) == [Note(text, Level.WARNING)]
+    assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
 
 
 @pytest.mark.parametrize("damage", ["{", None])
