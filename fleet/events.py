@@ -660,7 +660,6 @@ class ResultsPulled:
     received_files: int  # number of these that were not in the directory before
     received: int  # bytes
     complete: bool  # all results of all tasks are on this computer
-    others: int = 0  # number of files in others/
 
 
 @dataclass(frozen=True)

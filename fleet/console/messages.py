@@ -334,10 +334,10 @@ def _jobs_deleted(event: events.JobsDeleted) -> str:
 
 def _results_pulled(event: events.ResultsPulled) -> str:
     present = event.files - event.received_files
-    before = f", {present:,} of them there before," if present else ","
-    place = f"{before if event.received_files else ': already complete'} in {event.directory}"
-    others = f"\nothers/: {counted(event.others, 'file')} of other tasks, different from the chief's"
-    return f"{counted(event.files, 'file')}, {format_size(event.size)}{place}" + others * bool(event.others)
+    before = f", {present:,} of them there before" if present and event.received_files else ""
+    if not event.received_files:
+        return f"{counted(event.files, 'file')}, {format_size(event.size)}: already complete in {event.directory}"
+    return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
 
 
 def _tensorboard_started(event: events.TensorboardStarted) -> str:

@@ -23,9 +23,6 @@ from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
-OTHERS = "others"
-"""Directory of files that differ from those of the chief."""
-
 _SHARED = (Area.MODEL, Area.CHECKPOINTS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LONGEST_NAME = 255  # bytes
@@ -100,7 +97,7 @@ def lay_out(tasks: Sequence[Listed]) -> Layout:
             elif entry.area in primary:
                 if _identity(entry) in copies[entry.area]:
                     continue
-                prefix = f"{OTHERS}/{task.task}/{entry.area.value}"
+                prefix = f"others/{task.task}/{entry.area.value}"
             made.add(prefix, entry, source, task.task)
     return made.finish()
 

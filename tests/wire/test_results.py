@@ -84,7 +84,6 @@ def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(prog
 
     pulled = program.run("pull")
     assert re.search(rf"11 files, \d+ B, 6 of them there before, in {target}\n", pulled.err)
-    assert "\nothers/: 1 file of other tasks, different from the chief's\n" in pulled.err
     contents = files(target)
     assert all(contents.pop(f"logs/worker-{rank}/attempt-1.times") for rank in (0, 1))
     assert contents == {

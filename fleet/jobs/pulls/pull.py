@@ -23,7 +23,7 @@ from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
 from fleet.results.kinds import parse_kinds
-from fleet.results.layout import OTHERS, Item, Layout, Listed, lay_out
+from fleet.results.layout import Item, Layout, Listed, lay_out
 from fleet.results.target import PartialFile, Target, is_present
 from fleet.services import Services
 from fleet.state import FleetDirectory, OnThisComputer
@@ -243,7 +243,6 @@ class Pull:
             received_files=self._received_files,
             received=self._received,
             complete=complete,
-            others=sum(item.path.startswith(f"{OTHERS}/") for item in layout.files),
         )
 
     def copy(self) -> tuple[Layout, dict[str, Listing]]:

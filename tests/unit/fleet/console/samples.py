@@ -191,7 +191,7 @@ ONE_OF_EACH: list[Event] = [
     JobsDeleted("demo", ("j-1",), 1_300_000, {"j-2": "it is running"}),
     ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),
     PullProgress("worker-0", 10, 20, 2),
-    ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True, 1),
+    ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
     ReportWritten("j-1", "/home/ann/j-1.html", 48_000, "demo", "/home/ann/j-1.capsule.zip", 2_000),
     TensorboardStarted("j-1", "http://127.0.0.1:6006/", None, True),
     SshConfigChanged("/home/ann/.ssh/config", "Include /state/*/ssh_config", True, True, ("demo-worker-0",)),
