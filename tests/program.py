@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,10 @@ __all__ = [
     "Program",
     "agents_environment",
     "catches_signals",
+    "find_paths",
+    "has_ended",
     "lines_of",
+    "read_files",
     "task_config",
     "wait_for",
 ]
@@ -74,6 +77,31 @@ def catches_signals(process: subprocess.Popen[Any]) -> bool:
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended, although its parent may not have waited for it yet."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def find_paths(directory: Path, pattern: str) -> list[Path]:
+    """Return the sorted paths below a directory that match a pattern, while programs may remove directories."""
+    while True:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(directory.glob(pattern))
+
+
+def read_files(directory: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield each file below a directory with its content, without those that programs remove meanwhile."""
+    for path in find_paths(directory, "**/*"):
+        content = None
+        with contextlib.suppress(FileNotFoundError):
+            content = path.read_bytes() if path.is_file() else None
+        if content is not None:
+            yield path, content
 
 
 def _arguments_and_environment(pid: int) -> bytes:
@@ -163,13 +191,13 @@ class Program:
 
     def host_file(self, pattern: str) -> Path:
         """Return the only file in the local hosts' directories that matches `pattern`."""
-        matches = sorted((self.state / "local").glob(pattern))
+        matches = find_paths(self.state / "local", pattern)
         assert len(matches) == 1, f"{pattern}: {matches}"
         return matches[0]
 
     def log_of(self, task: str) -> Path:
         """Return the log of a task of the newest job, on its local host."""
-        logs = (self.state / "local").glob(f"*-{task}/fleet/jobs/*/{task}/attempt-1/log")
+        logs = find_paths(self.state / "local", f"*-{task}/fleet/jobs/*/{task}/attempt-1/log")
         return max(logs, key=lambda path: path.parent.stat().st_mtime)
 
     def processes(self) -> list[psutil.Process]:

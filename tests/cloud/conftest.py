@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.cloud.histories import QUICK
 from tests.emulator import Emulator, guests
 from tests.emulator.client import Client
 from tests.emulator.gcloud import Gcloud
-from tests.program import Program, wait_for
+from tests.program import Program, has_ended, wait_for
 from tests.wire.machines import Lab, lab
 
 
@@ -80,10 +80,7 @@ class LocalCase:
         mark = f"FLEET_INSTANCE={instance.id}"
         [listener] = [process for process in psutil.process_iter() if mark in arguments(process)]
         listener.kill()
-        gone = time.monotonic() + 90
-        while listener.is_running() and listener.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < gone
-            time.sleep(0.005)
+        wait_for("the end of a listener", lambda: has_ended(listener))
 
     def traces(self) -> list[str]:
         files = [str(path) for path in self.root.glob("**/*")]
@@ -93,7 +90,8 @@ class LocalCase:
 
     def sweep(self) -> None:
         for process in self._processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def script(self) -> str:
         return (
@@ -135,8 +133,8 @@ class GceCase:
         emulated = self.emulator.cloud.instances.values()
         [name] = [each.body["name"] for each in emulated if each.body["id"] == instance.id]
         url = f"{self.emulator.url}/compute/v1/projects/proj-1/zones/{instance.zone}/instances/{name}"
-        assert requests.post(f"{url}/stop", timeout=10).status_code == 200
-        wait_for("the end of an instance", lambda: requests.get(url, timeout=10).json()["status"] == "TERMINATED")
+        assert requests.post(f"{url}/stop", timeout=60).status_code == 200
+        wait_for("the end of an instance", lambda: requests.get(url, timeout=60).json()["status"] == "TERMINATED")
 
     def traces(self) -> list[str]:
         state = self.emulator.state()

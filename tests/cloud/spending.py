@@ -198,7 +198,7 @@ class Customer:
 
     def _post(self, instance: Instance, method: str) -> None:
         with contextlib.suppress(requests.ConnectionError):  # a fault of the history
-            requests.post(f"{self.emulator.url}/compute/v1/{instance.blueprint.path}/{method}", timeout=10)
+            requests.post(f"{self.emulator.url}/compute/v1/{instance.blueprint.path}/{method}", timeout=60)
         self.emulator.settle()
 
     def wait(self, passed_s: float) -> None:

@@ -199,7 +199,7 @@ def test_no_resource_is_lost_if_up_is_interrupted(
 ) -> None:
     process = caller.start(*UP)
     journal = caller.state / "fleets" / "default" / "journal"
-    wait_for(f"{sign} in the journal", lambda: journal.exists() and f'"{sign}"' in journal.read_text(), 60)
+    wait_for(f"{sign} in the journal", lambda: journal.exists() and f'"{sign}"' in journal.read_text())
     process.send_signal(number)
     ended = caller.finish(process, code=None)
     if number == signal.SIGINT:
@@ -216,7 +216,7 @@ def test_gc_deletes_the_resources_of_a_lost_state_directory(
     caller: Program, emulator: Emulator, tmp_path: Path
 ) -> None:
     process = caller.start(*UP)
-    wait_for("instances", lambda: len(emulator.state()["instances"]) == 2, 60)
+    wait_for("instances", lambda: len(emulator.state()["instances"]) == 2)
     process.kill()
     caller.finish(process, code=None)
     emulator.settle()

@@ -251,7 +251,7 @@ def test_faults_apply_only_to_methods_that_support_them(emulator: Emulator) -> N
 def _post(url: str, body: Any) -> tuple[int, Any]:
     request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -289,7 +289,7 @@ def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client
     assert _post(f"{url}/nothing", {})[0] == 404
     assert _post(f"{url}/clear", {})[0] == 200
     client.create("demo")
-    with urllib.request.urlopen(f"{url}/state", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/state", timeout=60) as answer:
         assert json.load(answer)["instances"] == ["demo"]
 
 

@@ -65,7 +65,7 @@ class Guest:
         self.done.append("follow clock")
 
     def power_off(self) -> None:
-        assert self._may_end.wait(10)
+        assert self._may_end.wait(90)
         self.done.append("power off")
 
     def restart(self) -> None:
@@ -75,7 +75,7 @@ class Guest:
         pass
 
     def remove(self) -> None:
-        assert self._may_end.wait(10)
+        assert self._may_end.wait(90)
         self.done.append("remove")
 
 
@@ -154,7 +154,7 @@ def test_a_guest_is_kept_over_stop_and_start(stage: Stage) -> None:
 def test_a_guest_is_warned_before_a_preemption(stage: Stage) -> None:
     stage.client.create("demo", scheduling=spot())
     stage.emulator.preempt("demo", grace_s=30)
-    stage.emulator.cloud.join(10)
+    stage.emulator.cloud.join(90)
     assert stage.guests[0].done == ["boot", "warn"]
     stage.emulator.clock.advance(31)
     stage.emulator.settle()
@@ -171,7 +171,7 @@ def test_firewall_rules_decide_which_guests_answer_the_caller(stage: Stage) -> N
             name=f"allow-{port}", allowed=[compute.Allowed(I_p_protocol="tcp", ports=[port])], source_ranges=[source]
         )
         stage.client.wait(stage.client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=rule))
-        stage.emulator.cloud.join(10)
+        stage.emulator.cloud.join(90)
         admitted.append(guest.admitted)
 
     allow("0.0.0.0/0", "22")
@@ -192,14 +192,14 @@ def test_a_guest_gets_changes_of_its_metadata_and_of_the_project_keys(
     metadata = projects.get(project=PROJECT).common_instance_metadata
     metadata.items.append(compute.Items(key="ssh-keys", value="you:key"))
     stage.client.wait(projects.set_common_instance_metadata_unary(project=PROJECT, metadata_resource=metadata))
-    stage.emulator.cloud.join(10)
+    stage.emulator.cloud.join(90)
     assert [guest.items.get("ssh-keys") for guest in stage.guests] == ["fleet:k\nyou:key", None]
 
     current = compute.Metadata(items=[compute.Items(key="more", value="1")], fingerprint=made.metadata.fingerprint)
     stage.client.wait(
         stage.client.instances.set_metadata_unary(instance="demo", metadata_resource=current, **AT_ZONE)
     )
-    stage.emulator.cloud.join(10)
+    stage.emulator.cloud.join(90)
     assert stage.guests[0].items == {"more": "1", "ssh-keys": "you:key"}
 
     late: list[Callable[[], None]] = []
@@ -232,10 +232,10 @@ def test_the_emulator_starts_by_hand_and_ends_with_a_signal(number: int) -> None
             assert process.stdout is not None
             ready, url, *project = process.stdout.readline().split()
             assert (ready, project) == ("ready:", ["project", "other"])
-            with urllib.request.urlopen(f"{url}/compute/v1/projects/other/zones", timeout=10) as answer:
+            with urllib.request.urlopen(f"{url}/compute/v1/projects/other/zones", timeout=60) as answer:
                 assert answer.status == 200
             process.send_signal(number)
-            assert process.wait(20) == 0
+            assert process.wait(90) == 0
         finally:
             process.kill()
 

@@ -109,21 +109,21 @@ def test_parameters_are_checked() -> None:
 
 
 def test_an_invalid_request_is_refused_and_recorded(emulator: Emulator, session: requests.Session) -> None:
-    answer = session.post(emulator.url + INSTANCES, json={"name": "demo", "colour": "red"}, timeout=10)
+    answer = session.post(emulator.url + INSTANCES, json={"name": "demo", "colour": "red"}, timeout=60)
     assert answer.status_code == 400
     assert emulator.state()["violations"] == ["client: compute.instances.insert: Instance: unknown field 'colour'"]
     assert emulator.state()["instances"] == []
 
 
 def test_a_request_id_must_be_a_uuid(emulator: Emulator, session: requests.Session) -> None:
-    answer = session.delete(f"{emulator.url}{INSTANCES}/demo?requestId=one", timeout=10)
+    answer = session.delete(f"{emulator.url}{INSTANCES}/demo?requestId=one", timeout=60)
     assert answer.status_code == 400
     assert "'one' is not a UUID" in answer.json()["error"]["message"]
 
 
 def test_missing_zones_and_methods_are_refused(emulator: Emulator, session: requests.Session) -> None:
     def get(path: str) -> tuple[int, str]:
-        answer = session.get(f"{emulator.url}/compute/v1/{path}", timeout=10)
+        answer = session.get(f"{emulator.url}/compute/v1/{path}", timeout=60)
         return answer.status_code, answer.json()["error"]["message"]
 
     assert get("projects/proj-1/zones/us-east1-b") == (
@@ -263,7 +263,7 @@ def _batch(session: requests.Session, url: str, calls: list[tuple[str, str, Any]
         f"{url}/batch/compute/v1",
         data="".join(lines) + "--b--",
         headers={"Content-Type": 'multipart/mixed; boundary="b"'},
-        timeout=10,
+        timeout=60,
     )
     answer.raise_for_status()
     message = BytesParser().parsebytes(
@@ -328,7 +328,7 @@ def test_faults_apply_to_batches_and_their_calls(
 
 
 def test_an_invalid_batch_is_refused(emulator: Emulator, session: requests.Session) -> None:
-    answer = session.post(f"{emulator.url}/batch/compute/v1", data="x", timeout=10)
+    answer = session.post(f"{emulator.url}/batch/compute/v1", data="x", timeout=60)
     assert answer.status_code == 400
     with pytest.raises(requests.exceptions.HTTPError, match="400"):
         _batch(session, emulator.url, [("GET", INSTANCES, None)] * 1001)
@@ -337,9 +337,9 @@ def test_an_invalid_batch_is_refused(emulator: Emulator, session: requests.Sessi
 def test_permissions_are_tested_and_enforced(emulator: Emulator, client: Client, session: requests.Session) -> None:
     wanted = ["compute.instances.create", "compute.instances.list"]
     url = f"{emulator.url}/v1/projects/{PROJECT}:testIamPermissions"
-    assert session.post(url, json={"permissions": wanted}, timeout=10).json() == {"permissions": wanted}
+    assert session.post(url, json={"permissions": wanted}, timeout=60).json() == {"permissions": wanted}
     emulator.deny("compute.instances.create")
-    assert session.post(url, json={"permissions": wanted}, timeout=10).json() == {"permissions": wanted[1:]}
+    assert session.post(url, json={"permissions": wanted}, timeout=60).json() == {"permissions": wanted[1:]}
     with pytest.raises(compute.exceptions.Forbidden):
         client.bulk_insert(["demo"], "us-central1")
     client.all_instances()

@@ -25,7 +25,7 @@ class Client:
 
     def call(self, verb: str, path: str, body: bytes = b"", **headers: str) -> requests.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return requests.request(verb, f"{self.url}{path}", data=body, headers=self.headers | named, timeout=10)
+        return requests.request(verb, f"{self.url}{path}", data=body, headers=self.headers | named, timeout=60)
 
     def put(self, name: str, content: bytes, query: str = "") -> requests.Response:
         return self.call("POST", f"/upload/storage/v1/b/bkt/o?uploadType=media&name={name}{query}", content)

@@ -142,7 +142,7 @@ def test_a_list_does_not_wait_for_a_call_in_the_future(emulator: Emulator, make:
     provider, _ = make()
     listed = Thread(target=provider.list, args=("demo",), daemon=True)
     listed.start()
-    listed.join(20.0)
+    listed.join(90.0)
     assert not listed.is_alive()
 
 
@@ -164,7 +164,7 @@ def test_instances_are_stopped_that_an_earlier_command_is_about_to_start(
     provider.stop(provider.list("demo"), lambda *_: None)
     [instance] = emulator.cloud.instances.values()
     monkeypatch.setattr(emulator.cloud.operations, "operation_s", 0.3)
-    requests.post(f"{instance.body['selfLink']}/start", timeout=10).raise_for_status()
+    requests.post(f"{instance.body['selfLink']}/start", timeout=60).raise_for_status()
     provider.stop(provider.list("demo"), lambda *_: None)  # it is still listed as stopped
     emulator.settle()
     assert (instance.starts, instance.status) == (2, "TERMINATED")

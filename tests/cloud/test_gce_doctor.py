@@ -152,13 +152,13 @@ def test_a_policy_that_is_set_through_its_api_is_effective(emulator: Emulator) -
     url = f"{emulator.url}/v2/projects/proj-1/policies"
     name = "projects/proj-1/policies/compute.requireOsLogin"
     policy: dict[str, Any] = {"name": name, "spec": {"rules": [{"enforce": True}]}}
-    assert requests.get(f"{url}/compute.requireOsLogin", timeout=10).status_code == 404
-    requests.post(url, json=policy, timeout=10).raise_for_status()
-    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=10).json()
+    assert requests.get(f"{url}/compute.requireOsLogin", timeout=60).status_code == 404
+    requests.post(url, json=policy, timeout=60).raise_for_status()
+    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=60).json()
     assert effective["spec"] == policy["spec"]
     assert emulator.cloud.governance.is_enforced("compute.requireOsLogin")
-    requests.delete(f"{url}/compute.requireOsLogin", timeout=10).raise_for_status()
-    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=10).json()
+    requests.delete(f"{url}/compute.requireOsLogin", timeout=60).raise_for_status()
+    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=60).json()
     assert effective["spec"] == {"rules": [{"enforce": False}]}
 
 

@@ -377,7 +377,7 @@ def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
         assert len((directory / "etc/machine-id").read_text().strip()) == 32
         team.down()
         team.gc(images=True)
-        guest_emulator.cloud.join(10.0)
+        guest_emulator.cloud.join(90)
         assert not [*guest_emulator.cloud.directory.glob("image-*")]
     finally:
         guest_emulator.reset()

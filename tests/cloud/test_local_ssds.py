@@ -56,7 +56,7 @@ def test_a_fleet_with_local_ssds_is_extended(
     assert (cloud_of(instance.body).disk_gb, cloud_of(instance.body).local_ssds) == (100, cloud.local_ssds)
     assert cloud.variables == {"FLEET_LOCAL_SSD": "/mnt/localssd"}
     url = f"{instance.body['selfLink']}/stop"
-    refused = requests.post(url, timeout=10)
+    refused = requests.post(url, timeout=60)
     assert (refused.status_code, "`discardLocalSsd`" in refused.text) == (400, True)
 
     before = provider.list("demo")

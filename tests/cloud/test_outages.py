@@ -41,11 +41,11 @@ def make(emulator: Emulator) -> Make:
 def test_lists_lack_zones_that_do_not_answer_only_if_the_caller_accepts_that(emulator: Emulator) -> None:
     emulator.set_outage(ZONE)
     url = f"{emulator.url}/compute/v1/projects/proj-1"
-    assert requests.get(f"{url}/zones/{ZONE}/instances", timeout=10).status_code == 503
-    assert requests.get(f"{url}/zones/{OTHER}/instances", timeout=10).status_code == 200
+    assert requests.get(f"{url}/zones/{ZONE}/instances", timeout=60).status_code == 503
+    assert requests.get(f"{url}/zones/{OTHER}/instances", timeout=60).status_code == 200
     lists = f"{url}/aggregated/instances"
-    assert requests.get(lists, timeout=10).status_code == 503
-    answer = requests.get(lists, {"returnPartialSuccess": "true"}, timeout=10).json()
+    assert requests.get(lists, timeout=60).status_code == 503
+    answer = requests.get(lists, {"returnPartialSuccess": "true"}, timeout=60).json()
     assert answer["unreachables"] == [f"projects/proj-1/zones/{ZONE}"]
     assert answer["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
     with pytest.raises(ValueError, match="do not exist: mars-1"):

@@ -21,7 +21,7 @@ from provision.names import instance_name
 from provision.planner import plan
 from provision.provider import ErrorKind, ProviderError
 from tests.cloud.conftest import Case, Ssh, arguments
-from tests.program import wait_for
+from tests.program import has_ended, wait_for
 
 pytestmark = pytest.mark.wire
 of_own_hosts = pytest.mark.usefixtures("own_hosts")
@@ -319,10 +319,6 @@ def start_sleeper(case: Case, spec: Spec, ssh: Ssh, before: str = "") -> psutil.
     return sleeper
 
 
-def has_ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 @contextmanager
 def idle_connection(case: Case, spec: Spec, ssh: Ssh) -> Iterator[subprocess.Popen[bytes]]:
     """Open a connection to worker-0 that runs no command."""
@@ -356,7 +352,7 @@ def test_delete_ends_all_processes_and_connections_and_removes_all_files(case: C
         )
         assert ran.returncode == 0, ran.stderr
         case.provider.delete(case.provider.list("demo"), quiet)
-        assert client.wait(timeout=10) == 255
+        assert client.wait(timeout=90) == 255
     assert all(has_ended(sleeper) for sleeper in sleepers)
     assert case.traces() == []
 
@@ -368,7 +364,7 @@ def test_delete_ends_an_idle_connection_to_a_killed_instance(case: Case, spec: S
     with idle_connection(case, spec, ssh) as client:
         case.kill(instance)
         case.provider.delete([instance], quiet)
-        assert client.wait(timeout=10) == 255
+        assert client.wait(timeout=90) == 255
 
 
 # --- several fleets ---------------------------------------------------------------------------------------------

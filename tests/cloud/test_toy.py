@@ -7,11 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cloud.conftest import TOY
-from tests.program import Program, wait_for
+from tests.program import Program, has_ended, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -69,18 +68,13 @@ def test_every_command_works_with_a_provider_of_another_package(caller: Program)
     caller.run("extend", "3h")
     assert len({instance["delete_at"] for instance in instances(caller)}) == 1
 
-    [lost] = [listener for listener in caller.processes() if str(instances(caller)[0]["id"]) in command_of(listener)]
+    identity = str(instances(caller)[0]["id"])
+    [lost] = [listener for listener in caller.listeners() if identity in " ".join(listener.cmdline())]
     lost.kill()
-    wait_for("the end of an instance", lambda: not lost.is_running() or lost.status() == psutil.STATUS_ZOMBIE)
+    wait_for("the end of an instance", lambda: has_ended(lost))
     caller.run("up", "--yes")
     assert "0 left" in caller.run("down", "--yes").err
     assert instances(caller) == []
-
-
-def command_of(process: psutil.Process) -> str:
-    """Return the command line of a listening sshd; empty for other processes."""
-    command = " ".join(process.cmdline())
-    return command if "[listener]" in command else ""
 
 
 def test_gc_deletes_instances_of_a_provider_of_another_package(caller: Program) -> None:

@@ -94,7 +94,8 @@ def freeze_host(number: int) -> Callable[[Play], None]:
     def fault(play: Play) -> None:
         stopped = play.fleet.hosts[number].processes().values()
         for process in stopped:
-            process.suspend()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
         play.wait_for_record(0, "task_state", 2, phase="running")
         for process in stopped:
             with contextlib.suppress(psutil.NoSuchProcess):  # a process that was resumed before may have ended it

@@ -15,7 +15,7 @@ import pytest
 
 from provision.inventory.slurm import expand_nodelist
 from tests.pbs import StandIn
-from tests.program import PROGRAM, CommandResult, Program, wait_for
+from tests.program import PROGRAM, CommandResult, Program, find_paths, wait_for
 from tests.slurm import Slurm, obstacle, slurm
 from tests.wire import test_isolated_tasks
 from train.agent.host import control
@@ -132,7 +132,7 @@ def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: 
     processes = [pair.start(rank, "alone", str(continue_file)) for rank in (0, 1)]
 
     def measured() -> bool:
-        sockets = [str(path) for path in pair.temporary.rglob("control")]
+        sockets = [str(path) for path in find_paths(pair.temporary, "**/control")]
         answers = [control.query(path, 5) or [] for path in sockets]
         return sum(any(isinstance(record, Usage) for record in answer) for answer in answers) == 2
 

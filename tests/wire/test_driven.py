@@ -93,7 +93,7 @@ def relay(host: Host, change: Callable[[int, bytes], bytes]) -> Iterator[Host]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             for thread in list(threads):
-                thread.join(10)
+                thread.join(90)
 
 
 def run(connection: HostConnection, command: str, data: bytes = b"") -> bytes:
@@ -244,7 +244,7 @@ def blocked(connection: HostConnection, hosts: Hosts) -> Iterator[Any]:
         yield transport
         assert sender.is_alive()
         connection.sever()
-        sender.join(10)
+        sender.join(90)
         assert not sender.is_alive()
 
 
@@ -284,7 +284,7 @@ def test_an_idle_connection_sends_keepalives(hosts: Hosts) -> None:
 
         transport.packetizer.send_message = observe
         transport.set_keepalive(0.05)
-        assert sent.wait(10)
+        assert sent.wait(90)
         assert run(connection, "echo x") == b"x\n"
 
 
@@ -358,7 +358,7 @@ def served(host: Host, on_keys: Callable[[Any], object]) -> Iterator[tuple[Host,
         try:
             yield dataclasses.replace(host, address="127.0.0.1", port=listener.getsockname()[1]), servers
         finally:
-            thread.join(10)
+            thread.join(90)
             for server in servers:
                 server.close()
                 server.sock.close()
@@ -396,7 +396,7 @@ def test_a_key_that_signs_late_does_not_hold_up_other_connections(hosts: Hosts) 
             def sign_ssh_data(self, *_: object, **__: object) -> paramiko.Message:
                 servers[0]._send_message(message(MSG_USERAUTH_SUCCESS))
                 servers[0]._send_message(message(MSG_CHANNEL_OPEN_SUCCESS, opened.chanid, 0, 1 << 16, 1 << 15))
-                assert transport.early.is_answered.wait(10), "the loop waits for the signature"
+                assert transport.early.is_answered.wait(90), "the loop waits for the signature"
                 raise paramiko.SSHException("the agent refuses")
 
         with pytest.raises(paramiko.SSHException, match="the agent refuses"):
@@ -411,7 +411,7 @@ def test_a_socket_of_a_host_is_not_awaited_on_a_connection_that_has_ended(hosts:
         waiting = threading.Thread(target=lambda: errors.append(error_of_socket(connection)), daemon=True)
         errors: list[UnreachableError] = []
         waiting.start()
-        waiting.join(10)
+        waiting.join(90)
         assert not waiting.is_alive()
         assert "worker-0" in str(errors[0])
 
@@ -434,7 +434,7 @@ def test_keys_that_are_used_up_when_a_connection_closes_are_not_reported(
             transport.packetizer.on_rekey()
             done = threading.Event()
             LOOP.call_soon(done.set)
-        assert done.wait(10)
+        assert done.wait(90)
         assert not transport.active
     assert not caplog.records
 
@@ -554,7 +554,7 @@ def connected_with(host: Host, key: Path, start: Start) -> Iterator[HostConnecti
 def test_a_socket_is_connected_once_with_the_login(hosts: Hosts) -> None:
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
         path = f"{directory}/socket"
-        listener.settimeout(10)
+        listener.settimeout(90)
         listener.bind(path)
         listener.listen()
         with connected_with(hosts.hosts[0], hosts.key, Start("echo command", path=path)) as connection:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Program, lines_of, wait_for
+from tests.program import Program, find_paths, lines_of, wait_for
 from tests.soak.processes import Process, ProcessKind, processes
 
 pytestmark = pytest.mark.wire
@@ -31,7 +31,7 @@ def processes_of(program: Program, part: ProcessKind, host: str) -> list[Process
 
 def stored(program: Program, worker: str) -> list[str]:
     """Return all lines of a worker's log on its host, from all attempts of the only job."""
-    logs = sorted((program.state / "local").glob(f"*-{worker}/fleet/jobs/*/{worker}/attempt-*/log"))
+    logs = find_paths(program.state / "local", f"*-{worker}/fleet/jobs/*/{worker}/attempt-*/log")
     return [line for log in logs for line in log.read_text().splitlines()]
 
 
@@ -92,5 +92,5 @@ def test_a_client_ends_when_its_fleet_is_deleted(program: Program, tmp_path: Pat
     client = program.start("train", "task.py", "--", str(tmp_path / "stop"))
     wait_for("the first line", lambda: runs(program, "worker-0", 1), 60)
     program.run("down", "--yes")
-    ran = program.finish(client, code=102, timeout=60)
+    ran = program.finish(client, code=102)
     assert "fleet 'default' was deleted while job" in ran.err

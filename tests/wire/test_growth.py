@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.program import Program, wait_for
+from tests.program import Program, find_paths, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -28,7 +28,7 @@ for step in range(first + 1, 1000):
 
 
 def started_on(program: Program, worker: str) -> bool:
-    logs = (program.state / "local").glob(f"*-{worker}/fleet/jobs/*/{worker}/attempt-1/log")
+    logs = find_paths(program.state / "local", f"*-{worker}/fleet/jobs/*/{worker}/attempt-1/log")
     return any(b"step 1 of 2" in log.read_bytes() for log in logs)
 
 

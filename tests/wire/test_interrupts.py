@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Program, catches_signals
+from tests.program import Program, catches_signals, find_paths
 
 pytestmark = pytest.mark.wire
 
@@ -30,7 +30,7 @@ def start_until(program: Program, pattern: str, *arguments: str) -> subprocess.P
     """
 
     def files() -> set[Path]:
-        return set((program.state / "local").glob(f"*/{pattern}"))
+        return set(find_paths(program.state / "local", f"*/{pattern}"))
 
     before = files()
     client = program.start(*arguments)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.keys import fingerprint, generate_ed25519
-from tests.program import PROGRAM, Program, task_config, wait_for
+from tests.program import PROGRAM, Program, find_paths, task_config, wait_for
 from tests.wire.machines import Lab, Machine, lab
 
 pytestmark = pytest.mark.wire
@@ -49,7 +49,8 @@ def test_down_deletes_all_files_and_ends_all_processes_on_existing_hosts(program
     )
     program.run("train", "task.py", "--detach")
     homes = [machine.home for machine in (first, second)]
-    wait_for("output", lambda: all(any(log.read_text() for log in path.rglob("attempt-1/log")) for path in homes))
+    logs = "**/attempt-1/log"
+    wait_for("output", lambda: all(any(log.read_text() for log in find_paths(home, logs)) for home in homes))
     lines = [line for line in program.run("logs", code=101).text.splitlines() if "TF_CONFIG=" in line]
     configs = [task_config(line.partition(" | ")[2]) for line in sorted(lines)]
     assert [config["task"]["index"] for config in configs] == [0, 1]

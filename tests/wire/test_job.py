@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.program import Program, catches_signals, lines_of, task_config, wait_for
+from tests.program import Program, catches_signals, lines_of, read_files, task_config, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -96,7 +96,7 @@ def test_ctrl_c_detaches_and_the_task_of_a_killed_supervisor_ends(pair: Program)
     wait_for("both tasks", lambda: len(pair.tasks()) == 2)
     wait_for("user code", lambda: all(pair.log_of(f"worker-{i}").stat().st_size for i in range(2)))
     client.send_signal(signal.SIGINT)
-    ran = pair.finish(client, code=101, timeout=60)
+    ran = pair.finish(client, code=101)
     assert "fleet logs -f" in ran.err
     assert "fleet stop" in ran.err
     assert len(pair.tasks()) == 2
@@ -148,7 +148,7 @@ def test_two_concurrent_trains_start_one_job_which_alone_reads_its_secret_and_is
     pair.script("task.py", "import os\nprint(len(os.environ['TOKEN']), flush=True)\n" + SLEEP)
     secret = "correct-horse-battery"
     clients = [pair.start("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret}) for _ in range(2)]
-    ran = sorted((pair.finish(client, code=None, timeout=60) for client in clients), key=lambda each: each.code)
+    ran = sorted((pair.finish(client, code=None) for client in clients), key=lambda each: each.code)
     assert [each.code for each in ran] == [0, 14]
     assert len(pair.tasks()) == 2
     busy = pair.run("train", "task.py", code=14)
@@ -164,9 +164,8 @@ def test_two_concurrent_trains_start_one_job_which_alone_reads_its_secret_and_is
     for process in pair.processes():
         with contextlib.suppress(psutil.Error):  # the process may have ended
             assert all(secret not in word for word in process.cmdline())
-    for path in pair.state.rglob("*"):
-        if path.is_file():
-            assert secret.encode() not in path.read_bytes(), path
+    for path, content in read_files(pair.state):
+        assert secret.encode() not in content, path
     pair.run("stop")
     assert not pair.tasks()
     logs = pair.run("logs", code=103)

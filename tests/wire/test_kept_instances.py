@@ -67,7 +67,7 @@ def test_the_next_up_uses_the_kept_instance_which_else_stops_by_itself(failed: P
     items = [{**item, "value": "1"} if item["key"] == STOP_AT else item for item in instance_metadata["items"]]
     url = f"{emulator.url}/compute/v1/projects/proj-1/zones/{ZONE}/instances/{instance.body['name']}"
     body = {"fingerprint": instance_metadata["fingerprint"], "items": items}
-    assert requests.post(f"{url}/setMetadata", json=body, timeout=10).status_code == 200
+    assert requests.post(f"{url}/setMetadata", json=body, timeout=60).status_code == 200
     wait_for("the end of the instance", lambda: instance.status == "TERMINATED", 60)
     assert "every host answers" not in failed.run(*UP, "--python", "/usr/bin/python3").err  # it was started again
     assert instance.status == "RUNNING"

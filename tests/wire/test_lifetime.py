@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulator import Emulator
-from tests.program import Program, lines_of, wait_for
+from tests.program import Program, find_paths, lines_of, wait_for
 from tests.wire.clouds import emulator_with_guests
 
 pytestmark = pytest.mark.wire
@@ -49,7 +49,7 @@ def rented(program: Program, emulator: Emulator) -> Iterator[Program]:
 
 
 def files(emulator: Emulator, pattern: str) -> list[Path]:
-    return sorted(emulator.cloud.directory.glob(f"*/covers/home/fleet/{pattern}"))
+    return find_paths(emulator.cloud.directory, f"*/covers/home/fleet/{pattern}")
 
 
 def left_s(emulator: Emulator) -> float:

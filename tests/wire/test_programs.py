@@ -20,7 +20,7 @@ import pytest
 from tests.interpreter import shared_interpreter
 from tests.process.train.agent.index_server import serve
 from tests.process.train.agent.wheels import wheel
-from tests.program import CommandResult, Program, lines_of, task_config, wait_for
+from tests.program import CommandResult, Program, lines_of, read_files, task_config, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -205,7 +205,7 @@ def test_the_index_of_a_fleet_is_used_with_a_login_from_the_environment(pair: Pr
     assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["VALUE 7"] * 2
     assert index.refused == 0
     assert "s3cr3t" not in ran.out.decode() + ran.err
-    assert not [path for path in pair.state.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+    assert not [path for path, content in read_files(pair.state) if b"s3cr3t" in content]
 
 
 def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> None:

@@ -19,7 +19,7 @@ from fleet.remote.ssh import internals
 from fleet.remote.ssh.resident import DIRECTORY, IDLE_S, ResidentAgent
 from fleet.remote.ssh.transport import open_agent
 from tests.process.train.agent.hosts import eventually, gone
-from tests.program import Program, wait_for
+from tests.program import Program, find_paths, wait_for
 from tests.wire.hosts import Hosts, local_hosts
 from train.agent.files.paths import HostPaths
 from train.agent.protocol.records import Inspect, Release
@@ -183,8 +183,8 @@ def task_state(program: Program) -> dict[str, str]:
 
 def resident(program: Program) -> psutil.Process | None:
     """Return the resident agent of the only host, if it listens."""
-    for record in (program.state / "local").glob("*/fleet/resident"):
-        with contextlib.suppress(ValueError, psutil.Error):
+    for record in find_paths(program.state / "local", "*/fleet/resident"):
+        with contextlib.suppress(ValueError, OSError, psutil.Error):
             process = psutil.Process(json.loads(record.read_text())["process"][0])
             return process if record.with_name("resident.sock").exists() else None
     return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import PROGRAM, Program
+from tests.program import PROGRAM, Program, read_files
 
 pytestmark = pytest.mark.wire
 
@@ -109,7 +109,7 @@ def test_each_damaged_file_is_reported(program: Program) -> None:
     for damage in ("random", "nested"):
         program.run("up", "--workers", "1")
         program.run("train", "task.py")
-        files = [path for path in program.state.rglob("*") if path.is_file() and "local" not in path.parts]
+        files = [path for path, _ in read_files(program.state) if "local" not in path.parts]
         assert {"fleet.json", "journal", "id_ed25519", "known_hosts"} <= {path.name for path in files}
         for path in (*files, *program.state.glob("local/*.json")):
             DAMAGES[damage](path)
@@ -134,6 +134,6 @@ def test_files_with_secrets_are_not_uploaded(program: Program) -> None:
     (note,) = [line for line in ran.err.splitlines() if "not uploaded" in line]
     for name in ("config/.env", "link", "token"):
         assert f"{name} (it holds values of --secret or --env-file)" in note
-    pushed = [path for path in (program.state / "local").rglob("*") if path.is_file()]
-    assert not [path for path in pushed if b"s3cret" in path.read_bytes() and path.name != "log"]
-    assert not [path for path in pushed if b"KIND=tabby" in path.read_bytes()]
+    pushed = list(read_files(program.state / "local"))
+    assert not [path for path, content in pushed if b"s3cret" in content and path.name != "log"]
+    assert not [path for path, content in pushed if b"KIND=tabby" in content]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.program import CommandResult, Program, lines_of, wait_for
+from tests.program import CommandResult, Program, find_paths, lines_of, wait_for
 from tests.wire.scripts import COUNT
 from train.agent.protocol.cluster import TASK_TYPES
 
@@ -129,7 +130,7 @@ def test_a_killed_parameter_server_starts_a_second_attempt_and_is_named(fleet: P
     wait_for("steps", lambda: b"step 11\n" in newest_log(fleet, "worker-0"))
     (server,) = fleet.tasks("ps-0")
     os.kill(server.pid, signal.SIGKILL)
-    ran = fleet.finish(client, timeout=60)
+    ran = fleet.finish(client)
     assert "attempt 1 failed: ps-0 was killed by SIGKILL" in ran.err
     begins = [line.split()[1:] for line in lines_of(ran, "chief-0") if line.startswith("begin")]
     assert begins[0] == ["0", "1"]
@@ -151,7 +152,7 @@ def test_a_killed_parameter_server_starts_a_second_attempt_and_is_named(fleet: P
 
 def newest_log(fleet: Program, host: str) -> bytes:
     """Return what the task of a host has written in the first attempt of the newest job."""
-    logs = sorted((fleet.state / "local").glob(f"*-{host}/fleet/jobs/*/{host}/attempt-1/log"))
+    logs = find_paths(fleet.state / "local", f"*-{host}/fleet/jobs/*/{host}/attempt-1/log")
     return logs[-1].read_bytes() if logs else b""
 
 
@@ -181,7 +182,8 @@ def kill_host(program: Program, name: str) -> None:
         if any(f"{program.state}/local/default-{name}" in word for word in words) or any(
             word.startswith("FLEET_INSTANCE=") and f"default-{name}" in word for word in words
         ):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_several_tasks_on_each_host_continue_after_its_loss_and_are_stopped(program: Program) -> None:
@@ -193,18 +195,17 @@ def test_several_tasks_on_each_host_continue_after_its_loss_and_are_stopped(prog
     )  # fmt: skip
     check_slots(program)
     logs = "local/*/fleet/slot-*/jobs/*/*/attempt-1/log"
-    wait_for("steps", lambda: any(b"step 11\n" in log.read_bytes() for log in program.state.glob(logs)))
+    wait_for("steps", lambda: any(b"step 11\n" in log.read_bytes() for log in find_paths(program.state, logs)))
     kill_host(program, "worker-1")
     wait_for("the end of the other tasks", lambda: not program.tasks())
-    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text, 60)
+    wait_for("the loss", lambda: "waiting to start again" in program.run("status").text)
     ran = program.run("up")
     for slot in ("worker-2", "worker-3"):
         assert f"{slot} joined job" in ran.text + ran.err
     logs = "local/*/fleet/slot-*/jobs/*/*/attempt-2/log"
     wait_for(
         "the first words of all four tasks",
-        lambda: sum(b"rank" in log.read_bytes() for log in program.state.glob(logs)) == 4,
-        60,
+        lambda: sum(b"rank" in log.read_bytes() for log in find_paths(program.state, logs)) == 4,
     )
     assert "TF_CONFIG" in program.run("logs", "--worker", "ps-0", code=101).text
     assert "2 hosts, 2 tasks each" in program.run("stop").err + program.run("logs", code=103).err

@@ -88,7 +88,7 @@ def test_a_stolen_token_cannot_delete(emulator: Emulator) -> None:
     token = json.loads(account_metadata(account)["default"]["token"])["access_token"]
     headers = {"Authorization": f"Bearer {token}"}
     url = f"{emulator.url}/compute/v1/projects/proj-1/zones/{ZONE}/instances"
-    assert requests.get(f"{url}/none", headers=headers, timeout=10).status_code == 404
+    assert requests.get(f"{url}/none", headers=headers, timeout=60).status_code == 404
     for verb, path in (("DELETE", "/none"), ("POST", "/none/stop"), ("GET", "")):
-        answer = requests.request(verb, url + path, headers=headers, timeout=10)
+        answer = requests.request(verb, url + path, headers=headers, timeout=60)
         assert (answer.status_code, answer.json()["error"]["errors"][0]["reason"]) == (403, "forbidden")

@@ -32,7 +32,7 @@ def forget_stop(history: History) -> None:
         if instance.status == "TERMINATED":
             url = f"{history.emulator.url}/compute/v1/{instance.blueprint.path}/start"
             with contextlib.suppress(requests.ConnectionError):  # a fault of the history
-                requests.post(url, timeout=10)
+                requests.post(url, timeout=60)
     history.emulator.settle()
     history.told.append("all instances were started elsewhere")
 

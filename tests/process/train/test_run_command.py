@@ -13,6 +13,7 @@ from subprocess import PIPE
 import psutil
 import pytest
 
+from tests.process.train.agent.hosts import alive
 from tests.program import wait_for
 from train.run_command import run_command
 
@@ -70,7 +71,7 @@ def test_all_processes_end_with_the_connection(shell: str) -> None:
     child = int(program.stdout.readline())
     program.stdin.close()
     assert program.wait(30) == 143
-    wait_for("the end of a process that ignores SIGTERM", lambda: not _runs(child))
+    wait_for("the end of a process that ignores SIGTERM", lambda: not alive(child))
     program.stdout.close()
     assert program.stderr
     program.stderr.close()
@@ -83,7 +84,7 @@ def test_processes_that_the_program_leaves_keep_running(shell: str) -> None:
     try:
         wait_for("the end of the shells", lambda: _group(child) == {"sleep"} or None)
         assert code == 0
-        assert _runs(child)
+        assert alive(child)
     finally:
         os.kill(child, 9)
 
@@ -97,7 +98,3 @@ def _group(child: int) -> set[str]:
             if os.getpgid(each.pid) == group and each.status() != psutil.STATUS_ZOMBIE:
                 names.add(each.name())
     return names
-
-
-def _runs(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

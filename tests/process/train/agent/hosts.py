@@ -338,7 +338,7 @@ def alive(pid: int) -> bool:
     """Return whether a process runs; a zombie does not run."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state[:1] not in ("Z", "X")
 

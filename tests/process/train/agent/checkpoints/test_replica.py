@@ -18,7 +18,7 @@ import pytest
 
 from tests.process.train.agent.checkpoints.test_formats import hdf5, zipped
 from tests.process.train.agent.replicators import Host, Yard, step_in, tree
-from tests.program import wait_for
+from tests.program import find_paths, wait_for
 from train.agent.checkpoints import store as replica_store
 from train.agent.checkpoints import transfer as replica_wire
 from train.agent.checkpoints.replicator import News, Restored
@@ -428,12 +428,12 @@ def test_no_more_than_one_older_snapshot_is_kept_for_those_who_still_read(yard: 
     chief, other, third = yard.host(mib_s=0.5), yard.host("worker-1"), yard.host("worker-2")
     snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
     other.replicator.fetch(snapshot, [chief.source])
-    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the first transfer to begin")
+    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the first transfer to begin")
     for text in ("small", "smaller", os.urandom(2 << 20).hex()):
         two = chief.snapshot(("big.h5", text))
         assert len(list(chief.store.iterdir())) == 2
     third.replicator.fetch(two, [chief.source])
-    yard.until(lambda: any(third.store.glob("making-*/*.part")), "the second transfer to begin")
+    yard.until(lambda: any(find_paths(third.store, "making-*/*.part")), "the second transfer to begin")
     assert not any(news.error for news in other.news)
     three = chief.snapshot(("big.h5", "three"))
     yard.until(lambda: any(news.error for news in other.news), "the first transfer to be cut off")
@@ -466,7 +466,7 @@ def test_a_receiver_that_is_killed_in_the_middle_begins_again(yard: Yard) -> Non
     other.fetch(first, chief)
     second = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
     other.replicator.fetch(second, [chief.source])
-    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the transfer to begin")
     other.kill()
     assert other.news[-1] == News(first, 0, error=other.news[-1].error, ended=True)
     other.start()
@@ -482,7 +482,7 @@ def test_when_the_sender_is_killed_another_source_goes_on(yard: Yard) -> None:
     snapshot = chief.snapshot(*parts)
     second.fetch(snapshot, chief)
     other.replicator.fetch(snapshot, [chief.source, second.source])
-    yard.until(lambda: any(other.store.glob("making-*/1.part")), "the transfer to be in its middle")
+    yard.until(lambda: any(find_paths(other.store, "making-*/1.part")), "the transfer to be in its middle")
     chief.kill()
     yard.until(lambda: other.held == snapshot, "the rest to come from elsewhere")
 
@@ -491,7 +491,7 @@ def test_the_death_of_the_only_sender_is_reported(yard: Yard) -> None:
     chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
     snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
     other.replicator.fetch(snapshot, [chief.source])
-    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the transfer to begin")
     port = chief.source[1]
     chief.kill()
     yard.until(lambda: bool(other.news[-1].error), "the report of the failure")
@@ -531,7 +531,7 @@ def test_a_silent_sender_is_given_up(yard: Yard, monkeypatch: pytest.MonkeyPatch
     chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
     snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
     other.replicator.fetch(snapshot, [chief.source])
-    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the transfer to begin")
     os.kill(chief.replicator.pid, signal.SIGSTOP)
     try:
         yard.until(lambda: bool(other.news[-1].error), "the report of the silence")
@@ -628,7 +628,7 @@ def test_a_full_disk_in_the_middle_leaves_the_older_one(yard: Yard, small_disk: 
     other.fetch(first, chief)
     second = chief.snapshot(("a.h5", os.urandom(3 << 19).hex()))
     other.replicator.fetch(second, [chief.source])
-    yard.until(lambda: any(other.store.glob("making-*/*.part")), "the transfer to begin")
+    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the transfer to begin")
     with contextlib.suppress(OSError), (small_disk / "filler").open("wb") as filler:
         while True:
             filler.write(bytes(1 << 16))

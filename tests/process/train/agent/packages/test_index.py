@@ -13,6 +13,7 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.index_server import Server, serve
 from tests.process.train.agent.packages.test_packages import done, refused, venvs
 from tests.process.train.agent.wheels import wheel
+from tests.program import read_files
 from train.agent.protocol.records import PipSource, Refusal
 
 USER, PASSWORD = "reader", "s3cr3t-of-the-index"
@@ -96,7 +97,7 @@ def test_logins_of_index_and_proxy_are_used_and_stay_secret(connect: Connect, se
     assert any(f"http://{index.location}/simple" in text for text in seen)  # of the process that prepares the build
     for secret in (PASSWORD, PROXY_PASSWORD):
         assert not [text for text in seen if secret in text]
-        assert not [path for path in agent.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+        assert not [path for path, content in read_files(agent.root) if secret.encode() in content]
     assert not (Path(answer.python).parents[1] / "scratch").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Agent, Bundle, Story, committed, follow
+from tests.process.train.agent.hosts import DEADLINE_S, Agent, Bundle, Story, committed, follow
 from tests.program import wait_for
 from train.agent.protocol.records import (
     AttemptEnded,
@@ -115,7 +115,7 @@ class Job:
         for pid in (watchdog, supervisor, task):
             os.kill(pid, signal.SIGKILL)
 
-    def story(self, slot: int = 0, deadline_s: float = 40.0) -> Story:
+    def story(self, slot: int = 0, deadline_s: float = DEADLINE_S) -> Story:
         return follow(self.agents[slot], Follow("job", self.names[slot], logs=False), deadline_s=deadline_s)
 
     def result(self, slot: int = 0) -> JobResult:
@@ -312,7 +312,7 @@ def test_a_new_host_joins_under_the_name_of_a_lost_chief(connect: Connect) -> No
         for member in join_info.commit.members
     ]
     fresh.commit(join_info.commit._replace(slot=name, members=members))
-    story = follow(fresh, Follow("job", name), deadline_s=40.0)
+    story = follow(fresh, Follow("job", name))
     assert story.result is not None
     assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
     assert b'"index": 0' in story.log
