@@ -32,7 +32,10 @@ _DEADLINE_S = 180.0
 _BLOCK = re.compile(r"```(\w+) ?(\w*)\n(.*?)```", re.DOTALL)
 _PROMPT = re.compile(rb"\x1b\]133;D;(\d+)\x07")
 _LOG = re.compile(r"(worker-\d|all 2) +\| (.*)")
-_HIDDEN = "startup lines hidden"  # printed before or after the last live table
+_VARYING = (
+    "startup lines hidden",  # printed before or after the last live table
+    "others/: ",  # only if the tasks saved the model in different seconds, which the file contains
+)
 _STATE = re.compile(r"(──|TASK|HOST|worker-\d(?=  )|Ctrl-C|job (?=\S+  attempt)).*")
 
 
@@ -182,7 +185,8 @@ def _stable_lines(step: Step) -> list[str]:
         lines = list(itertools.takewhile(lambda line: not line.startswith("──"), lines))
     # In log lines, only the numbers differ. The progress of all workers is the same, their order is not.
     logs = [f"{worker} | {line}" for worker, log in log_lines(step).items() for line in log]
-    others = [_STATE.sub(r"\1", line) for line in lines if not _LOG.match(line) and _HIDDEN not in line]
+    kept = [line for line in lines if not _LOG.match(line) and not any(words in line for words in _VARYING)]
+    others = [_STATE.sub(r"\1", line) for line in kept]
     return [_normalize(line) for line in [*others, *logs]]
 
 
@@ -191,7 +195,7 @@ def _normalize(line: str) -> str:
         (r"/\S*/(digits|\.local)/", r"~/\1/"),
         (r"\b\d{8}-\d{6}-[a-z0-9]{4}\b", "JOB"),
         (r"\d[\d.:]*", "0"),
-        (r"\b[KMG]iB\b", "MiB"),
+        (r"\b[KMGT]iB\b", "MiB"),
         (r"\b0 (min|h)\b", "0 s"),
         (r"\b0ms/(step|epoch)\b", r"0s/\1"),  # longer on a loaded machine
         (r" +", " "),
