@@ -269,7 +269,7 @@ def test_unauthenticated_connections_are_closed(noise: bytes, port: int) -> None
 def connected(port: int) -> socket.socket:
     def connection() -> socket.socket | None:
         with contextlib.suppress(OSError):
-            return socket.create_connection(("127.0.0.1", port), timeout=10)
+            return socket.create_connection(("127.0.0.1", port), timeout=90)
         return None
 
     return wait_for("rank 0", connection)

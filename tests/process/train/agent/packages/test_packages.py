@@ -354,7 +354,7 @@ class Slow(http.server.BaseHTTPRequestHandler):
         half = len(data) // 2 if self.path.endswith(".whl") else len(data)
         self.wfile.write(data[:half])
         self.wfile.flush()
-        if half < len(data) and self.go.wait(20):
+        if half < len(data) and self.go.wait(90):
             self.wfile.write(data[half:])
 
     def log_message(self, *_: object) -> None:

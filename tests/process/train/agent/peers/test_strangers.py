@@ -183,7 +183,7 @@ def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 def connected(port: int) -> socket.socket:
     def connection() -> socket.socket | None:
         with contextlib.suppress(OSError):
-            return socket.create_connection(("127.0.0.1", port), timeout=10)
+            return socket.create_connection(("127.0.0.1", port), timeout=90)
         return None
 
     return wait_for("rank 0", connection)
@@ -254,12 +254,16 @@ def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with subprocess.Popen(
-            [sys.executable, "-c", CLOSER, str(listener.fileno())], pass_fds=[listener.fileno()]
+            [sys.executable, "-c", CLOSER, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            stdout=subprocess.PIPE,
         ) as closer:
+            assert closer.stdout
+            assert closer.stdout.readline() == b"accepts\n"
             with pytest.raises(
-                RendezvousError, match=r"timed out after 1 s waiting for rank 0 at .*: it does not answer"
+                RendezvousError, match=r"timed out after 2 s waiting for rank 0 at .*: it does not answer"
             ) as refused:
-                join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 1)
+                join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 2)
             closer.kill()
     assert "closed before an answer came" in refused.value.cause
 
@@ -267,6 +271,7 @@ def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
 CLOSER = """
 import socket, sys
 listener = socket.socket(fileno=int(sys.argv[1]))
+print("accepts", flush=True)
 while True:
     listener.accept()[0].close()
 """

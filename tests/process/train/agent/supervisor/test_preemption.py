@@ -225,7 +225,7 @@ def serve() -> Iterator[Callable[..., Server]]:
         server.close()
 
 
-def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 5.0) -> None:
+def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 90.0) -> None:
     end = time.monotonic() + deadline_s
     while not until():
         assert time.monotonic() < end
@@ -278,9 +278,7 @@ def test_a_server_that_does_not_respond_at_first_is_asked_again(
     loop.close()
 
 
-def test_a_server_that_does_not_listen_yet_is_asked_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+def test_a_server_that_does_not_listen_yet_is_asked_again(port: int) -> None:
     loop = Loop()
     watch = NoticeWatch(
         loop, notice_at(f"127.0.0.1:{port}"), lambda _: pytest.fail("reported without a notice"), FAST
