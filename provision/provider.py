@@ -351,8 +351,8 @@ class Provider(ABC):
         """
         raise NotImplementedError  # a provider that plans images overrides it
 
-    def doctor(self) -> Sequence[Finding]:
-        """Check all prerequisites; change nothing."""
+    def doctor(self, workers: int = 1) -> Sequence[Finding]:  # noqa: ARG002 - for providers with quotas
+        """Check all prerequisites of a new fleet with a number of workers; change nothing."""
         return ()
 
     def silent_zones(self) -> Sequence[str]:

@@ -47,9 +47,9 @@ class AllocationProvider(StaticProvider):
         """
         return super().named_hosts(options) if options.inventory else [here(options.batch)]
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, workers: int = 1) -> list[Finding]:
         """Check that this program runs in an allocation, and that the OpenSSH programs are installed."""
-        return [_finding(self.name), *super().doctor()]
+        return [_finding(self.name), *super().doctor(workers)]
 
 
 def _finding(batch: str) -> Finding:

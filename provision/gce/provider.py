@@ -157,9 +157,9 @@ class GceProvider(Provider):
         with self._account.errors_while("prepare the fleet"):
             return quote_fleet(self._account, spec, _options(spec), names)
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self, workers: int = 1) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
-        return doctor(self._account, resolved(self._cloud))
+        return doctor(self._account, resolved(self._cloud), workers)
 
     # --- instances --------------------------------------------------------------------------------------------
 

@@ -217,7 +217,7 @@ class LocalProvider(Provider):
         self._records.forget_unfinished(fleet)
         return [instance.name for instance in self.list(fleet)]
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, workers: int = 1) -> list[Finding]:  # noqa: ARG002 - any number
         """Check sshd, the login, TensorFlow, and the directory of the instances, without changing them."""
         return [
             check_prerequisite("sshd", lambda: f"the OpenSSH server is {_find_sshd()}"),

@@ -157,7 +157,7 @@ class StaticProvider(Provider):
         self._assignments.forget(fleet)
         return [instance.name for instance in self.list(fleet)]
 
-    def doctor(self) -> list[Finding]:
+    def doctor(self, workers: int = 1) -> list[Finding]:  # noqa: ARG002 - any number
         """Check that the programs that read the user's SSH configuration and keys are installed."""
         return [_program(name) for name in ("ssh", "ssh-keygen")]
 

@@ -80,6 +80,23 @@ def test_a_quota_of_all_regions_for_cpus_is_checked(emulator: Emulator, make: Ma
     assert "CPUS_ALL_REGIONS" in finding.message
 
 
+def test_quotas_for_all_workers_are_checked_in_the_regions_that_are_tried(emulator: Emulator, make: Make) -> None:
+    for metric in ("NVIDIA_T4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS"):
+        emulator.set_quota(metric, 1, "us-central1")
+    results = {}
+    for zones in (("us-central1-a",), ()):
+        provider, _ = make(gpu="t4", zones=zones)
+        for workers in (1, 2):
+            checks = {finding.subject: finding for finding in provider.doctor(workers)}
+            results[zones, workers] = checks["regional quota"]
+    assert [finding.ok for finding in results.values()] == [True, False, True, True]
+    short, elsewhere = list(results.values())[1::2]
+    assert short.message.startswith("the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1")
+    assert "--preferred-value 2 --dimensions region=us-central1 " in command_lines(short)
+    machine = "n1-standard-4 + 1 nvidia-tesla-t4"
+    assert elsewhere.message == f"room for 2 instances ({machine}) in 1 of 2 regions"  # of the continent
+
+
 def test_a_free_trial_is_recognized_by_its_quotas(emulator: Emulator, make: Make) -> None:
     emulator.start_trial()
     assert problems(make()[0]) == {}

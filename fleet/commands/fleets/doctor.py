@@ -6,7 +6,7 @@ from dataclasses import field
 
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Note, Sink
-from fleet.fleets.resolution import change_options
+from fleet.fleets.resolution import DEFAULT_WORKERS, change_options
 from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
@@ -38,7 +38,8 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         NotReadyError: something else is missing.
     """
     options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
-    findings = services.provider(options, keep=False).doctor()
+    workers = DEFAULT_WORKERS if request.settings.workers is None else request.settings.workers
+    findings = services.provider(options, keep=False).doctor(workers)
     checked = [_checked(request.provider, finding) for finding in findings]
     for event in checked:
         sink.emit(event)

@@ -10,13 +10,13 @@ from provision.gce.checks.check import Check
 from provision.gce.creation import offered
 from provision.gce.options import GceOptions
 from provision.gce.rest.offers import check_locations, explain_no_offer
-from provision.gce.zones import candidates
+from provision.gce.zones import Region, candidates
 from provision.model import FleetSpec
 from provision.quantities import counted
 
 
-def _machine(account: Account, cloud: GceOptions) -> str:
-    """Return the number of zones that offer the machine, as a message.
+def offering_regions(account: Account, cloud: GceOptions) -> list[Region]:
+    """Return the regions and zones that offer the machine, in the order in which `fleet up` tries them.
 
     Raises:
         ApiError: a call failed.
@@ -24,9 +24,14 @@ def _machine(account: Account, cloud: GceOptions) -> str:
     """
     zones = offered(account, FleetSpec("default", "gce", 1, options=cloud), cloud, is_baked=True)
     check_locations(cloud, account.api.regions(), zones, account.api.project)
-    regions = candidates(replace(cloud, max_price_usd_h=0.0, anywhere=True), zones, account.prices)
+    regions = candidates(replace(cloud, max_price_usd_h=0.0), zones, account.prices)
     if not regions:
         raise explain_no_offer(account.api, cloud, zones, account.silent)
+    return regions
+
+
+def _machine(account: Account, cloud: GceOptions) -> str:
+    regions = offering_regions(account, replace(cloud, anywhere=True))
     return f"{describe(cloud)} is offered in {counted(sum(len(region.zones) for region in regions), 'zone')}"
 
 

@@ -1,10 +1,13 @@
-"""Check that quotas and the reservation have room for an instance: in all regions together, and in one region."""
+"""Check that quotas and the reservation have room for a fleet: in all regions together, and in one region."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.checks.check import Check
+from provision.gce.checks.machine import MACHINE, offering_regions
 from provision.gce.creation import find_reserved
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.projects import free_trial
@@ -28,14 +31,14 @@ def _trial(account: Account, cloud: GceOptions) -> str:
     return "the quotas are those of a free trial, which has no GPUs"
 
 
-def _global(account: Account, cloud: GceOptions) -> str:
+def _global(account: Account, cloud: GceOptions, *, count: int) -> str:
     """Return the quotas that count all regions together, as a message.
 
     Raises:
-        ProviderError: one has no room for an instance.
+        ProviderError: one has no room for the instances.
     """
     quotas, regions = _quotas(account)
-    for problem in quotas.problems(cloud, 1, regions[0] if regions else ""):
+    for problem in quotas.problems(cloud, count, regions[0] if regions else ""):
         if problem.scope is Scope.EVERYTHING:
             raise problem
     listed = account.api.get_project().get("quotas", ())
@@ -44,36 +47,41 @@ def _global(account: Account, cloud: GceOptions) -> str:
     return ", ".join(f"{name} is {limits[name]:g}" for name in names) or "none is listed"
 
 
-def _regional(account: Account, cloud: GceOptions) -> str:
-    """Return the number of regions whose quotas have room for one instance, as a message.
+def _regional(account: Account, cloud: GceOptions, *, count: int) -> str:
+    """Return the number of regions whose quotas have room for the instances, as a message.
 
     Raises:
-        ProviderError: no region has room.
+        ProviderError: no region that `fleet up` would try has room.
     """
-    quotas, names = _quotas(account)
-    problems = {name: _of_region(quotas, cloud, name) for name in names}
+    quotas, _ = _quotas(account)
+    names = list(dict.fromkeys(region.name for region in offering_regions(account, cloud)))
+    problems = {name: _of_region(quotas, cloud, count, name) for name in names}
     room = [name for name, short in problems.items() if not short]
-    if not room and names:
+    if not room:
         raise problems[names[0]][0]
-    return f"room for {describe(cloud)} in {len(room)} of {counted(len(names), 'region')}"
+    return f"room for {_instances(cloud, count)} in {len(room)} of {counted(len(names), 'region')}"
 
 
-def _reservation(account: Account, cloud: GceOptions) -> str | Finding:
-    """Return where the reservation has room for an instance, as a message, or that it cannot be read.
+def _reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
+    """Return where the reservation has room for the instances, as a message, or that it cannot be read.
 
     Raises:
         ProviderError: it cannot be used.
     """
     if not cloud.reservation:
         return "none: instances use one only with --reservation"
-    zones = find_reserved(account, cloud, 1)
+    zones = find_reserved(account, cloud, count)
     if zones is None:
         return Finding("reservation", None, f"{cloud.reservation} cannot be read in its project")
-    return f"{cloud.reservation} has room for {describe(cloud)} in {', '.join(zones)}"
+    return f"{cloud.reservation} has room for {_instances(cloud, count)} in {', '.join(zones)}"
 
 
-def _of_region(quotas: Quotas, cloud: GceOptions, region: str) -> list[Diagnosis]:
-    return [problem for problem in quotas.problems(cloud, 1, region) if problem.scope is Scope.REGION]
+def _of_region(quotas: Quotas, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
+    return [problem for problem in quotas.problems(cloud, count, region) if problem.scope is Scope.REGION]
+
+
+def _instances(cloud: GceOptions, count: int) -> str:
+    return f"{counted(count, 'instance')} ({describe(cloud)})"
 
 
 def _quotas(account: Account) -> tuple[Quotas, list[str]]:
@@ -81,7 +89,13 @@ def _quotas(account: Account) -> tuple[Quotas, list[str]]:
     return Quotas(account.api.project, project, regions), [str(region["name"]) for region in regions]
 
 
+def room_checks(count: int) -> list[Check]:
+    """Return the checks that there is room for a number of instances."""
+    return [
+        Check("global quota", partial(_global, count=count)),
+        Check("regional quota", partial(_regional, count=count), ("API", MACHINE.subject)),
+        Check("reservation", partial(_reservation, count=count)),
+    ]
+
+
 TRIAL = Check("free trial", _trial)
-GLOBAL_QUOTA = Check("global quota", _global)
-REGIONAL_QUOTA = Check("regional quota", _regional)
-RESERVATION = Check("reservation", _reservation)

@@ -110,7 +110,7 @@ class ToyProvider(Provider):
             if toy.instance.id in ids:
                 self._write(toy._replace(instance=replace(toy.instance, delete_at=until)))
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self, workers: int = 1) -> Sequence[Finding]:
         return [Finding("sshd", sshd.find() is not None, f"the OpenSSH server is {sshd.find()}")]
 
     def _prepare(self, toy: Toy, spec: FleetSpec) -> Path:

@@ -142,7 +142,7 @@ class CloudProvider(Provider):
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return {name: "was preempted at 12:03:10" for name in names if name == "worker-1"}
 
-    def doctor(self) -> Sequence[Finding]:
+    def doctor(self, workers: int = 1) -> Sequence[Finding]:
         return self.cloud.findings
 
     def orphans(self) -> list[Orphan]:
