@@ -4,7 +4,6 @@ import _thread
 import resource
 import signal
 import threading
-import time
 from typing import NoReturn
 
 import pytest
@@ -76,7 +75,7 @@ def test_every_host_finishes_though_some_fail() -> None:
 
 
 def test_at_most_the_limit_run_at_a_time() -> None:
-    lock = threading.Lock()
+    lock, together = threading.Lock(), threading.Barrier(5)
     running = most = 0
 
     def action(_: Host) -> None:
@@ -84,12 +83,12 @@ def test_at_most_the_limit_run_at_a_time() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.01)
+        together.wait(90)
         with lock:
             running -= 1
 
-    fan_out(HOSTS, action, limit=4)
-    assert 1 < most <= 4
+    fan_out(HOSTS, action, limit=5)
+    assert most == 5
 
 
 def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> None:
