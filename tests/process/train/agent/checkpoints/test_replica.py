@@ -214,7 +214,7 @@ import sys, time
 with open(sys.argv[1], "w") as file:
     file.write("half of ")
     file.flush()
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.readline()
     file.write("it")
 time.sleep(60)
 """
@@ -224,10 +224,13 @@ def test_a_file_that_is_open_for_writing_is_waited_for_however_long_it_rests(yar
     chief = yard.host()
     chief.live.mkdir(parents=True)
     chief.replicator.watch(1)
-    yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "w.bin"), "2"])
+    writer = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "w.bin")], stdin=subprocess.PIPE)
     yard.until((chief.live / "w.bin").exists, "the file")
     yard.run_for(1.5)
     assert chief.held is None
+    assert writer.stdin is not None
+    writer.stdin.write(b"continue\n")
+    writer.stdin.flush()
     yard.until(lambda: chief.held is not None, "the snapshot")
     chief.restore(chief.held)
     assert (chief.live / "w.bin").read_text() == "half of it"
@@ -236,7 +239,7 @@ def test_a_file_that_is_open_for_writing_is_waited_for_however_long_it_rests(yar
 def test_who_was_killed_has_closed_its_files_but_not_finished_them(yard: Yard) -> None:
     chief = yard.host()
     first = chief.snapshot(("a.bin", "whole"))
-    killed = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "a.bin"), "60"])
+    killed = yard.process(chief, [sys.executable, "-c", HALF, str(chief.live / "a.bin")], stdin=subprocess.PIPE)
     chief.replicator.watch(1, killed.pid)
     yard.process(chief, [sys.executable, "-c", "import time; time.sleep(60)"])  # another process of the task
     yard.until(lambda: (chief.live / "a.bin").read_text() == "half of ", "the first half")
@@ -414,7 +417,7 @@ def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
     for _ in range(3):
         newest = chief.newest
         news = other.fetch(newest, chief)
-        if "does not hold it" in news.error:  # so late that two newer ones existed before the request
+        while "does not hold it" in news.error:  # so late that two newer ones existed before the request
             newest = chief.newest
             news = other.fetch(newest, chief)
         assert news.fetched == newest, news.error
