@@ -32,10 +32,7 @@ _DEADLINE_S = 180.0
 _BLOCK = re.compile(r"```(\w+) ?(\w*)\n(.*?)```", re.DOTALL)
 _PROMPT = re.compile(rb"\x1b\]133;D;(\d+)\x07")
 _LOG = re.compile(r"(worker-\d|all 2) +\| (.*)")
-_VARYING = (
-    "startup lines hidden",  # printed before or after the last live table
-    "others/: ",  # only if the tasks saved the model in different seconds, which the file contains
-)
+_HIDDEN = "startup lines hidden"  # printed before or after the last live table
 _STATE = re.compile(r"(──|TASK|HOST|worker-\d(?=  )|Ctrl-C|job (?=\S+  attempt)).*")
 
 
@@ -185,8 +182,7 @@ def _stable_lines(step: Step) -> list[str]:
         lines = list(itertools.takewhile(lambda line: not line.startswith("──"), lines))
     # In log lines, only the numbers differ. The progress of all workers is the same, their order is not.
     logs = [f"{worker} | {line}" for worker, log in log_lines(step).items() for line in log]
-    kept = [line for line in lines if not _LOG.match(line) and not any(words in line for words in _VARYING)]
-    others = [_STATE.sub(r"\1", line) for line in kept]
+    others = [_STATE.sub(r"\1", line) for line in lines if not _LOG.match(line) and _HIDDEN not in line]
     return [_normalize(line) for line in [*others, *logs]]
 
 
