@@ -101,7 +101,9 @@ class Slurm:
             stderr=subprocess.PIPE,
         )
 
-    def finish(self, process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 60) -> CommandResult:
+    def finish(
+        self, process: subprocess.Popen[bytes], *, code: int | None = 0, timeout: float = 120
+    ) -> CommandResult:
         """Wait for the end of a command; `code` is the expected exit code, None for any."""
         try:
             out, err = process.communicate(timeout=timeout)
@@ -116,7 +118,7 @@ class Slurm:
         return ran
 
     def run(
-        self, *words: str, code: int | None = 0, timeout: float = 60, env: Mapping[str, str] | None = None
+        self, *words: str, code: int | None = 0, timeout: float = 120, env: Mapping[str, str] | None = None
     ) -> CommandResult:
         """Run a command on node0 to its end."""
         return self.finish(self.start(*words, env=env), code=code, timeout=timeout)

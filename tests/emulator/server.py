@@ -177,7 +177,7 @@ class Emulator:
                 "calls": dict(self.api.calls),
             }
 
-    def settle(self, timeout_s: float = 10.0) -> None:
+    def settle(self, timeout_s: float = 90.0) -> None:
         """Let all operations come to their end, putting the clock forward instead of waiting.
 
         Raises:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 UP = "the mounts of this guest are made"
-START_DEADLINE_S = 30.0
+START_DEADLINE_S = 90.0
 _PROGRAMS = ("unshare", "setpriv", "mount")
 
 # The kernel's notice of a parent's death is about the thread that started the child: this one lives as long as the

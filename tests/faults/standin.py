@@ -61,7 +61,7 @@ def meet():
     server.bind(("", int(places[rank].rpartition(":")[2])))
     server.listen(8)
     host, _, port = places[(rank + 1) % count].rpartition(":")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while True:
         try:
             after = socket.create_connection((host, int(port)), timeout=5)

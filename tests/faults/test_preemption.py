@@ -123,7 +123,7 @@ def test_a_job_continues_from_the_checkpoint_it_saved_at_the_notice(fleet: Fault
         fleet.heal()
         rejoin(fleet, host.name)
         job.client, job.out, job.err = fleet.start("logs", "-f", "-o", "json")
-        report = job.finish(0, 90)
+        report = job.finish(0, 120)
     (ended,) = report.of("attempt_ended")
     assert (ended["first_failed_task"], ended["preempted"], ended["attempts"]) == (host.name, True, 4)
     assert ended["reason"] == f"{host.name} ({host.where.address}) was preempted"

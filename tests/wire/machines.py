@@ -21,7 +21,7 @@ from tests.ports import reserve_port
 from tests.program import agents_environment, wait_for
 
 USER = pwd.getpwuid(os.getuid()).pw_name
-_READY_S = 20.0
+_READY_S = 90.0
 # sshd changes to the home directory in the system's user database and ignores HOME.
 _AT_HOME = 'ForceCommand cd "$HOME" && eval "$SSH_ORIGINAL_COMMAND"\n'
 
