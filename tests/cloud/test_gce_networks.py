@@ -127,11 +127,18 @@ def test_existing_rules_are_used_without_permission_to_create_rules_in_the_host_
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
-def test_too_many_calls_are_not_a_missing_permission(emulator: Emulator, make: Make) -> None:
-    emulator.faults.add("403-rate", "compute.firewalls.insert")
+def test_too_many_calls_are_repeated_and_are_not_a_missing_permission(emulator: Emulator, make: Make) -> None:
     provider, spec = make()
+    emulator.faults.add("403-rate", "compute.firewalls.insert", times=0)
     with pytest.raises(ProviderError, match="rate of calls"):
         provider.create(spec, WORKERS, lambda *_: None)
+    emulator.faults.clear()
+    for method in ("compute.firewalls.insert", "batch.compute.instances.getGuestAttributes"):
+        emulator.faults.add("403-rate", method)
+    provider.create(spec, WORKERS, lambda *_: None)
+    assert len(provider.list("demo")) == 2
+    calls = emulator.state()["calls"]
+    assert min(calls["compute.firewalls.insert"], calls["batch"]) >= 2
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 

@@ -55,7 +55,6 @@ class Bundle:
         entries: All paths, sorted.
         sources: The path on this computer for each hash of contents.
         stamps: The stamp of that file for each hash of contents of a file that was not changed just before the scan.
-        total_bytes: Size of all contents, each counted once.
         digest: Hash of all entries: two bundles have the same digest if and only if they have the same entries.
         notes: Sentences for the user: files that were left out, and directories that make the bundle large.
         relays: The hosts that receive contents of this bundle from each other.
@@ -63,7 +62,6 @@ class Bundle:
 
     entries: list[Entry]
     sources: dict[str, Path]
-    total_bytes: int
     digest: str
     notes: tuple[str, ...] = ()
     stamps: dict[str, Stamp] = field(default_factory=dict)
@@ -466,7 +464,6 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
     stamps: dict[str, Stamp] = {}
-    sizes: dict[str, int] = {}
     for path in sorted(paths):
         item = paths[path]
         if item.kind in (EntryKind.LINK, EntryKind.DIRECTORY):
@@ -483,8 +480,7 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
         if sha not in sources:
             sources[sha] = item.source
             stamps.update({sha: stamp} if stamp is not None else {})
-        sizes[sha] = size
-    return Bundle(SharedList(entries), sources, sum(sizes.values()), _digest(entries), _notes(tree), stamps)
+    return Bundle(SharedList(entries), sources, _digest(entries), _notes(tree), stamps)
 
 
 def _digest(entries: Sequence[Entry]) -> str:

@@ -72,10 +72,7 @@ def _project(case: Case) -> Diagnosis | None:
 
 
 def _free_trial(case: Case) -> Diagnosis | None:
-    is_trial = re.search(
-        r"billing account is (?:currently )?in the free tier|free[- ]trial", case.text, re.IGNORECASE
-    )
-    return free_trial(case.project, case.text) if is_trial else None
+    return free_trial(case.project, case.text) if _TRIAL.search(case.text) else None
 
 
 def _perimeter(case: Case) -> Diagnosis | None:

@@ -73,7 +73,17 @@ class ApiError(Exception):
     @property
     def is_forbidden(self) -> bool:
         """Return whether the caller lacks a permission; too many calls have the same status."""
-        return self.status == _FORBIDDEN and not any(failure.code in RATE.codes for failure in self.failures)
+        return self.status == _FORBIDDEN and not _is_rate(self.failures)
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether the call may succeed if it is repeated."""
+        return self.status in (0, *_RETRIED) or _is_rate(self.failures)
+
+
+def _is_rate(failures: Iterable[Failure]) -> bool:
+    """Return whether there were too many calls, https://cloud.google.com/compute/api-quota."""
+    return any(failure.code in RATE.codes for failure in failures)
 
 
 @dataclass(frozen=True)
@@ -284,7 +294,7 @@ class Api:
             except ApiError as error:
                 self._answered = self._answered or error.status > 0
                 failed = error
-                if error.status not in (0, *_RETRIED):
+                if not error.is_transient:
                     raise
             else:
                 self._answered = True
@@ -561,7 +571,7 @@ class Api:
                 content_type, body = encode([calls[number] for number in group])
                 answer = self._post(f"{self.endpoint}/batch/compute/v1", body, {"Content-Type": content_type})
                 answers.update(zip(group, decode(answer.headers["Content-Type"], answer.content), strict=True))
-            left = [number for number in left if answers[number].status in _RETRIED]
+            left = [number for number in left if _is_repeated(answers[number])]
             if not left:
                 break
         return [answers[number] for number in range(len(calls))]
@@ -629,6 +639,11 @@ def to_json(message: Any) -> Json:
 def answer_failures(answer: Answer) -> list[Failure]:
     """Return the failures that the answer to a call in a batch reports; empty if it succeeded."""
     return [] if answer.status < 400 else from_http(answer.status, answer.body)
+
+
+def _is_repeated(answer: Answer) -> bool:
+    failures = answer_failures(answer)
+    return bool(failures) and ApiError(failures).is_transient
 
 
 @contextlib.contextmanager

@@ -18,6 +18,6 @@ DIGEST = "a" * 64
 def test_unknown_and_repeated_contents_are_not_sent(tmp_path: Path, objects: list[str]) -> None:
     agent, sent = client("worker-0", NeedContents(objects, 10))
     entries = [Entry("a", EntryKind.FILE, 0o644, 5, DIGEST)]
-    with Bundle(entries, {DIGEST: tmp_path / "a"}, 5, "") as bundle, pytest.raises(NotReadyError, match="unexpected"):
+    with Bundle(entries, {DIGEST: tmp_path / "a"}, "") as bundle, pytest.raises(NotReadyError, match="unexpected"):
         agent.prepare(Prepare("job", "tiny", "worker-0", entries, "127.0.0.1", "python"), bundle)
     assert not any(isinstance(record, Chunk) for record in sent)
