@@ -16,7 +16,7 @@ import pytest
 from tests.docs.test_docs import CLOUD, TASK, commands
 from tests.emulator import Emulator
 from tests.emulator.guests import SshGuests, obstacle
-from tests.program import CommandResult, Program, lines_of, wait_for
+from tests.program import CommandResult, Program, find_paths, lines_of, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -104,7 +104,7 @@ def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
     assert len(names(emulator)) == 2
     rented.run(*pull)
     assert list(rented.directory.glob("results/*/checkpoints/*"))
-    ended = rented.run(*down, timeout=60)
+    ended = rented.run(*down)
     assert "2 instances deleted, 0 left" in ended.err
     assert re.search(r"cost <?\$0\.", ended.err)
     assert names(emulator) == []
@@ -124,10 +124,10 @@ def test_a_job_continues_after_a_preemption(rented: Program, emulator: Emulator)
     client = rented.start("train", "task.py")
 
     def log() -> str:
-        result = emulator.cloud.directory.glob("*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log")
-        return "".join(path.read_text() for path in result)
+        pattern = "*/covers/home/fleet/*/jobs/*/worker-0/attempt-1/log"
+        return "".join(path.read_text() for path in find_paths(emulator.cloud.directory, pattern))
 
-    wait_for("a checkpoint", lambda: "step 20" in log(), deadline_s=90)
+    wait_for("a checkpoint", lambda: "step 20" in log())
     emulator.preempt(next(name for name in before if name.endswith("worker-1")), 4.0)
     ran = rented.finish(client, timeout=240)
     begins = [int(line.split()[-1]) for line in lines_of(ran, "worker-1") if line.startswith("begins at")]
@@ -136,4 +136,4 @@ def test_a_job_continues_after_a_preemption(rented: Program, emulator: Emulator)
     assert [line for line in lines_of(ran, "worker-0") if line.startswith("total")] == [f"total {STEPS}"]
     assert "preempted" in ran.err
     assert names(emulator) == before
-    assert "0 left" in rented.run("down", "--yes", timeout=60).err
+    assert "0 left" in rented.run("down", "--yes").err

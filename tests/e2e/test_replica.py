@@ -111,10 +111,10 @@ def test_each_saver_resumes_on_another_host_from_the_newest_snapshot_and_old_nam
     chief, other = yard.host(), yard.host("worker-1")
     chief.replicator.watch(1)
     writer = yard.process(chief, [sys.executable, "-c", SCRIPT, str(chief.live), "50"])
-    yard.until((chief.live / "loop" / "checkpoint").exists, "the saver that writes last", 90)
+    yard.until((chief.live / "loop" / "checkpoint").exists, "the saver that writes last", 200)
     written = chief.newest.number if chief.held is not None else 0
     yard.until(  # the next snapshot may have begun before
-        lambda: chief.held is not None and chief.newest.number >= max(3, written + 2), "a snapshot of all savers", 90
+        lambda: chief.held is not None and chief.newest.number >= max(3, written + 2), "a snapshot of all savers", 200
     )
     reached = max(begun(yard.output_of(writer), b"keras3"))
     chief.settle()
@@ -129,7 +129,7 @@ def test_each_saver_resumes_on_another_host_from_the_newest_snapshot_and_old_nam
     names = json.dumps([*OLD_NAMES, *NEW_NAMES])
     command = [sys.executable, "-c", SCRIPT + NAMES_SCRIPT, str(other.live), str(step + 2), names]
     resumed = yard.process(other, command)
-    resumed.wait(90)
+    resumed.wait(200)
     *lines, has_names = yard.output_of(resumed)
     assert lines[0] == b"found %d [301, 301, 301, 301]" % step
     for kind in (b"keras3", b"tf_keras"):

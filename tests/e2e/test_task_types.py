@@ -21,7 +21,7 @@ def test_the_parameter_server_example_learns(program: Program) -> None:
     program.run("up", "--workers", "2")
     ran = program.run(
         "train", "parameter_server.py", "--chief", "--ps", "1", "--evaluator", "--tasks-per-host", "2", "--",
-        "--epochs", "3", timeout=120,
+        "--epochs", "3", timeout=240,
     )  # fmt: skip
     losses = [float(line.rpartition(" ")[2]) for line in lines_of(ran, "chief-0") if line.startswith("Epoch")]
     assert len(losses) == 3
