@@ -10,7 +10,7 @@ from train.agent.host.startup import Hook, hook_environment
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from typing import AbstractSet, Dict, NoReturn, Optional, Sequence
+    from typing import AbstractSet, Callable, Dict, NoReturn, Optional, Sequence
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_NAME = 15
@@ -40,6 +40,33 @@ def close_descriptors(keep: AbstractSet[int]) -> None:
                 os.close(int(name))
             except OSError:
                 continue
+
+
+def fork_released(release: Callable[[], None]) -> int:
+    """Fork a process that begins after `release` was called in this one, which closes what only the new one may hold.
+
+    A task could otherwise start before a process that gets no CPU time has closed its copy of the task's port.
+
+    Returns:
+        The process ID; 0 in the new process.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    reads, writes = os.pipe()
+    try:
+        pid = os.fork()
+        if pid:
+            release()
+        else:
+            os.close(writes)
+            writes = -1
+            os.read(reads, 1)  # returns when the other process closes the pipe or ends
+        return pid
+    finally:
+        os.close(reads)
+        if writes >= 0:
+            os.close(writes)
 
 
 def adopt_orphans() -> None:

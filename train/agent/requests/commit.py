@@ -15,7 +15,7 @@ from train.agent.files.journal import write_job
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
-from train.agent.host.spawn import close_descriptors
+from train.agent.host.spawn import close_descriptors, fork_released
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
@@ -47,7 +47,7 @@ def commit(reservation: Reservation, request: Commit, umask: int) -> int:
         _copy_checkpoint(reservation, request.resume)
     start = _lay_out(reservation, request, umask)
     reads, writes = os.pipe()
-    pid = os.fork()
+    pid = fork_released(start.port.release)
     if pid == 0:
         _supervise(start, writes)
     os.close(writes)

@@ -16,7 +16,7 @@ import time
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, read_stat, receive_signals
-from train.agent.host.spawn import adopt_orphans, end_with
+from train.agent.host.spawn import adopt_orphans, end_with, fork_released
 from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 
@@ -102,7 +102,7 @@ class _SupervisorState:
 Supervise: TypeAlias = "Callable[[Watchdog, Optional[DesiredState], Reason], None]"
 
 
-def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, forked: Callable[[], None]) -> None:
+def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, release: Callable[[], None]) -> None:
     """Run a supervisor until it ends by itself; replace one that is killed or stopped for too long.
 
     Args:
@@ -111,7 +111,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
         stopped_s: For how long a supervisor may be stopped, as by SIGSTOP.
         supervise: Called in a process of its own with its line to us, the last order that the one before had, and why
             it is gone.
-        forked: Called here when the first supervisor exists.
+        release: Called here before a supervisor begins; closes what only the supervisor may hold.
     """
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -119,18 +119,16 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, f
     changes = receive_signals([signal.SIGCHLD])
     state = _SupervisorState()
     reason = NO_REASON
-    for count in range(_MAX_SUPERVISORS):
+    for _ in range(_MAX_SUPERVISORS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         watchdog = os.getpid()
-        pid = os.fork()
+        pid = fork_released(release)
         if pid == 0:
             ours.close()
             state.close()
             _run_supervisor(Watchdog(watchdog, theirs), state.order, reason, supervise)
         theirs.close()
         signal.signal(signal.SIGTERM, functools.partial(_forward_signal, pid))
-        if count == 0:
-            forked()
         with ours:
             status = _await_end(pid, ours, changes, state, stopped_s)
         if status == 0 or state.order is None:
