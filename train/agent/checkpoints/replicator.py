@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, FrozenSet, List, NoReturn, Optional, Sequence, Tuple
 
 _NICE = 10
-_AT_ONCE = 1 << 16
 _STACK = 512 << 10  # bytes, of a thread
 _GAP_S = 0.2  # between two listings of the directory
 _IDLE_S = 5.0  # between two listings without an event
