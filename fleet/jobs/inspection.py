@@ -161,7 +161,7 @@ def _describe_kept(record: FleetRecord | None) -> str:
     if record is None or not record.kept_until:
         return ""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
-    return f", and {', '.join(record.kept)} run until {at}"
+    return f", and {', '.join(record.kept)} {'runs' if len(record.kept) == 1 else 'run'} until {at}"
 
 
 def _unready_host(reason: str) -> HostStatus:

@@ -33,6 +33,7 @@ def failed(program: Program, emulator: Emulator) -> Iterator[Program]:
     ran = program.run(*UP, "--package", "no-such-package", code=14)
     error = " ".join(ran.err.split())
     assert "worker-0 kept until" in error
+    assert "uses it, else it stops then" in error
     assert "next: fleet up fleet down" in error
     yield program
     program.close()
@@ -54,7 +55,7 @@ def stop_at(emulator: Emulator) -> int:
 def test_the_next_up_uses_the_kept_instance_which_else_stops_by_itself(failed: Program, emulator: Emulator) -> None:
     record = json.loads((failed.state / "fleets" / "default" / "fleet.json").read_text())
     assert stop_at(emulator) == round(record["kept_until"])
-    assert "run until" in failed.run("status", code=None).text
+    assert "worker-0 runs until" in failed.run("status", code=None).text
     [before] = [instance.body["id"] for instance in emulator.cloud.instances.values()]
     emulator.set_capacity(ZONE, 0)  # no further instance can be created
     assert "every host answers" in failed.run("up", "--yes", "--python", "/usr/bin/python3").err

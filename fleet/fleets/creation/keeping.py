@@ -149,9 +149,13 @@ def _explain_kept(error: FleetError, record: FleetRecord, names: Sequence[str]) 
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     options = record.spec.options
-    end = "are deleted" if options.max_cost_usd and not options.unattended else "stop"
+    is_deleted = bool(options.max_cost_usd) and not options.unattended
+    if len(names) == 1:
+        them, end = "it", "it is deleted" if is_deleted else "it stops"
+    else:
+        them, end = "them", "they are deleted" if is_deleted else "they stop"
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(names)} kept until {at}{price}; the next `fleet up` uses them, else they {end} then"
+    words = f"{', '.join(names)} kept until {at}{price}; the next `fleet up` uses {them}, else {end} then"
     return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
         next_steps=[*error.next_steps, Step("up"), Step("down")],

@@ -304,6 +304,7 @@ def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
     assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1"]
     assert world.cloud.stops == {"worker-0": until, "worker-1": until}
     assert "kept until" in failure.value.cause
+    assert "uses them, else they stop then" in failure.value.cause
     assert "for $1.00/h" in failure.value.cause
     assert next_lines(failure.value) == "df -h\nfleet up\nfleet down"
     record = world.store.fleet("demo").read()
