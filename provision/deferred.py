@@ -45,12 +45,30 @@ def _complete(cls: type) -> None:
     with _LOCK:
         pending = vars(cls)[_FIELDS]
         if isinstance(pending, _Pending):
-            cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise made from the signature, which takes long
-            dataclasses.dataclass(init=False, repr=False, eq=False, frozen=pending.frozen)(cls)
-            fields = dataclasses.fields(cls)
-            setattr(cls, _KEY, staticmethod(_make_key([field.name for field in fields if field.compare])))
-            if getattr(vars(cls)["__init__"], "is_pending", False):
-                cls.__init__ = _make_init(cls, fields)  # type: ignore[misc] # last: other threads wait above
+            before = dict(vars(cls))
+            try:
+                _make_methods(cls, frozen=pending.frozen)
+            except BaseException:  # Ctrl-C, at any line
+                _restore(cls, before)
+                raise
+
+
+def _restore(cls: type, attributes: dict[str, Any]) -> None:
+    """Make the attributes of a class what they were, so that its next use makes the methods again."""
+    for name in vars(cls).keys() - attributes.keys():
+        delattr(cls, name)
+    for name, value in attributes.items():
+        if vars(cls).get(name) is not value:
+            setattr(cls, name, value)
+
+
+def _make_methods(cls: type, *, frozen: bool) -> None:
+    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise made from the signature, which takes long
+    dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen)(cls)
+    fields = dataclasses.fields(cls)
+    setattr(cls, _KEY, staticmethod(_make_key([field.name for field in fields if field.compare])))
+    if getattr(vars(cls)["__init__"], "is_pending", False):
+        cls.__init__ = _make_init(cls, fields)  # type: ignore[misc] # last: other threads wait for the lock
 
 
 def _make_key(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet import interrupts
 from tests.program import catches_signals
 
 SCRIPT = """
@@ -53,6 +55,19 @@ def test_tests_started_in_the_background_can_interrupt_what_they_start() -> None
     command = ["sh", "-c", 'trap "" INT HUP QUIT; exec "$@"', "sh", *pytest_]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_signal_before_main_handles_signals_ends_the_program_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupts, "catch_interrupts", interrupt)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(interrupts.__file__).parents[1] / "scripts/fleet"))
+    assert (ended.value.code, capsys.readouterr().err) == (103, "error: interrupted; nothing was started\n")
 
 
 @pytest.mark.parametrize("round_", range(6))

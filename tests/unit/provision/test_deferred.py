@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pickle
+import sys
 import threading
 from dataclasses import FrozenInstanceError, field
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -145,3 +148,44 @@ def test_several_threads_create_the_first_objects() -> None:
         for thread in threads:
             thread.join()
         assert objects == [kind(1)] * 4
+
+
+def interrupt_first_object(kind: type[Point], after: int) -> bool:
+    """Raise KeyboardInterrupt at a line of the code that makes the first object; return whether there is one."""
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if event == "line" and lines == after:
+            raise KeyboardInterrupt
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        kind(1)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_class_stays_usable_if_its_first_use_is_interrupted_at_any_line() -> None:
+    for after in itertools.count(1, 7):
+        kind = make()
+
+        @dataclass(frozen=True)
+        class Named(kind):  # type: ignore[valid-type,misc]
+            name: str = field(default="a", compare=False)
+            parts: dict[str, int] = field(default_factory=dict, init=False)
+
+        is_interrupted = interrupt_first_object(Named, after)
+        named: Any = Named(1, name="b")
+        assert (named, named.parts, named.name) == (Named(1), {}, "b"), after
+        with pytest.raises(FrozenInstanceError):
+            named.x = 2
+        if not is_interrupted:
+            break
+    assert after > 100  # some lines were interrupted
