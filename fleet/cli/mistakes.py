@@ -74,6 +74,8 @@ _MISTAKES = (  # pattern in a message of Typer, replacement
     (r"Got unexpected extra argument\(s\) \((.*)\)$", rf"{_UNEXPECTED} '\1'"),
     (r"is not a valid int(eger)?( range)?$", "is not a whole number"),
     (r"is not a valid float( range)?$", "is not a number"),
+    (r"is not in the range x>=(\d+)$", r"is less than \1"),
+    (r"is not in the range (\d+)<=x<=(\d+)$", r"is not between \1 and \2"),
     (r"requires an argument$", "requires a value"),
 )
 

@@ -78,6 +78,8 @@ def test_an_option_of_other_tools_is_translated(capsys: pytest.CaptureFixture[st
         ("extend", ["error: missing argument 'TIME'", "next:  fleet extend --help"]),
         ("extend 4x", ["error: invalid value for 'TIME': invalid duration '4x'; use seconds, 90s, 10m, or 2h"]),
         ("train --restarts x", ["error: invalid value for '--restarts': 'x' is not a whole number"]),
+        ("train --restarts -1", ["error: invalid value for '--restarts': -1 is less than 0"]),
+        ("tensorboard --port 0", ["error: invalid value for '--port': 0 is not between 1 and 65535"]),
         ("train --restarts", ["error: option '--restarts' requires a value", "next:  fleet train --help"]),
         (
             "train --checkpoint-bandwidth x a.py",
