@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError
@@ -37,6 +38,7 @@ from train.agent.protocol.records import (
     JoinInfo,
     MeasureNetwork,
     MeasureSteps,
+    Member,
     NeedContents,
     NeedEnvironment,
     NeedPip,
@@ -493,14 +495,21 @@ class AgentClient:
         doing = "reporting its jobs"
         self.transport.send(request, doing=doing)
         reports: list[JobReport] = []
-        while True:
-            record, _ = self.transport.receive(ANSWER_S, doing)
-            if isinstance(record, End):
-                return reports
-            report = self._checked(record, JobReport)
-            if len(reports) == request.limit or not is_report(report, self.host.name):
-                raise self.unexpected(record)
+        while (report := self._receive_report(doing)) is not None:
+            if len(reports) == request.limit:
+                raise self.unexpected(report)
             reports.append(report)
+        return reports
+
+    def _receive_report(self, doing: str) -> JobReport | None:
+        """Return the next report; None: there are no others."""
+        record, _ = self.transport.receive(ANSWER_S, doing)
+        if isinstance(record, End):
+            return None
+        report = self._checked(record, JobReport)
+        if not is_report(report, self.host.name):
+            raise self.unexpected(record)
+        return report._replace(members=_share_members(tuple(report.members)))
 
     # --- the host -------------------------------------------------------------------------------------------------
 
@@ -649,6 +658,12 @@ def refusal(host: Host, refused: Refused) -> FleetError:
 def _of_fleet(host: Host, steps: Sequence[NextStep]) -> Sequence[NextStep]:
     """Return the commands for a host, which work only if it is in a fleet."""
     return steps if host.address else ()
+
+
+@lru_cache(maxsize=64)
+def _share_members(members: tuple[Member, ...]) -> list[Member]:
+    """Return the same list for equal members: each host of a job reports all of them."""
+    return list(members)
 
 
 def is_report(report: JobReport, slot: str) -> bool:
