@@ -198,7 +198,7 @@ def test_the_policy_decides_how_often_a_failure_is_tried_again(
 
 WAITING = """
 import os, time
-for second in range(60 if os.environ["MODE"] == "wait" else 12):
+for second in range(60 if os.environ["MODE"] == "wait" else 16):
     if os.environ["FLEET_RANK"] == "1":
         if os.environ["MODE"] == "write":
             print(second, flush=True)
@@ -216,7 +216,7 @@ for second in range(60 if os.environ["MODE"] == "wait" else 12):
 def test_a_job_ends_after_the_idle_timeout_only_if_no_task_is_active(
     connect: Connect, mode: str, outcome: Outcome
 ) -> None:
-    job = Job(connect, 2, Policy(restarts=3, idle_timeout_s=4.0), WAITING, env={"MODE": mode})
+    job = Job(connect, 2, Policy(restarts=3, idle_timeout_s=8.0), WAITING, env={"MODE": mode})
     result = job.result()
     assert (result.outcome, result.attempt) == (outcome, 1)
     assert ("--idle-timeout" in result.reason) is (outcome is Outcome.FAILED)
