@@ -21,6 +21,7 @@ from tests.program import PYTHON
 from train.agent.files.blocks import join_blocks, pack_block
 from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.records import (
+    Beat,
     Chunk,
     Commit,
     Committed,
@@ -150,6 +151,8 @@ class Agent:
 
     def expect(self, kind: type[R], deadline_s: float = DEADLINE_S) -> R:
         record, _ = self.receive(deadline_s)
+        while isinstance(record, Beat):  # a busy agent sends them during all long work
+            record, _ = self.receive(deadline_s)
         assert isinstance(record, kind), record
         return record
 
@@ -181,8 +184,8 @@ class Agent:
         return need
 
     def answer(self) -> Record:
-        """Return the next record that is not about the progress of contents."""
-        while isinstance(record := self.receive()[0], ContentsReceived):
+        """Return the next record that is neither about the progress of contents nor a heartbeat."""
+        while isinstance(record := self.receive()[0], (ContentsReceived, Beat)):
             pass
         return record
 

@@ -29,12 +29,12 @@ SECRET = "ab" * 32
 def push(agent: Agent, directory: Path, files: Bundle) -> tuple[int, Record]:
     """Push the files; return the number of contents that the host lacked, and its last answer."""
     agent.send(PushFiles(str(directory), files.entries))
-    need, _ = agent.receive()
+    need = agent.answer()
     if not isinstance(need, NeedContents):
         return 0, need
     if need.objects:
         agent.send_contents(files.contents[digest] for digest in need.objects)
-    return len(need.objects), agent.receive()[0]
+    return len(need.objects), agent.answer()
 
 
 def files() -> Bundle:
@@ -92,7 +92,7 @@ def test_an_interrupted_push_leaves_the_old_files(connect: Connect, tmp_path: Pa
     (target / "run me.sh").write_bytes(b"old")
     agent = connect()
     agent.send(PushFiles(str(target), files().entries))
-    need, _ = agent.receive()
+    need = agent.answer()
     assert isinstance(need, NeedContents)
     agent.send(Chunk(len(b"#!/bin")), b"#!/bin")
     agent.close()
@@ -103,7 +103,7 @@ def test_files_that_do_not_fit_are_refused_before_the_first_byte(connect: Connec
     entry = Entry("large", EntryKind.FILE, size=1 << 60, sha256="0" * 64)
     agent = connect()
     agent.send(PushFiles(str(tmp_path), [entry]))
-    answer, _ = agent.receive()
+    answer = agent.answer()
     assert isinstance(answer, Refused)
     assert (answer.kind, answer.reason[:13]) == (Refusal.DISK, "no space left")
     assert not list(tmp_path.glob(".fleet-push-*"))
