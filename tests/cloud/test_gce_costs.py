@@ -219,7 +219,7 @@ def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Custom
 def test_hosts_that_could_not_be_prepared_run_until_their_deadline(customer: Customer) -> None:
     with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
         customer.up(workers=1, unprepared=True)
-    assert "else they are deleted then" in failed.value.cause
+    assert "else it is deleted then" in failed.value.cause
     [instance] = customer.running()
     assert instance.metadata()["fleet-stop-at"] == "0"
     customer.wait(10 * 3600)

@@ -11,6 +11,7 @@ import pytest
 
 from train.agent.host.loop import Loop
 from train.agent.supervisor import listening
+from train.agent.supervisor.inspection import sockets_of
 from train.agent.supervisor.listening import TIMER, PortWatch, listening_ports, loads_another, loads_tensorflow
 
 TCP = """\
@@ -46,6 +47,13 @@ def test_only_listening_sockets_count() -> None:
 def test_libraries_in_the_maps_of_a_process(path: str, tensorflow: bool, another: bool) -> None:
     maps = f"7f00-7f01 r-xp 00000000 fe:01 12 /usr/bin/python3.11\n7f02-7f03 r--p 00000000 fe:01 13 {path}\n"
     assert (loads_tensorflow(maps), loads_another(maps)) == (tensorflow, another)
+
+
+@pytest.fixture(autouse=True)
+def only_new_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the sockets that this process opened before, as for the servers of other tests."""
+    before = set(sockets_of([os.getpid()]))
+    monkeypatch.setattr(listening, "sockets_of", lambda pids: set(sockets_of(pids)) - before)
 
 
 def _loaded(path: Path) -> mmap.mmap:
