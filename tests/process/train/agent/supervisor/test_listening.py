@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import socket
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from train.agent.host.loop import Loop
 from train.agent.supervisor import listening
-from train.agent.supervisor.inspection import sockets_of
 from train.agent.supervisor.listening import TIMER, PortWatch, listening_ports, loads_another, loads_tensorflow
+
+TASK = """
+import mmap, socket, sys
+files = [open(path, "rb") for path in sys.argv[1:]]
+mapped = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for file in files]
+sockets = [socket.socket()]
+sockets[0].bind(("127.0.0.1", 0))
+print(sockets[0].getsockname()[1], flush=True)
+for line in sys.stdin:
+    sockets[0].listen() if line == "listen\\n" else sockets.append(socket.socket())
+    print(flush=True)
+"""
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -49,57 +62,62 @@ def test_libraries_in_the_maps_of_a_process(path: str, tensorflow: bool, another
     assert (loads_tensorflow(maps), loads_another(maps)) == (tensorflow, another)
 
 
-@pytest.fixture(autouse=True)
-def only_new_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the sockets that this process opened before, as for the servers of other tests."""
-    before = set(sockets_of([os.getpid()]))
-    monkeypatch.setattr(listening, "sockets_of", lambda pids: set(sockets_of(pids)) - before)
+@dataclass
+class _Task:
+    """A process, because this one has the sockets and libraries of other tests, too."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def do(self, command: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(command, file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline() == "\n"
 
 
-def _loaded(path: Path) -> mmap.mmap:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"library")
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+@contextlib.contextmanager
+def _task(*libraries: Path) -> Iterator[_Task]:
+    """Yield a task that has mapped these libraries, and whose socket does not listen yet."""
+    for path in libraries:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"library")
+    command = [sys.executable, "-I", "-S", "-c", TASK, *map(str, libraries)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield _Task(process, int(process.stdout.readline()))
 
 
-def _listener() -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    return listener
-
-
-def _watch(port: int) -> PortWatch:
+def _watch(task: _Task, port: int) -> PortWatch:
     watch = PortWatch(Loop(), port)
-    watch.begin(os.getpid())
-    watch.examine({os.getpid()})
+    watch.begin(task.process.pid)
+    watch.examine({task.process.pid})
     return watch
 
 
 def test_a_task_with_tensorflow_that_listens_nowhere(tmp_path: Path) -> None:
-    with _loaded(tmp_path / "libtensorflow_cc.so.2"):
-        assert _watch(1).listened is False
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
+        assert _watch(task, task.port).listened is False
 
 
 def test_another_library_or_no_tensorflow_leaves_it_unknown(tmp_path: Path) -> None:
-    assert _watch(1).listened is None
-    with _loaded(tmp_path / "libtensorflow_cc.so.2"), _loaded(tmp_path / "jaxlib/_jax.so"):
-        assert _watch(1).listened is None
+    with _task() as task:
+        assert _watch(task, task.port).listened is None
+    with _task(tmp_path / "libtensorflow_cc.so.2", tmp_path / "jaxlib/_jax.so") as task:
+        assert _watch(task, task.port).listened is None
 
 
 def test_a_listener_on_the_port_counts_and_one_on_another_port_leaves_it_unknown(tmp_path: Path) -> None:
-    with _loaded(tmp_path / "libtensorflow_cc.so.2"), _listener() as listener:
-        port = listener.getsockname()[1]
-        assert _watch(port).listened is True
-        assert _watch(1).listened is None
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
+        task.do("listen")
+        assert _watch(task, task.port).listened is True
+        assert _watch(task, 1).listened is None
 
 
 def test_the_listener_of_another_process_does_not_count(tmp_path: Path) -> None:
-    with _loaded(tmp_path / "libtensorflow_cc.so.2"), _listener() as listener:
-        watch = PortWatch(Loop(), listener.getsockname()[1])
-        watch.begin(os.getppid())
-        watch.examine(set())
-        assert watch.listened is None
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task, _task() as other:
+        other.do("listen")
+        assert _watch(task, other.port).listened is False
 
 
 def test_the_port_is_checked_again_after_a_socket_was_seen_that_did_not_listen_yet(
@@ -107,11 +125,10 @@ def test_the_port_is_checked_again_after_a_socket_was_seen_that_did_not_listen_y
 ) -> None:
     monkeypatch.setattr(listening, "PERIOD_S", 0.0)
     loop = Loop()
-    with socket.socket() as task_socket:
-        task_socket.bind(("127.0.0.1", 0))
-        watch = PortWatch(loop, task_socket.getsockname()[1])
-        watch.begin(os.getpid())
-        task_socket.listen()
+    with _task() as task:
+        watch = PortWatch(loop, task.port)
+        watch.begin(task.process.pid)
+        task.do("listen")
         loop.turn()
         assert watch.listened is True
     assert not loop.waits_for(TIMER)
@@ -127,13 +144,14 @@ def test_the_tables_of_the_host_are_read_only_after_new_sockets(monkeypatch: pyt
 
     monkeypatch.setattr(listening, "PERIOD_S", 0.0)
     monkeypatch.setattr(listening, "read_text", read)
-    watch = PortWatch(loop, 1)
-    watch.begin(os.getpid())
-    for _ in range(5):
+    with _task() as task:
+        watch = PortWatch(loop, 1)
+        watch.begin(task.process.pid)
+        for _ in range(5):
+            loop.turn()
+        before = len(reads)
         loop.turn()
-    before = len(reads)
-    loop.turn()
-    assert len(reads) == before
-    with socket.socket():
+        assert len(reads) == before
+        task.do("open")
         loop.turn()
         assert len(reads) > before

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,9 +308,8 @@ def test_stacks_of_a_fork_are_read(host: WarmHost) -> None:
     assert "task.py" in stacks[0]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="TensorFlow has no release for this Python")
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="pip install tensorflow")
 def test_pairs_with_tensorflow(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow", reason="pip install tensorflow")
     host = WarmHost(tmp_path, "")
     env = (("TF_CPP_MIN_LOG_LEVEL", "3"), ("PYTHONHASHSEED", "0"))
     for script, colds in ((ENDS, ["no process has imported this yet", "", "", ""]), (FAILS, [""])):
