@@ -82,6 +82,21 @@ def test_a_new_host_that_disappears_before_the_checkpoint_changes_nothing() -> N
     assert results(world) == {(Outcome.SUCCEEDED, 1)}
 
 
+def test_new_hosts_without_a_task_end_if_all_other_hosts_are_gone() -> None:
+    world = World(3, 2, Policy(restarts=1, max_workers=4), later=2)
+    world.ports_taken, world.work_s = 0.0, 60.0
+    world.random.random = lambda: 0.9  # type: ignore[method-assign]  # no checkpoint, at which they would get a task
+    world.run(3.0)
+    for name in world.terms.joinable:
+        world.replace(world.hosts[name])
+    world.run(5.0)
+    for name in ("worker-0", "worker-1"):
+        world.kill_host(world.hosts[name])
+    world.run(3600.0)
+    world.check_end()
+    assert results(world) == {(Outcome.LOST, 1)}
+
+
 def play(seed: int) -> World:
     chance = random.Random(f"growth {seed}")
     roles = chance.choice([(), (), (), ("chief-0", "worker-0", "ps-0"), ("worker-0", "worker-1", "")])
@@ -122,6 +137,6 @@ def test_every_history_with_new_hosts_keeps_the_promises_of_the_gang(group: int)
     assert grown > 10
 
 
-@pytest.mark.parametrize("seed", [547, 951])
+@pytest.mark.parametrize("seed", [547, 951, 100494])
 def test_a_divided_network_never_continues_a_grown_job_twice(seed: int) -> None:
     play(seed)

@@ -313,7 +313,7 @@ def _message_for(peer: Peer, slot: str) -> Optional[Message]:
     if peer.gang is not None:
         return None if peer.gang.isolated else peer.slot.desired  # what the local slot follows, too
     follows = peer.mode is Mode.FOLLOWING and slot == peer.leader
-    seeks = peer.mode is Mode.SEEKING and slot == peer.candidate and not peer.newcomer
+    seeks = peer.mode is Mode.SEEKING and slot == peer.candidate and _may_lead(peer)
     if follows or seeks:
         return peer.slot.status._replace(term=peer.term)
     return _claim(peer) if peer.mode is Mode.FOLLOWING and peer.joined else LeaderClaim(peer.term, "")
@@ -398,7 +398,7 @@ def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
         end = End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found"))
         return _finish_isolated(peer, end, now)
     candidate = min([*others, peer.local_slot] if may_lead else others, key=task_rank)
-    term = 0 if peer.newcomer else peer.term
+    term = peer.term if may_lead else 0  # so that the others do not wait for this host to lead
     peer = peer._replace(mode=Mode.SEEKING, term=term, candidate=candidate, mode_since=now, cut_off=False)
     if candidate != peer.local_slot:
         return peer, [*actions, Dial(candidate)]
@@ -514,7 +514,7 @@ def _receive_claim(peer: Peer, sender: str, message: LeaderClaim, now: float) ->
     if peer.slot.finished or message.leader == peer.local_slot:
         return peer, []
     if message.term == 0 and not message.leader:
-        # A new supervisor in an existing slot: it will not lead, and nothing of its predecessor is left.
+        # A new supervisor in an existing slot, or of a host without a task: it will not lead, and nothing runs there.
         return _slot_lost(peer, sender, _REPLACED, now)
     if peer.mode is Mode.SEEKING:
         return _receive_claim_while_seeking(peer, sender, message, now)

@@ -259,6 +259,7 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
     is_needed = slot in _assigned_slots(gang) and gang.stage is not Stage.QUEUE  # where it has time to come back
     if is_needed and slot not in lost and not _has_ended(gang, slot):
         lost = {**lost, slot: message}
+        gang = _shorten_stop(gang)
     fenced_until = now + _fence_s(gang.terms)
     last_lost_at = now if slot in gang.connected else gang.last_lost_at
     gang = gang._replace(
@@ -266,6 +267,17 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
     )
     gang = gang._replace(growth=gang.growth._replace(rejected=gang.growth.rejected - {slot}))
     return advance(gang, now)
+
+
+def _shorten_stop(gang: Gang) -> Gang:
+    """Shorten the end of an attempt that another one follows, because a lost slot may lead the next one already.
+
+    A new leader waits only for the tasks that end after a failure, see `_fence_s`.
+    """
+    end = gang.end
+    if gang.stage is not Stage.STOP or end is None or end.outcome is not Outcome.FAILED or end.final:
+        return gang
+    return gang._replace(grace_s=min(gang.grace_s, FAILURE_GRACE_S))
 
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
