@@ -18,7 +18,7 @@ from provision.local import sshd
 from provision.local.sshd import AGENTS_VARIABLE
 from tests import compiled_pip
 from tests.ports import reserved_port
-from tests.program import Program
+from tests.program import Program, set_default_signals
 
 ROOT = Path(__file__).parent
 _SHARED = (AGENTS_VARIABLE, compiled_pip.VARIABLE)
@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("sample")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process for all tests."""
-    _set_default_signals()
+    set_default_signals()
     if not config.getoption("--hypothesis-profile"):
         # Hypothesis would read the source of all imported modules for constants to try: up to 3 s in each worker, and
         # the examples would depend on what has been imported.
@@ -61,19 +61,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for variable in _SHARED:
             shutil.rmtree(os.environ.pop(variable), ignore_errors=True)
-
-
-def _set_default_signals() -> None:
-    """Let the processes that tests start have default signal handling.
-
-    `nohup`, and a shell that starts a command in the background, make it ignore some signals. Processes inherit that
-    through exec. They do not inherit a handler.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGHUP, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
 
 
 def pytest_runtest_teardown() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "has_ended",
     "lines_of",
     "read_files",
+    "set_default_signals",
     "task_config",
     "wait_for",
 ]
@@ -70,6 +71,19 @@ def wait_for(description: str, probe: Callable[[], T | None], deadline_s: float 
             return value
         time.sleep(max(0.02, min(0.5, 10 * (time.monotonic() - begun))))
     raise AssertionError(f"waited {deadline_s} s for {description}")
+
+
+def set_default_signals() -> None:
+    """Let the processes that tests start have default signal handling.
+
+    `nohup`, and a shell that starts a command in the background, make it ignore some signals. Processes inherit that
+    through exec. They do not inherit a handler.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def catches_signals(process: subprocess.Popen[Any]) -> bool:

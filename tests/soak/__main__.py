@@ -13,6 +13,7 @@ import pytest
 
 from tests.cloud import spending
 from tests.cloud.histories import play_histories
+from tests.program import set_default_signals
 from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow, warm
 
 _EMULATED = {
@@ -85,6 +86,7 @@ def main() -> int:
         repeated.add_argument("--seed", type=int, default=None, help="seed of the orders [default: random]")
         repeated.add_argument("--rounds", type=int, default=1, help="number of rounds [default: 1]")
     options = parser.parse_args()
+    set_default_signals()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     if options.campaign == "fuzz":
         passes = fuzz.run(seed, options.minutes, lambda line: print(line, flush=True))

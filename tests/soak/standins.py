@@ -41,5 +41,5 @@ def _simulate(seeds: Sequence[int], report: Callable[[str], None]) -> int:
                 history(seed)
             except BrokenPropertyError as broken:
                 violations += 1
-                report(f"violation: {history.__name__}({seed}): {broken}")
+                report(f"violation: {history.__module__}.{history.__name__}({seed}): {broken}")
     return violations
