@@ -270,12 +270,11 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
 
 
 def _shorten_stop(gang: Gang) -> Gang:
-    """Shorten the end of an attempt that another one follows, because a lost slot may lead the next one already.
+    """Shorten the end of an attempt for growth: a lost slot may lead the next attempt already.
 
-    A new leader waits only for the tasks that end after a failure, see `_fence_s`.
+    A new leader waits only for tasks that end after a failure, see `_fence_s`. The checkpoint is complete here.
     """
-    end = gang.end
-    if gang.stage is not Stage.STOP or end is None or end.outcome is not Outcome.FAILED or end.final:
+    if gang.stage is not Stage.STOP or not _is_growth(gang.end):
         return gang
     return gang._replace(grace_s=min(gang.grace_s, FAILURE_GRACE_S))
 
