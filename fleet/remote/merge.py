@@ -17,6 +17,7 @@ from fleet.events import ConnectionLost, ConnectionRestored, Note
 from provision.deferred import dataclass
 from train.agent.files.times import MOST_MARKS
 from train.agent.protocol.records import (
+    LATEST_S,
     AttemptEnded,
     Beat,
     HangInspection,
@@ -35,7 +36,6 @@ LOST_S = 10.0
 
 _TIMED = (TaskState, AttemptEnded, HangInspection, Notice)
 _AT_ONCE = -math.inf
-_LATEST_S = 1 << 36  # later times are not valid
 
 
 class Item(NamedTuple):
@@ -172,7 +172,7 @@ class Merge:
 def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:
     """Return the pieces of a record of output, each with its time."""
     pieces: list[tuple[Log, bytes]] = []
-    begin, at_us = 0, round(record.at * 1e6) if 0 <= record.at < _LATEST_S else 0
+    begin, at_us = 0, round(record.at * 1e6) if 0 <= record.at < LATEST_S else 0
     base = record._replace(marks=[])
     marks = record.marks if len(record.marks) <= 2 * MOST_MARKS else []  # more are not from our agent
     for length, elapsed_us in zip(marks[::2], marks[1::2], strict=False):
@@ -184,5 +184,5 @@ def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:
 
 
 def _piece(base: Log, payload: bytes, begin: int, end: int, at_us: int) -> tuple[Log, bytes]:
-    at = at_us / 1e6 if 0 <= at_us < _LATEST_S * 1_000_000 else 0.0
+    at = at_us / 1e6 if 0 <= at_us < LATEST_S * 1_000_000 else 0.0
     return base._replace(offset=base.offset + begin, payload=end - begin, at=at), payload[begin:end]

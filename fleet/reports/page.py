@@ -18,6 +18,7 @@ from fleet.reports.measures import Measure
 from fleet.reports.record import JobRecord, packages_of
 from fleet.reports.timeline import frame_of, lay_out
 from provision.deferred import dataclass
+from train.agent.protocol.records import LATEST_S
 
 LONGEST_TEXT = 2000  # characters of one text
 _MOST_TASKS = 256
@@ -142,6 +143,6 @@ def format_offset(seconds: float) -> str:
 
 def format_time(at: float | None) -> str:
     """Return a time in UTC: ``2026-11-22 21:30:05 UTC``; a dash if it is unknown."""
-    if not at or not 0 < at < 1e11:
+    if not at or not 0 < at < LATEST_S:
         return UNKNOWN
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

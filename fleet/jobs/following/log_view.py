@@ -10,13 +10,13 @@ from datetime import datetime, timezone
 
 from fleet.events import LogChunk
 from provision.deferred import dataclass
+from train.agent.protocol.records import LATEST_S
 
 # Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.
 _MORE_LINES = 256
 _TAIL_BYTES = 64 << 20  # of the last lines that are held
 _LINE_OVERHEAD = 400  # bytes of a held line in addition to its text
 _LINE_BYTES = 64 << 10  # of an unfinished line that are held
-_LATEST = 1e11  # seconds since the epoch, in the year 5138; a host may send any number
 _STARTUP_LENGTH = 512  # characters of a line in which a startup message is recognized
 
 _STARTUP = re.compile(
@@ -255,6 +255,6 @@ def _part(chunk: LogChunk, begin: int, end: int) -> LogChunk:
 
 def format_time(at: float) -> str:
     """Return a time in UTC as in RFC 3339, with milliseconds; a dash if it is unknown (-1) or too large."""
-    if not 0 <= at < _LATEST:
+    if not 0 <= at < LATEST_S:
         return f"{'-':24}"
     return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

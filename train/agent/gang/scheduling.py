@@ -29,6 +29,7 @@ from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
     GRACE_S,
     JOIN_TIMEOUT_S,
+    LATEST_S,
     LIFETIME_SAVE_S,
     LIFETIME_WARN_S,
     LINK_TIMEOUT_S,
@@ -66,7 +67,6 @@ RESTART_EXIT_CODE = 42
 # Interval of heartbeats as a fraction of the link timeout; silence is noticed one interval early.
 BEAT_FRACTION = 0.2
 _KILL_S = 1.0
-_LATEST = 1e11  # seconds since the epoch, in the year 5138; another host may send any number
 _MINUTE_S = 60.0
 _LIFETIME_OVER = "the lifetime of the hosts is over (--max-duration)"
 NOT_READY = "the hosts are not ready for the job"
@@ -488,7 +488,7 @@ def _substitution(gang: Gang) -> str:
 
 def _maintenance_warning(gang: Gang, report: SlotStatus) -> str:
     """Return the warning for the user that maintenance of a host is planned."""
-    times = [at for at in (report.window_start, report.window_end) if 0 < at < _LATEST]
+    times = [at for at in (report.window_start, report.window_end) if 0 < at < LATEST_S]
     window = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in times)
     return f"maintenance that stops {_display_name(gang, report.slot)} is planned: {window} UTC"
 

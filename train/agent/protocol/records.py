@@ -241,6 +241,9 @@ class Exit(NamedTuple):
     signal: Optional[int] = None
 
 
+LATEST_S = 1 << 36
+"""Later times, in seconds since the epoch, are not valid, although another host may send them: the year 4147."""
+
 GRACE_S = 10.0
 """Default time between SIGTERM and SIGKILL when a job is stopped."""
 
