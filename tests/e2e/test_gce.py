@@ -26,7 +26,7 @@ SCRIPT = f"""
 import os, time
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "step")
 step = int(open(path).read()) if os.path.exists(path) else 0
-print("begins at", step, flush=True)
+print(f"begins at {{step}}", flush=True)
 while step < {STEPS}:
     time.sleep(0.1)
     step += 1
@@ -35,8 +35,8 @@ while step < {STEPS}:
             with open(path + ".tmp", "w") as file:
                 file.write(str(step))
             os.replace(path + ".tmp", path)
-        print("step", step, "of {STEPS}", flush=True)
-print("total", step, flush=True)
+        print(f"step {{step}} of {STEPS}", flush=True)
+print(f"total {{step}}", flush=True)
 """
 
 

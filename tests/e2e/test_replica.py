@@ -50,7 +50,7 @@ def compiled(keras):
 def callbacks(kind, keras):
     class Report(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            print("begin", kind, epoch, flush=True)
+            print(f"begin {kind} {epoch}", flush=True)
     return [
         keras.callbacks.BackupAndRestore(f"{directory}/{kind}/backup", delete_checkpoint=False),
         keras.callbacks.ModelCheckpoint(f"{directory}/{kind}/best.keras"),
@@ -64,7 +64,7 @@ for kind, keras in kinds.items():
     for name in ("best.keras", "last.h5"):
         if os.path.exists(f"{directory}/{kind}/{name}"):
             shown.append(int(keras.models.load_model(f"{directory}/{kind}/{name}", compile=False).count_params()))
-print("found", int(step.numpy()), shown, flush=True)
+print(f"found {int(step.numpy())} {shown}", flush=True)
 
 x = tf.random.normal([64, 4], seed=1)
 y = tf.reduce_sum(x, 1)
@@ -76,7 +76,7 @@ while int(step.numpy()) < epochs:
     weights.assign(tf.ones_like(weights) * float(step.numpy()))
     manager.save()
     time.sleep(0.3)
-print("end", int(step.numpy()), flush=True)
+print(f"end {int(step.numpy())}", flush=True)
 """
 # Reports for each name whether tf_keras and Keras 3 have it. Runs after the script, to start TensorFlow once less.
 NAMES_SCRIPT = r"""

@@ -24,20 +24,20 @@ directory, attempt = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_A
 path, notices = os.path.join(directory, "count"), []
 signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
 step = int(open(path).read()) if os.path.exists(path) else 0
-print("say begin", step, flush=True)
+print(f"say begin {step}", flush=True)
 last = 1000 if attempt == 1 else step + 10
 while step < last and not notices:
     time.sleep(0.05)
     step += 1
-    print("say step", step, flush=True)
+    print(f"say step {step}", flush=True)
 if notices:
     if os.environ["FLEET_RANK"] == "0":
         with open(path + ".tmp", "w") as file:
             file.write(str(step))
         os.replace(path + ".tmp", path)
-        print("say saved", step, flush=True)
+        print(f"say saved {step}", flush=True)
     sys.exit(42)
-print("say end", step, flush=True)
+print(f"say end {step}", flush=True)
 """
 
 # The metadata server: TRUE while a file exists; a request that waits for a change is answered when the file exists.

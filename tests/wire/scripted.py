@@ -57,11 +57,12 @@ class Scripted:
     Args:
         body: Python that runs on the host, after the functions that send and receive records.
         values: Names that `body` can use. STOPS of FOLLOW and FOLLOW_ATTEMPTS: offsets in the log (by attempt);
-            after the first piece beyond each offset it sends nothing more until its connection ends.
+            after the first piece beyond each offset it sends nothing more until its connection ends. GO of
+            FOLLOW_ATTEMPTS: path of a file without which it sends no result.
     """
 
     def __init__(self, body: str, **values: object) -> None:
-        settings = "".join(f"{name} = {value!r}\n" for name, value in {"STOPS": {}, **values}.items())
+        settings = "".join(f"{name} = {value!r}\n" for name, value in {"STOPS": {}, "GO": "", **values}.items())
         self._source = _PRELUDE + settings + body
 
     NEED_AGENT = NEED_AGENT
@@ -136,6 +137,8 @@ for attempt in sorted(LOGS):
         send("attempt_ended", slot=request["slot"], attempt=attempt, at=10.0 * attempt + 6, first_failed_task="",
             reason="", exits={}, retry_s=0.1)
     send("beat", at=1.5, record_offset=20, log_offset=at, attempt=attempt)
+while GO and not os.path.exists(GO):
+    time.sleep(0.01)
 send("job_result", job=request["job"], attempt=max(LOGS), outcome=OUTCOME, at=2.0, isolated=ISOLATED)
 send("end")
 receive()

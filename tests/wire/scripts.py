@@ -5,7 +5,7 @@ COUNT = """
 import json, os, sys, time
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
 count = json.load(open(path)) if os.path.exists(path) else 0
-print("begin", count, os.environ["FLEET_ATTEMPT"], flush=True)
+print(f"begin {count} {os.environ['FLEET_ATTEMPT']}", flush=True)
 while count < int(sys.argv[1]):
     time.sleep(0.1)
     count += 1
@@ -13,5 +13,5 @@ while count < int(sys.argv[1]):
         with open(path + ".tmp", "w") as file:
             json.dump(count, file)
         os.replace(path + ".tmp", path)
-    print("step", count, flush=True)
+    print(f"step {count}", flush=True)
 """

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.wire
 
 FAIL_ONCE = """
 import os
-print("attempt", os.environ["FLEET_ATTEMPT"], "of", os.environ["FLEET_TASK_INDEX"], flush=True)
+print("attempt {FLEET_ATTEMPT} of {FLEET_TASK_INDEX}".format_map(os.environ), flush=True)
 if os.environ["FLEET_ATTEMPT"] == "1" and os.environ["FLEET_RANK"] == "1":
     raise ValueError("no such thing")
 if os.environ["FLEET_ATTEMPT"] == "1":
@@ -38,7 +38,7 @@ for epoch in range(1, 9):
         (directory / f"epoch-{epoch - 1}.bin").write_text("weights")
     time.sleep(0.5)
     if os.environ["FLEET_RANK"] == "1" and epoch == 6:
-        while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/*-*/manifest"))) < 2:
+        while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/[0-9]*/manifest"))) < 2:
             time.sleep(0.05)  # until both hosts have a checkpoint
         os.kill(os.getpid(), signal.SIGKILL)
 else:
@@ -48,7 +48,7 @@ else:
 # The second attempt runs until it is stopped.
 GO_ON = """
 import os, time
-print("attempt", os.environ["FLEET_ATTEMPT"], "as", os.environ["FLEET_TASK_INDEX"], flush=True)
+print("attempt {FLEET_ATTEMPT} as {FLEET_TASK_INDEX}".format_map(os.environ), flush=True)
 time.sleep(300)
 """
 

@@ -195,12 +195,11 @@ def test_a_killed_connection_continues_in_the_same_attempt(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
-    hosts: Hosts, wire: Wire, monkeypatch: pytest.MonkeyPatch, alone: bool
+    hosts: Hosts, wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """The result of an isolated host is used only after the other hosts were given up."""
-    script = Scripted(
-        FOLLOW_ATTEMPTS, LOGS={1: str(hosts.key)}, PIECE=10, PAUSE=0.02, OUTCOME="failed", ISOLATED=alone
-    )
+    go, logs = tmp_path / "go", {1: str(hosts.key)}
+    script = Scripted(FOLLOW_ATTEMPTS, LOGS=logs, PIECE=10, PAUSE=0, OUTCOME="failed", ISOLATED=alone, GO=str(go))
     monkeypatch.setattr(transport_module, "pack", script)
     monkeypatch.setattr("fleet.remote.follower.AFTER_RESULT_S", 0.1)
     items: list[Item] = []
@@ -212,6 +211,7 @@ def test_the_result_of_an_isolated_host_does_not_end_the_wait_for_the_others(
             if item.host == "worker-0" and isinstance(item.record, Log) and not lost_at:
                 lost_at = time.monotonic()
                 wire.close()
+                go.touch()
         waited = time.monotonic() - lost_at
     assert [item.host for item in items if isinstance(item.record, JobResult)] == ["worker-1"]
     assert waited >= give_up_s if alone else waited < PROMPT_S

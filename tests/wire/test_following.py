@@ -18,10 +18,10 @@ import os, sys, time
 number = 0
 while not os.path.exists(sys.argv[1]):
     number += 1
-    print(os.environ["FLEET_ATTEMPT"], number, flush=True)
+    print(f"{os.environ['FLEET_ATTEMPT']} {number}", flush=True)
     time.sleep(0.05)
 for number in range(40):
-    print("last", number, flush=True)
+    print(f"last {number}", flush=True)
 """
 
 

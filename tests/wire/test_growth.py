@@ -15,7 +15,7 @@ workers, index = len(config["cluster"]["worker"]), config["task"]["index"]
 state = os.path.join(directory, "checkpoint")
 first = int(open(state).read().split("-")[1].split('"')[0]) if os.path.exists(state) else 0
 for step in range(first + 1, 1000):
-    print("step", step, "of", workers, flush=True)
+    print(f"step {step} of {workers}", flush=True)
     time.sleep(0.1)
     if step % 20 == 0 and index == 0 and workers < 3:
         for end in ("data-00000-of-00001", "index"):

@@ -68,13 +68,13 @@ SAVES = """
 import os, pathlib, sys, time
 path = pathlib.Path(os.environ["FLEET_CHECKPOINT_DIR"], "count")
 count = int(path.read_text()) if path.exists() else 0
-print("begin", count, os.environ.get("WORD"), flush=True)
+print(f"begin {count} {os.environ.get('WORD')}", flush=True)
 if os.environ["FLEET_RANK"] == "0" and "nothing" not in sys.argv:
     path.with_suffix(".tmp").write_text(str(count + 1))
     path.with_suffix(".tmp").replace(path)
 if "fail" in sys.argv:
     hosts, job = path.parents[6], path.parents[2].name
-    while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/*-*/manifest"))) < 2:
+    while len(list(hosts.glob(f"*/fleet/jobs/{job}/*/replica/[0-9]*/manifest"))) < 2:
         time.sleep(0.05)  # until both hosts have the checkpoint
     raise ValueError("no")
 if "wait" in sys.argv:
@@ -114,7 +114,7 @@ def test_a_job_is_continued_and_repeated(pair: Program) -> None:
     assert "--env API_TOKEN: the variable is not set here" in pair.run("rerun", job, code=2).err
     assert "--secret PIN: the variable is not set here" in pair.run("rerun", job, code=2, env={"API_TOKEN": "x"}).err
     environment = {"API_TOKEN": "x", "PIN": "1"}
-    pair.script("saves.py", SAVES.replace('"begin"', '"changed"'))
+    pair.script("saves.py", SAVES.replace("begin", "changed"))
     elsewhere = dataclasses.replace(pair, directory=pair.state)
     again = elsewhere.run("rerun", job, "--name", "again", code=100, env=environment)
     assert "| changed 0 hidden\n" in again.text
@@ -127,7 +127,7 @@ import os, pathlib, sys, time
 name, directory = sys.argv[1], pathlib.Path(sys.argv[2])
 with open(directory / "order", "a") as order:
     order.write(f"{name}\\n")
-print("begin", name, flush=True)
+print(f"begin {name}", flush=True)
 while not (directory / name).exists():
     time.sleep(0.1)
 """

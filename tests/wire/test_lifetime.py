@@ -21,11 +21,11 @@ import os, signal, sys, time
 path, notices = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count"), []
 signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
 step = int(open(path).read()) if os.path.exists(path) else 0
-print("begins at", step, flush=True)
+print(f"begins at {step}", flush=True)
 while not notices:
     time.sleep(0.05)
     step += 1
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
 if os.environ["FLEET_RANK"] == "0":
     with open(path + ".tmp", "w") as file:
         file.write(str(step))

@@ -22,7 +22,7 @@ for number in range(rank, 12, 2):
     while number and not (turns / str(number - 1)).exists():
         time.sleep(0.005)
     time.sleep(0.02)  # more than the resolution of the times
-    print("line", number, flush=True)
+    print(f"line {number}", flush=True)
     while f"line {number}\\n" not in pathlib.Path("../attempt-1/log").read_text():
         time.sleep(0.005)
     (turns / str(number)).touch()

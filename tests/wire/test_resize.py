@@ -21,7 +21,7 @@ with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "result"), "w") as file:
     file.write("model")
 workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 open("written", "w").write(str(workers))
-print("of", workers, flush=True)
+print(f"of {workers}", flush=True)
 time.sleep(float(sys.argv[1]))
 """
 

@@ -18,8 +18,9 @@ from tests.program import PROGRAM, Program, wait_for
 
 pytestmark = pytest.mark.wire
 
+# With an argument, a path, rank 0 fails when rank 1 has written everything.
 WRITES = """
-import os, sys
+import os, sys, time
 rank = os.environ["FLEET_RANK"]
 for name in ("MODEL", "CHECKPOINT", "LOG"):
     with open(os.path.join(os.environ[f"FLEET_{name}_DIR"], "result"), "w") as file:
@@ -27,8 +28,14 @@ for name in ("MODEL", "CHECKPOINT", "LOG"):
 if rank == "1":
     open(os.path.join(os.environ["FLEET_MODEL_DIR"], "shard"), "w").write("only here")
 open("written", "w").write("by " + rank)
-print("rank", rank)
-sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+print(f"rank {rank}")
+if len(sys.argv) > 1 and rank == "1":
+    open(sys.argv[1], "w").close()
+    time.sleep(600)
+elif len(sys.argv) > 1:
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+    sys.exit(3)
 """
 
 QUIET = "print('only a log')\n"
@@ -57,13 +64,13 @@ def files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(program: Program) -> None:
+def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
     empty = program.run("pull", code=102).err
     assert "has no job yet" in empty
     assert "2 hosts" not in empty  # only the error, without a table of hosts from which no file is copied
     program.script("task.py", WRITES)
-    failed = program.run("train", "task.py", "--", "3", code=100)
+    failed = program.run("train", "task.py", "--", str(tmp_path / "written"), code=100)
     job = newest(program)
     assert "results: 13 files" in failed.err
     assert f"next:    fleet pull {job}\n" in failed.err

@@ -27,14 +27,14 @@ import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 kind, cluster = config["task"]["type"], config["cluster"]
 print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
-print("rank", os.environ["FLEET_RANK"], "of", os.environ["FLEET_NUM_TASKS"], flush=True)
+print("rank {FLEET_RANK} of {FLEET_NUM_TASKS}".format_map(os.environ), flush=True)
 path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
 if kind == "evaluator":
     seen = -1
     while seen < int(sys.argv[1]):
         count = json.load(open(path)) if os.path.exists(path) else -1
         if count > seen:
-            print("seen", count, flush=True)
+            print(f"seen {count}", flush=True)
             seen = count
         time.sleep(0.05)
 elif kind == "ps" or (kind == "worker" and "ps" in cluster):

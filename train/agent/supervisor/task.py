@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 LINGER_S = 2.0
 # From the start of the process until its interpreter has come to the hook; a cold disk takes seconds.
 ARRIVE_S = 60.0
-# From the signal until all stacks are there, and after the last byte of them.
+# From the signal until all stacks are there, and after the last byte of them: faulthandler writes many small parts.
 STACKS_S = 2.0
-_QUIET_S = 0.1
+_QUIET_S = 0.5
 _MOST_STACKS = 1 << 18  # bytes
 _AGAIN_S = 0.02  # there is no event for the end of a grandchild
 _REAP_S = 5.0

@@ -251,12 +251,12 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     reader = Reader(host, ALL)
     host.accept()
     assert isinstance(reader.until(Log)[-1], Log)
-    Path(host.task.attempt(2)).mkdir()  # the next attempt is created before the end of this one is written
+    first.write_record(AttemptEnded("worker-0", 1, 10.5, "worker-1", "", {}, 0.1))
+    Path(host.task.attempt(2)).mkdir()  # the next attempt is created before the task of this one has ended
     host.wake()
     first.write_log(b"two", 11.0)
     host.wake()
     first.write_record(TaskState("worker-0", "worker-0", 1, Phase.EXITED, 11.0))
-    first.write_record(AttemptEnded("worker-0", 1, 12.0, "worker-1", "", {}, 0.1))
     first.close()
     host.run_program(2, b"three")
     write_result(host.task, RESULT)
@@ -264,7 +264,7 @@ def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> No
     logs, others = sorted_out(reader)
     assert (logs[1][-3:], logs[2]) == (b"two", b"three")
     kinds = [type(record) for record in others]
-    assert kinds == [TaskState, AttemptEnded, TaskState, Progress, TaskState, JobResult]
+    assert kinds == [AttemptEnded, TaskState, TaskState, Progress, TaskState, JobResult]
 
 
 @pytest.mark.parametrize("written", [b"", b"cut off"])

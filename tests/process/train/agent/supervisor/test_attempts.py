@@ -43,7 +43,7 @@ attempt = os.environ["FLEET_ATTEMPT"]
 path = os.path.join(directory, "count.json")
 begin = json.load(open(path)) if os.path.exists(path) else 0
 config = json.loads(os.environ["TF_CONFIG"])
-print("begin", attempt, begin, json.dumps(config), flush=True)
+print(f"begin {attempt} {begin} {json.dumps(config)}", flush=True)
 last = int(sys.argv[1]) if attempt == "1" else begin + 5
 for step in range(begin + 1, last + 1):
     time.sleep(0.05)
@@ -51,7 +51,7 @@ for step in range(begin + 1, last + 1):
         with open(path + ".tmp", "w") as file:
             json.dump(step, file)
         os.replace(path + ".tmp", path)
-    print("step", step, flush=True)
+    print(f"step {step}", flush=True)
 """
 AGAIN = Policy(restarts=3, backoff_s=0.1, host_timeout_s=2.0)
 

@@ -541,6 +541,7 @@ for epoch in (1, 2):
     live = follow(agent, Follow("progress", "worker-0"), at_second_step)
     assert live.result is None
     (agent.root / "jobs" / "progress" / "worker-0" / "src" / "seen").touch()
+    follow(connect(), Follow("progress", "worker-0"))  # to the end: after that, nothing comes that is not kept
     late = follow(connect(), Follow("progress", "worker-0"))
     kept = [record for record in late.records if isinstance(record, Progress)]
     assert [(progress.epoch, progress.epochs, progress.step, progress.steps) for progress in kept] == [
