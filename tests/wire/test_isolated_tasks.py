@@ -43,7 +43,7 @@ def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, ob
             measured.add(events[-1]["task"])
         if len(measured) == 2:
             continue_file.touch()
-    assert client.wait() == 0
+    assert client.wait() == 0, events[-8:]
     return events
 
 

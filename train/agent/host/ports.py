@@ -7,6 +7,7 @@ belongs to the network namespace, as the port does, and vanishes with its owner.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 
@@ -51,8 +52,10 @@ class TaskPort:
     def yield_to_task(self) -> None:
         """Let the task bind the port; other agents still cannot reserve it."""
         if self._hold is not None:
-            self._hold.close()
-            self._hold = None
+            # A process that was forked a moment ago may not have closed its copy yet, which would still listen.
+            with contextlib.suppress(OSError):
+                self._hold.shutdown(socket.SHUT_RDWR)
+        self._close()
 
     def descriptors(self) -> List[int]:
         """Return the file descriptors that hold the reservation."""
@@ -60,9 +63,14 @@ class TaskPort:
         return held if self._hold is None else [*held, self._hold.fileno()]
 
     def release(self) -> None:
-        """Release the port."""
-        self.yield_to_task()
+        """Release the port in this process."""
+        self._close()
         self._name.close()
+
+    def _close(self) -> None:
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
 
 
 def _claim_name(port: int) -> Optional[socket.socket]:

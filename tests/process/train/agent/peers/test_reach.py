@@ -281,6 +281,8 @@ def test_no_process_can_take_a_reserved_port(address: str) -> None:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with pytest.raises(OSError, match="already in use"):
             stranger.bind((address, port.port))
-        port.yield_to_task()
-        stranger.bind((address, port.port))
+        with port.listener.dup():  # of a process that was just forked
+            port.yield_to_task()
+            stranger.bind((address, port.port))
+            stranger.listen()
     port.release()
