@@ -121,7 +121,8 @@ def test_the_walkthrough_and_the_readme_work_from_an_empty_directory(home: Path)
         program.close()
     [reattached] = [step for step in seen if step.command == "fleet logs -f"]
     for log in walkthrough.log_lines(reattached).values():
-        assert [line for line in log if line.startswith("Epoch")] == [f"Epoch {epoch}/5" for epoch in range(1, 6)]
+        epochs = [line for line in log if line.startswith("Epoch")]
+        assert epochs == [f"Epoch {epoch}/5" for epoch in range(1, 6)], "\n".join(reattached.lines)
     for step, actual in zip(steps, seen, strict=True):
         problem = walkthrough.difference(step, actual)
         assert not problem, "\n".join([f"{walkthrough.PAGE.name}: {problem}", f"$ {step.command}", *actual.lines])
