@@ -243,7 +243,7 @@ class Play:
 
         def is_saved(number: int) -> bool:
             with contextlib.suppress(OSError, ValueError):
-                for manifest in (self.directory(number) / "replica").glob("*-*/manifest"):
+                for manifest in (self.directory(number) / "replica").glob("[0-9]*/manifest"):
                     if any(wanted(path) for path in manifest.parent.iterdir()):
                         return True
             return False

@@ -27,7 +27,8 @@ directory = os.environ["FLEET_CHECKPOINT_DIR"]
 
 # model.fit with BackupAndRestore. After each backup, the chief also writes large weights to one file, in place, by
 # Keras and HDF5; the next attempt reads it. `model.weights.h5` has the number of the epoch as its value. In the first
-# attempt, the chief must be killed when it saves the third epoch.
+# attempt, the chief waits after the second epoch until the file "go" exists in its log directory, and must be killed
+# when it saves the third one.
 #
 #     task.py EPOCHS
 FIT = (
@@ -35,6 +36,7 @@ FIT = (
     + r"""
 rank = int(os.environ["FLEET_RANK"])
 path = os.path.join(directory, "model.weights.h5")
+go = os.path.join(os.environ["FLEET_LOG_DIR"], "go")
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 with strategy.scope():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
@@ -61,7 +63,8 @@ class Report(tf.keras.callbacks.Callback):
             say("saving", epoch + 1)
             large.save_weights(path)
             say("saved", epoch + 1)
-            time.sleep(1.5 if attempt == 1 else 0.0)  # the checkpoint is copied meanwhile
+            while attempt == 1 and epoch == 1 and not os.path.exists(go):
+                time.sleep(0.2)
             while attempt == 1 and epoch == 2:  # if the signal comes after the write
                 time.sleep(0.2)
 

@@ -48,6 +48,8 @@ def printed_values(report: ClientReport, attempt: int, word: str) -> list[str]:
 def test_the_chief_is_killed_while_keras_writes_one_file_in_place(two: FaultFleet) -> None:
     """`fit` continues from the backup, and the file is complete again."""
     play = two.train(FIT, *QUICK, "--restarts", "2", arguments=["4"])
+    play.saved_everywhere(lambda path: path.stat().st_size > 30_000_000, 0, 1)
+    (play.directory(0) / "logs" / "go").touch()
     play.wait_for_log(0, "say saving 3")
     play.send(0, "task")
     report = play.finish(0, DEADLINE_S)
