@@ -35,7 +35,7 @@ def first_line(program: Program, arguments: str, *, both: bool = False) -> Comma
 
 def test_a_closed_output_keeps_the_job_and_the_exit_code(program: Program) -> None:
     program.script("endless.py", ENDLESS)
-    program.script("long.py", "for number in range(20_000): print(number, 'x' * 50)\n")
+    program.script("long.py", "print('\\n'.join(f'{number} ' + 'x' * 50 for number in range(20_000)))\n")
     program.script("fails.py", "import sys\nfor _ in range(5):\n    print('line', flush=True)\nsys.exit(3)\n")
     program.run("up", "--workers", "1")
 

@@ -98,7 +98,7 @@ def relay(host: Host, change: Callable[[int, bytes], bytes]) -> Iterator[Host]:
 
 def run(connection: HostConnection, command: str, data: bytes = b"") -> bytes:
     """Return the output of a command with this input."""
-    session = connection.open_session(10)
+    session = connection.open_session(60)
     session.exec_command(command)
     sender = threading.Thread(target=send, args=(session, data))
     sender.start()
@@ -233,7 +233,7 @@ def test_large_data_in_both_directions_arrives_while_other_connections_work(host
 def blocked(connection: HostConnection, hosts: Hosts) -> Iterator[Any]:
     """Stop the first host, send to it until its socket takes nothing more, and yield the transport; sever it then."""
     transport: Any = connection.transport
-    session = connection.open_session(10)
+    session = connection.open_session(60)
     session.exec_command("cat > /dev/null")
     transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with hosts.hung(0):
@@ -290,7 +290,7 @@ def test_an_idle_connection_sends_keepalives(hosts: Hosts) -> None:
 
 def test_a_session_whose_host_is_killed_ends(hosts: Hosts) -> None:
     with connected(hosts.hosts[2], hosts) as connection:
-        session = connection.open_session(10)
+        session = connection.open_session(60)
         session.exec_command("echo first; sleep 100")
         assert session.recv(100) == b"first\n"
         hosts.kill_sessions(2)
@@ -328,7 +328,7 @@ def test_connections_that_end_at_random_times_leave_nothing(hosts: Hosts) -> Non
 
 def test_a_broken_wire_ends_waiting_calls(hosts: Hosts, wire: Wire) -> None:
     with connected(wire.host, hosts) as connection:
-        session = connection.open_session(10)
+        session = connection.open_session(60)
         session.exec_command("sleep 100")
         timer = threading.Timer(0.05, wire.cut)
         timer.start()
@@ -560,10 +560,10 @@ def test_a_socket_is_connected_once_with_the_login(hosts: Hosts) -> None:
         with connected_with(hosts.hosts[0], hosts.key, Start("echo command", path=path)) as connection:
             near, _ = listener.accept()  # before the client calls open_socket
             with near:
-                first = connection.open_socket(path, 10)
+                first = connection.open_socket(path, 60)
                 near.sendall(b"first")
                 assert first.recv(100) == b"first"
-            second = connection.open_socket(path, 10)
+            second = connection.open_socket(path, 60)
             near, _ = listener.accept()
             with near:
                 near.sendall(b"second")
@@ -578,7 +578,7 @@ def test_a_session_is_opened_after_a_socket_that_the_host_refuses(hosts: Hosts, 
     with connected_with(hosts.hosts[0], hosts.key, start) as connection:
         with pytest.raises(NoSocketError):
             connection.open_socket(start.path, 10)
-        session = connection.open_session(10)
+        session = connection.open_session(60)
         connection.execute(session, start.command)
         assert session.recv(100) == b"command\n"
 
@@ -609,13 +609,13 @@ def test_output_on_stderr_beyond_the_window_does_not_hold_up_an_answer(hosts: Ho
     start = Start("seq 200000 >&2; echo last words >&2; echo answer; read -r line", 1 << 16)
     connection = connect(hosts.hosts[0], hosts.key, start=start)
     try:
-        transport = SSHTransport(connection, connection.open_session(10, start.window), "python3")
-        transport.execute(start.command, 10)
+        transport = SSHTransport(connection, connection.open_session(60, start.window), "python3")
+        transport.execute(start.command, 60)
         with pytest.raises(NotReadyError, match="is not a record of its agent"):
-            transport.receive(10, "it answers")
+            transport.receive(60, "it answers")
         transport._session.shutdown_write()
         with pytest.raises(NotReadyError, match="ended with exit code") as raised:
-            transport.receive(10, "it answers")
+            transport.receive(60, "it answers")
         assert raised.value.cause == "last words"
     finally:
         connection.close()

@@ -41,6 +41,7 @@ NAME = "fleet-agent"
 _BACKLOG = 16
 _CHECK_S = 30.0  # between two checks whether the socket still exists
 _EXIT_S = 5.0
+_AGAIN_S = 0.05  # a lock has no event that could be awaited for a limited time
 _CREDENTIALS = "3i"  # struct ucred: process, user, and group ID, unix(7)
 _LOGIN_FILES = (
     "/etc/bash.bashrc", "/etc/csh.cshrc", "/etc/default/locale", "/etc/environment", "/etc/fish/config.fish",
@@ -204,7 +205,7 @@ class _Resident:
             if has_resident(self._host, self._digest):
                 return None
             end_resident(self._host)
-            if not try_lock(self._lock):
+            if not self._await_lock():
                 return None
         os.ftruncate(self._lock, 0)
         record = {"agent": self._digest, "process": identify(os.getpid())}
@@ -218,6 +219,15 @@ class _Resident:
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         return listener
+
+    def _await_lock(self) -> bool:
+        """Take the lock, which a conversation that was just forked may still hold; return False if it is kept."""
+        end = time.monotonic() + _EXIT_S
+        while not try_lock(self._lock):
+            if has_resident(self._host, self._digest) or time.monotonic() > end:
+                return False
+            time.sleep(_AGAIN_S)
+        return True
 
     def _accept(self, listener: socket.socket) -> None:
         try:
