@@ -217,7 +217,7 @@ class Slurm:
         for daemon in reversed(self._daemons):
             _end(daemon)
         for daemon in self._daemons:
-            daemon.wait(10)
+            daemon.wait(60)
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:

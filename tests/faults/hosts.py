@@ -126,7 +126,7 @@ class FaultHost:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             if str(Path(f"/proc/{self._init}/ns/pid").readlink()) == self._space:
                 os.kill(self._init, signal.SIGKILL)
-        self._running.wait(20)
+        self._running.wait(60)
         self._running, self._init, self._space = None, 0, ""
 
     def processes(self) -> dict[int, psutil.Process]:
@@ -491,7 +491,7 @@ class FaultFleet:
         for client in self._clients:
             if client.poll() is None:
                 client.kill()
-                client.wait(10)
+                client.wait(60)
         self._clients.clear()
         for host in self.hosts:
             host.start()

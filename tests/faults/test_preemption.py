@@ -92,7 +92,7 @@ def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
         yield
     finally:
         server.kill()
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ class Lab:
         """End all machines."""
         processes.end(set(self._servers))
         for server in self._servers.values():
-            server.wait(10)
+            server.wait(60)
         for reserved in self._ports:
             reserved.close()
 
@@ -252,4 +252,4 @@ def agent(directory: Path, keys: Sequence[Path]) -> Iterator[Path]:
             yield path
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(10)
+            process.wait(60)

@@ -201,7 +201,7 @@ def test_a_task_inherits_the_same_through_the_resident_agent(program: Program) -
     program.run("status", code=None)
     process = wait_for("the resident agent", lambda: resident(program))
     process.kill()
-    process.wait(20)
+    process.wait(60)
     program.host_file("*/fleet/resident.sock").unlink()
     started = task_state(program)
     process = wait_for("the next resident agent", lambda: resident(program))
