@@ -459,7 +459,7 @@ exec(source)
 
 def test_a_clock_that_jumps_by_an_hour_and_back_changes_nothing(jumping: tuple[FaultFleet, Path]) -> None:
     fleet, ahead = jumping
-    job = fleet.train(SCRIPT, *LINK, *RESTART, arguments=["1000"])
+    job = fleet.train(SCRIPT, "--backoff", "0.1", *RESTART, arguments=["1000"])
     job.wait_for_log(0, "say saved 10")
     ahead.touch()
     job.wait_for_log(0, "say saved 25")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import select
@@ -91,19 +92,19 @@ def stay(agent: Agent, idle_s: float = IDLE_S) -> None:
 
 
 def resident_pid(host: HostPaths) -> int:
-    """Return the process ID of the resident agent, once it listens."""
+    """Return the process ID of the resident agent, once it answers."""
+    pids: list[int] = []
 
-    def listens() -> bool:
-        try:
-            with Client(host):
-                return True
-        except OSError:
-            return False
+    def answers() -> bool:
+        with contextlib.suppress(OSError), Client(host) as client:
+            record = client.receive()
+            if isinstance(record, Hello):
+                stat = Path(f"/proc/{record.pid}/stat").read_text()
+                pids.append(int(stat.rpartition(") ")[2].split()[1]))
+        return bool(pids)
 
-    assert eventually(listens)
-    with Client(host) as client:
-        pid = client.hello().pid
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    assert eventually(answers)
+    return pids[0]
 
 
 def test_an_agent_stays_only_if_its_client_requests_it(connect: Connect, host: HostPaths) -> None:
