@@ -27,11 +27,13 @@ is_distributed = "TF_CONFIG" in os.environ
 # Workers and servers run what the chief sends them, and never end by themselves: fleet stops them when it is done.
 if task_type in ("worker", "ps"):
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
+    threads = max(4, os.cpu_count() or 1)  # with one, which TensorFlow chooses on one core, no step ever ends
     server = tf.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,
         task_index=resolver.task_id,
         protocol=resolver.rpc_layer or "grpc",
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
         start=True,
     )
     server.join()
