@@ -604,15 +604,14 @@ class _Warm:
         importers = set(sys.path_importer_cache)
         self._tools = _Tools()
         try:
-            self._name(_WARM_NAME)
             self._detach(ready)
+            self._name(_WARM_NAME)
             os.write(ready, b"r")
             os.close(ready)
             self._script = _Script(self._tools.ctypes, self._command, self._directory)
         except (AttributeError, LookupError, OSError) as error:
             _write_obstacle(self._plan, "this kernel or Python does not allow it: %r" % (error,))
             os._exit(0)
-        self._name(_WARM_NAME)
         self._names_of_directory = _find_paths(self._directory)
         self._files = self._stat_files()
         listener = self._listen()

@@ -235,15 +235,37 @@ def test_what_prevents_the_import_is_the_reason_for_a_new_process(tmp_path: Path
     assert runs[0].exit == Exit(code=0)
 
 
+def change_hook(directory: Path, *changes: tuple[str, str]) -> None:
+    """Change the source of the warm process of a host."""
+    path = directory / "hook" / "warm.py"
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_a_warm_process_belongs_to_no_task_before_it_listens(tmp_path: Path) -> None:
+    host = WarmHost(tmp_path)
+    ready = "            os.close(ready)\n            self._script"
+    change_hook(tmp_path, (ready, ready.replace("self", f"os.read(os.open({str(tmp_path / 'go')!r}, 0), 1); self")))
+    os.mkfifo(tmp_path / "go")
+    source = host.write(Task(SCRIPT))
+    with host.start(Task(SCRIPT), source, warm=True) as (held, _):
+        held.task.release()
+        held.until(lambda: held.closed)
+    assert marked(str(source)) == []
+    assert len(marked(host.root)) == 1
+    assert host.is_preparing()
+    (tmp_path / "go").write_text("g")
+    wait_for("the warm process", lambda: not host.is_preparing())
+    assert host.run(Task(SCRIPT), source, warm=True).cold == ""
+    host.close()
+
+
 def test_short_memory_is_the_reason_for_a_new_process(tmp_path: Path) -> None:
     host = WarmHost(tmp_path)
-    path = tmp_path / "hook" / "warm.py"
-    text = path.read_text()
-    changed = text.replace("_FREE_FRACTION = 0.1 ", "_FREE_FRACTION = 2.0 ").replace(
-        "_CHECK_S = 5.0", "_CHECK_S = 0.1"
-    )
-    assert changed != text
-    path.write_text(changed)
+    change_hook(tmp_path, ("_FREE_FRACTION = 0.1 ", "_FREE_FRACTION = 2.0 "), ("_CHECK_S = 5.0", "_CHECK_S = 0.1"))
     source = host.write(Task(SCRIPT))
     host.run(Task(SCRIPT), source, warm=True)
     wait_for("the end of the warm process", lambda: not marked(host.root))
