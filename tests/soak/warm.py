@@ -91,13 +91,15 @@ if pid == 0:
 print(os.waitpid(pid, 0)[1])
 """,
     "handler": """
+handled = []
 def handle(number, frame):
+    handled.append(number)
     print("handled", number, frame.f_lineno)
 signal.signal(signal.SIGTERM, handle)
-os.kill(os.getpid(), signal.SIGTERM)
-signal.setitimer(signal.ITIMER_REAL, 0.01)
 signal.signal(signal.SIGALRM, handle)
-signal.pause()
+os.kill(os.getpid(), signal.SIGTERM)
+# In one line, because the signal may arrive at any time.
+signal.setitimer(signal.ITIMER_REAL, 0.01); [time.sleep(0.001) for _ in iter(lambda: len(handled), 2)]
 """,
     "end of threads": """
 import atexit, threading

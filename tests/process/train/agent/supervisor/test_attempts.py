@@ -249,7 +249,7 @@ def test_without_restarts_a_killed_supervisor_fails_the_job_and_is_named(connect
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, slot: int) -> None:
-    job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=2.0)
+    job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=5.0)
     left = [other for other in range(3) if other != slot]
     job.wait_for_copy(30, left)
     job.lose_host(slot)
@@ -264,7 +264,7 @@ def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, slot: 
 
 
 def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: Connect) -> None:
-    job = Job(connect, 2, AGAIN, link_timeout_s=2.0)
+    job = Job(connect, 2, AGAIN, link_timeout_s=5.0)
     job.wait_for_step(3)
     job.lose_host(1)
     result = job.result(0)
@@ -273,7 +273,7 @@ def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: 
 
 
 def test_a_spare_takes_over_the_place_of_a_lost_chief(connect: Connect) -> None:
-    job = Job(connect, 3, AGAIN, link_timeout_s=2.0, spares=["worker-2"])
+    job = Job(connect, 3, AGAIN, link_timeout_s=5.0, spares=["worker-2"])
     job.wait_for_copy(30, [1, 2])
     assert not (job.directory(2) / "attempt-1").exists()
     job.lose_host(0)
@@ -289,7 +289,7 @@ def test_a_spare_takes_over_the_place_of_a_lost_chief(connect: Connect) -> None:
 
 def test_a_new_host_joins_under_the_name_of_a_lost_chief(connect: Connect) -> None:
     policy = AGAIN._replace(host_timeout_s=30.0)
-    job = Job(connect, 2, policy, link_timeout_s=2.0, secret_env={"KEY": "s3cr3t"})
+    job = Job(connect, 2, policy, link_timeout_s=5.0, secret_env={"KEY": "s3cr3t"})
     job.wait_for_copy(30, [1])
     job.lose_host(0)
     survivor, name = job.agents[1], job.names[0]

@@ -251,10 +251,10 @@ def test_each_change_is_waited_for_and_reported(serve: Callable[..., Server]) ->
 
 
 def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., Server]) -> None:
-    away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 3
+    away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 2
     server = serve(answer("FALSE"), *away, answer("TRUE"))
     loop, reports = Loop(), list[Notices]()
-    timing = FAST._replace(answer_s=0.1, poll_s=0)  # the third response of four never ends
+    timing = FAST._replace(answer_s=2.0, poll_s=0)  # the third response of four never ends
     watch = NoticeWatch(loop, notice_at(server.place), reports.append, timing)
     turn(loop, lambda: Notices(preempted=True) in reports)
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
