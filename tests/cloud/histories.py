@@ -41,12 +41,12 @@ QUICK = Timing(
     first_poll_s=0.005,
     longest_poll_s=0.05,
     retry_s=0.2,
-    operation_s=5.0,
-    boot_s=2.0,
+    operation_s=20.0,
+    boot_s=10.0,
     settle_s=0.1,
     lingering_s=2 * DELAY_S,
     again_s=0.2,
-    confirm_s=1.0,
+    confirm_s=10.0,
     prices_s=60.0,
 )
 BUCKET = "gs://training-data"

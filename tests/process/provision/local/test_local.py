@@ -190,7 +190,7 @@ def test_an_sshd_that_says_nothing_is_given_up_and_ended_by_delete(
     provider: LocalProvider, fake_sshd: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_sshd(f'echo $$ > "{tmp_path}/pid"; exec sleep 600')
-    monkeypatch.setattr(sshd, "READY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sshd, "READY_TIMEOUT_S", 2.0)
     with pytest.raises(ProviderError, match="could not start worker-0") as error:
         provider.create(SPEC, ["worker-0"], quiet)
     assert "no SSH response from 127." in error.value.cause

@@ -530,7 +530,7 @@ def test_a_silent_stranger_is_hung_up_on(yard: Yard, monkeypatch: pytest.MonkeyP
 
 
 def test_a_silent_sender_is_given_up(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_wire, "SILENCE_S", 0.5)
+    monkeypatch.setattr(replica_wire, "SILENCE_S", 2.0)
     chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
     snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
     other.replicator.fetch(snapshot, [chief.source])

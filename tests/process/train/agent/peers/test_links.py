@@ -16,7 +16,7 @@ from train.agent.protocol.records import Member
 from train.agent.protocol.session import Credentials, Message, PeerGreeting, encode_message
 
 SECRET = b"s" * 32
-TIMEOUT_S = 1.0
+TIMEOUT_S = 3.0
 
 
 class Proxy:
