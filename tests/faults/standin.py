@@ -12,7 +12,7 @@ IMPORT = "import tensorflow\n"
 #
 #     task.py STEPS [in-place] [long] [raise]
 SCRIPT = r"""
-import json, os, socket, sys, time
+import json, os, socket, sys, threading, time
 rank, count, attempt = (int(os.environ["FLEET_" + name]) for name in ("RANK", "NUM_TASKS", "ATTEMPT"))
 directory = os.environ["FLEET_CHECKPOINT_DIR"]
 path, last = os.path.join(directory, "count.json"), int(sys.argv[1])
@@ -54,26 +54,38 @@ def save(step):
         os.replace(path + ".tmp", path)
     say("saved", step)
 
+def greet(server, before):
+    before.append(server.accept()[0])
+    try:
+        before[0].sendall(b"!")
+    except OSError:
+        pass  # `together` reports it
+
+# Until its task listens, the agent of the next one may accept and end connections: these are repeated, as by gRPC.
 def meet():
     places = os.environ["FLEET_ADDRESSES"].split(",")
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(("", int(places[rank].rpartition(":")[2])))
     server.listen(8)
+    before = []
+    greeter = threading.Thread(target=greet, args=(server, before), daemon=True)
+    greeter.start()
     host, _, port = places[(rank + 1) % count].rpartition(":")
     end = time.monotonic() + 90
     while True:
         try:
             after = socket.create_connection((host, int(port)), timeout=5)
-            break
+            after.settimeout(None)
+            if after.recv(1) == b"!":
+                break
+            raise OSError("another program answers")
         except OSError as error:
             if time.monotonic() > end:
                 die("the next never came: %s" % error)
             time.sleep(0.02)
-    before, _ = server.accept()
-    for one in (before, after):
-        one.settimeout(None)
-    return before, after
+    greeter.join()
+    return before[0], after
 
 def together(before, after):
     for _ in range(count - 1):

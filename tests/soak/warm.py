@@ -104,8 +104,8 @@ signal.setitimer(signal.ITIMER_REAL, 0.01); [time.sleep(0.001) for _ in iter(lam
     "end of threads": """
 import atexit, threading
 atexit.register(print, "at exit {number}")
-threading.Thread(target=lambda: (time.sleep(0.02), print("thread"))).start()
 main = threading.main_thread()
+threading.Thread(target=lambda: (main.join(), print("thread"))).start()
 print(threading.enumerate()[0] is main, main.native_id == threading.get_native_id() == os.getpid(), main.name)
 """,
     "fork": """

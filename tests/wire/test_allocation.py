@@ -85,7 +85,9 @@ def pair(program: Program, tmp_path: Path) -> Iterator[Pair]:
     yield Pair(program, temporary)
     assert list(temporary.iterdir()) == []
     mark = f"TMPDIR={temporary}"
-    assert [process for process in psutil.process_iter() if mark in environment_of(process)] == []
+    wait_for(
+        "the end of all processes", lambda: not any(mark in environment_of(each) for each in psutil.process_iter())
+    )
 
 
 def environment_of(process: psutil.Process) -> str:

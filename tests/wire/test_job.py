@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import select
 import signal
 import subprocess
 import sys
@@ -289,6 +290,8 @@ def test_up_repairs_a_killed_up_and_dead_sshds_and_jobs_continue_without_them(pr
 
     client = program.start("train", "task.py")
     wait_for("both tasks", lambda: len(program.tasks()) == 2)
+    assert client.stdout is not None
+    assert select.select([client.stdout], [], [], 90)[0]  # it follows the job
     (listener,) = program.listeners("worker-1")
     for session in listener.children(recursive=False):
         with contextlib.suppress(psutil.NoSuchProcess):
