@@ -112,6 +112,11 @@ class LocalCase:
             return False
 
 
+def await_operations(emulator: Emulator) -> None:
+    """Wait for all operations: the provider waits only until what it deletes is gone, also if it asked twice."""
+    wait_for("the end of all operations", lambda: not emulator.state()["operations"])
+
+
 class GceCase:
     """Instances of the emulator, each a real sshd."""
 
@@ -137,6 +142,7 @@ class GceCase:
         wait_for("the end of an instance", lambda: requests.get(url, timeout=60).json()["status"] == "TERMINATED")
 
     def traces(self) -> list[str]:
+        await_operations(self.emulator)
         state = self.emulator.state()
         directories = [
             str(path) for path in self.emulator.cloud.directory.iterdir() if path.name not in guests.SHARED

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fork_server import start_command
-from tests.program import Program
+from tests.program import Program, find_paths
 from tests.soak.processes import Process, ProcessKind, processes
 
 WORKERS = 3
@@ -132,11 +132,11 @@ class Lane:
 
     def jobs(self) -> set[str]:
         """Return the jobs that were committed on a host."""
-        return {path.parts[-3] for path in (self.state / "local").glob("*/fleet/jobs/*/*/job.json")}
+        return {path.parts[-3] for path in find_paths(self.state / "local", "*/fleet/jobs/*/*/job.json")}
 
     def stored(self, job: str, worker: str) -> list[str]:
         """Return the lines of a worker's log on its host, of all attempts in order."""
-        paths = (self.state / "local").glob(f"*-{worker}/fleet/jobs/{job}/{worker}/attempt-*/log")
+        paths = find_paths(self.state / "local", f"*-{worker}/fleet/jobs/{job}/{worker}/attempt-*/log")
         logs = sorted(paths, key=lambda path: int(path.parent.name.rpartition("-")[2]))
         return [line for log in logs for line in log.read_text(errors="replace").split("\n") if line]
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from tests.program import PYTHON
+from tests.program import PYTHON, find_paths
 from train.agent.files.blocks import join_blocks, pack_block
+from train.agent.files.disk import read_json
 from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.records import (
     Beat,
@@ -364,8 +365,7 @@ def eventually(true: Callable[[], bool], deadline_s: float = DEADLINE_S) -> bool
 def end_all(roots: Sequence[Path]) -> None:
     """Kill (SIGKILL) all processes that the agents under `roots` left."""
     for root in roots:
-        for path in root.glob("jobs/*/*/processes"):
-            processes = json.loads(path.read_text())
-            for pid, _, _ in processes.values():
+        for path in find_paths(root, "jobs/*/*/processes"):
+            for pid, _, _ in (read_json(str(path)) or {}).values():  # it is removed when the last process has ended
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)
