@@ -85,8 +85,11 @@ def pair(program: Program, tmp_path: Path) -> Iterator[Pair]:
     yield Pair(program, temporary)
     assert list(temporary.iterdir()) == []
     mark = f"TMPDIR={temporary}"
+    # The kernel ends some with their parent, which takes a moment; a process that had to be ended would stay longer.
     wait_for(
-        "the end of all processes", lambda: not any(mark in environment_of(each) for each in psutil.process_iter())
+        "the end of all processes",
+        lambda: not any(mark in environment_of(each) for each in psutil.process_iter()),
+        deadline_s=3.0,
     )
 
 
