@@ -41,9 +41,13 @@ T = TypeVar("T")
 
 KEEPALIVE_S = 5
 DEAD_AFTER_MS = 20_000
-# Curve25519 costs a tenth of the client time of the other exchanges; AES-GCM is three times as fast as
-# AES-CTR with its HMAC. Other algorithms of paramiko have lower priority, without CBC modes and 3DES.
-_KEX = ("curve25519-sha256@libssh.org",)
+# Only exchanges without numbers of any length: the server's numbers arrive before its key is verified, and paramiko
+# neither bounds their length nor rejects negative ones, which costs minutes or never ends. Each OpenSSH since 5.7
+# offers one of these.
+KEY_EXCHANGES = ("curve25519-sha256@libssh.org", "ecdh-sha2-nistp256", "ecdh-sha2-nistp384", "ecdh-sha2-nistp521")
+_SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # host key algorithms by type of key
+# AES-GCM is three times as fast as AES-CTR with its HMAC. Other ciphers of paramiko have lower priority, without CBC
+# modes and 3DES.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _CLOSE_S = 2.0
 _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, whose error names the deadline
@@ -232,13 +236,15 @@ def connect(
         if keys is not None:
             stack.callback(keys.close)
 
+        pinned = _pinned_key(host)
+
         def make(sock: Any, **options: Any) -> paramiko.Transport:
-            transport = _transport(sock, **options)
+            transport = _transport(sock, pinned.get_name(), **options)
             if start is not None:
                 connection.prepare(start, transport)
             return transport
 
-        client, open_client = _make_client(host, key_path, connect_timeout_s, proxy, keys, make)
+        client, open_client = _make_client(host, pinned, key_path, connect_timeout_s, proxy, keys, make)
         connection = HostConnection(host, client, proxy)
         stack.callback(connection.close)
         _open(connection, open_client, connect_timeout_s, proxy, keys)
@@ -297,6 +303,7 @@ def proxy_failed(host: Host, output: str) -> UnreachableError:
 
 def _make_client(
     host: Host,
+    pinned: paramiko.PKey,
     key_path: Path,
     timeout_s: float,
     proxy: Proxy | None,
@@ -313,7 +320,6 @@ def _make_client(
     # fabric rounds down, and treats 0 as no timeout
     client, open_client = make_client(host.address, host.port, host.user, max(1, math.ceil(timeout_s)), options)
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    pinned = _pinned_key(host)
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
     client.get_host_keys().add(name, pinned.get_name(), pinned)
     return client, open_client
@@ -347,12 +353,14 @@ def _pinned_key(host: Host) -> paramiko.PKey:
         ) from error
 
 
-def _transport(sock: Any, **options: Any) -> paramiko.Transport:
+def _transport(sock: Any, key_type: str, **options: Any) -> paramiko.Transport:
+    """Return a transport that accepts only host keys of a type, so that no number of another key is parsed."""
     if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
         _tune(sock)
     transport = make_transport(sock, default_window_size=WINDOW, default_max_packet_size=PACKET, **options)
     security = transport.get_security_options()
-    security.kex = (*_KEX, *(name for name in security.kex if name not in _KEX))
+    security.kex = KEY_EXCHANGES
+    security.key_types = [name for name in security.key_types if name in _SIGNATURES.get(key_type, (key_type,))]
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]
     security.ciphers = (*_CIPHERS, *kept)
     return transport

@@ -46,6 +46,10 @@ def _of_host_key(error: paramiko.BadHostKeyException) -> str:
     )
 
 
+class _OtherKeyTypeError(IncompatiblePeer):
+    """The host has no key of the pinned type."""
+
+
 def _forget(host: Host) -> Shell:
     """Return the command that removes a host from the user's known_hosts."""
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
@@ -54,7 +58,8 @@ def _forget(host: Host) -> Shell:
 
 _UP, _STATUS = (Step("up"),), (Step("status"),)
 _DOWN_THEN_UP, _STATUS_THEN_UP = (Step("down"), *_UP), (*_STATUS, *_UP)
-_FINAL = (paramiko.BadHostKeyException, paramiko.AuthenticationException)
+_OTHER_HOST = (paramiko.BadHostKeyException, _OtherKeyTypeError)
+_FINAL = (*_OTHER_HOST, paramiko.AuthenticationException)
 # paramiko raises an AuthenticationException also if the connection ends during the login.
 _CUT = "transport shut down"
 
@@ -63,6 +68,11 @@ _TABLE: tuple[_Row, ...] = (
     _Row(
         paramiko.BadHostKeyException, "has a different host key than before",
         _of_host_key, _DOWN_THEN_UP,
+    ),
+    _Row(
+        _OtherKeyTypeError, "has a different host key than before",
+        lambda _: "it has no key of the pinned type: a different computer has this address now, or the connection is "
+        "intercepted", _DOWN_THEN_UP,
     ),
     _Row(
         paramiko.AuthenticationException, "refuses the fleet's key",
@@ -90,12 +100,14 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
     """
     if is_cut(error):
         error = EOFError()
+    if isinstance(error, IncompatiblePeer) and "host key" in str(error):
+        error = _OtherKeyTypeError()
     for row in _TABLE:
         if isinstance(error, row.kind):
             during = f" while {doing}" if doing else ""
             meant = WrongHostError if issubclass(row.kind, _FINAL) else UnreachableError
             hint, steps = row.hint, row.next_steps
-            if host.is_users and row.kind is paramiko.BadHostKeyException:
+            if host.is_users and row.kind in _OTHER_HOST:
                 hint, steps = "only if the host was installed again:", (_forget(host), *steps)
             return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_steps=steps)
     return None

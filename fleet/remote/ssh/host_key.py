@@ -8,7 +8,7 @@ import socket
 import paramiko
 
 from fleet.remote.fanout import no_answer
-from fleet.remote.ssh.connection import proxy_failed, started_proxy
+from fleet.remote.ssh.connection import KEY_EXCHANGES, proxy_failed, started_proxy
 from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
@@ -53,6 +53,7 @@ def _shown(host: Host, near: socket.socket, timeout_s: float) -> str:
 
     try:
         security = transport.get_security_options()
+        security.kex = KEY_EXCHANGES
         security.key_types = (*_KINDS, *(kind for kind in security.key_types if kind not in _KINDS))
         with Watchdog(sever, timeout_s) as watchdog, translated(host, doing):
             try:

@@ -1,0 +1,213 @@
+"""An SSH server that is hostile before its host key is verified costs its own host only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.program import Program
+from tests.wire.machines import Lab, lab
+
+pytestmark = pytest.mark.wire
+
+KEXINIT, NEWKEYS, KEX_FIRST, KEX_SECOND, GEX_GROUP, GEX_REQUEST = 20, 21, 30, 31, 31, 34
+MANY_BYTES = 250_000
+
+
+def text(data: bytes) -> bytes:
+    """Return a string of the SSH protocol."""
+    return struct.pack(">I", len(data)) + data
+
+
+def packet(payload: bytes) -> bytes:
+    """Return a packet without encryption."""
+    padding = 8 - (len(payload) + 5) % 8 + 8
+    return struct.pack(">IB", len(payload) + padding + 1, padding) + payload + bytes(padding)
+
+
+def algorithms(exchange: bytes, key: bytes = b"ssh-ed25519") -> bytes:
+    """Return the message that offers these algorithms."""
+    names = [exchange, key, *[b"aes128-ctr"] * 2, *[b"hmac-sha2-256"] * 2, *[b"none"] * 2, b"", b""]
+    return packet(bytes([KEXINIT]) + os.urandom(16) + b"".join(map(text, names)) + bytes(5))
+
+
+class Peer:
+    """A connected client, before encryption."""
+
+    def __init__(self, near: socket.socket) -> None:
+        self._near = near
+        self.lines = near.makefile("rb")
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._near.sendall(data)
+
+    def receive(self) -> bytes:
+        """Return the payload of the next packet."""
+        head = self.lines.read(5)
+        if len(head) < 5:
+            raise EOFError
+        length, padding = struct.unpack(">IB", head)
+        return self.lines.read(length - 1)[: length - 1 - padding]
+
+    def begin(self, *offer: bytes) -> None:
+        """Exchange versions and offers; without an offer, only versions."""
+        self.send(b"SSH-2.0-hostile\r\n")
+        self.lines.readline()
+        for each in offer:
+            self.send(each)
+            self.receive()
+
+
+def negative_group(peer: Peer) -> None:
+    peer.begin(algorithms(b"diffie-hellman-group-exchange-sha256"))
+    assert peer.receive()[0] == GEX_REQUEST
+    peer.send(packet(bytes([GEX_GROUP]) + text(b"\x80" + bytes(255)) + text(b"\x02")))
+    peer.receive()
+
+
+def long_group(peer: Peer) -> None:
+    peer.begin(algorithms(b"diffie-hellman-group-exchange-sha256"))
+    assert peer.receive()[0] == GEX_REQUEST
+    peer.send(packet(bytes([GEX_GROUP]) + text(b"\x7f" * MANY_BYTES) + text(b"\x02")))
+    peer.receive()
+
+
+def long_number(peer: Peer) -> None:
+    peer.begin(algorithms(b"diffie-hellman-group14-sha256"))
+    assert peer.receive()[0] == KEX_FIRST
+    key = text(text(b"ssh-ed25519") + text(bytes(32)))
+    peer.send(packet(bytes([KEX_SECOND]) + key + text(b"\x7f" * MANY_BYTES) + text(b"")))
+    peer.receive()
+
+
+def long_host_key(peer: Peer) -> None:
+    peer.begin(algorithms(b"curve25519-sha256@libssh.org", b"rsa-sha2-512"))
+    assert peer.receive()[0] == KEX_FIRST
+    key = text(text(b"ssh-rsa") + text(b"\x7f" * MANY_BYTES) + text(b"\x7f" * MANY_BYTES))
+    peer.send(packet(bytes([KEX_SECOND]) + key + text(b"\x09" + bytes(31)) + text(b"")))
+    peer.receive()
+
+
+def zero_point(peer: Peer) -> None:
+    peer.begin(algorithms(b"curve25519-sha256@libssh.org"))
+    assert peer.receive()[0] == KEX_FIRST
+    key = text(text(b"ssh-ed25519") + text(bytes(32)))
+    peer.send(packet(bytes([KEX_SECOND]) + key + text(bytes(32)) + text(text(b"ssh-ed25519") + text(bytes(64)))))
+    peer.receive()
+
+
+def endless_banner(peer: Peer) -> None:
+    while True:
+        peer.send(b"please wait\r\n" * 1000)
+
+
+def endless_offers(peer: Peer) -> None:
+    peer.begin()
+    while True:
+        peer.send(algorithms(b"curve25519-sha256@libssh.org"))
+
+
+def long_packet(peer: Peer) -> None:
+    peer.begin()
+    peer.send(struct.pack(">IB", (1 << 32) - 1, 4) + bytes([KEXINIT]))
+    while True:
+        peer.send(bytes(1 << 16))
+
+
+def data_before_login(peer: Peer) -> None:
+    peer.begin(algorithms(b"curve25519-sha256@libssh.org"))
+    peer.send(packet(bytes([94]) + struct.pack(">I", 0) + text(b"x" * 1000)))
+    peer.receive()
+
+
+def garbage(peer: Peer) -> None:
+    peer.send(os.urandom(5000) + b"\r\n")
+
+
+KINDS = (
+    negative_group,
+    long_group,
+    long_number,
+    long_host_key,
+    zero_point,
+    endless_banner,
+    endless_offers,
+    long_packet,
+    data_before_login,
+    garbage,
+)
+
+
+@contextlib.contextmanager
+def served(address: str, port: int, serve: Callable[[Peer], object]) -> Iterator[None]:
+    """Answer each connection to an address with `serve`, which ends with the connection."""
+    threads: list[threading.Thread] = []
+    sockets: list[socket.socket] = []
+
+    def answer(near: socket.socket) -> None:
+        with near, contextlib.suppress(OSError, EOFError):
+            serve(Peer(near))
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = listener.accept()[0]
+                sockets.append(near)
+                threads.append(threading.Thread(target=answer, args=(near,)))
+                threads[-1].start()
+
+    with socket.create_server((address, port)) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(90)
+            for near in sockets:
+                with contextlib.suppress(OSError):
+                    near.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join(90)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Create a user with two machines."""
+    with lab(tmp_path_factory.mktemp("lab")) as user:
+        user.add_known_hosts(user.machine("gpu1"), user.machine("gpu2"))
+        yield user
+
+
+@pytest.fixture(scope="module")
+def fleet(home: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """Start a fleet of both machines, and end the second one."""
+    program = Program(state=tmp_path_factory.mktemp("two") / "state", directory=tmp_path_factory.mktemp("work"))
+    try:
+        program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+        home.stop(home.machines["gpu2"])
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.mark.parametrize("serve", KINDS, ids=lambda kind: kind.__name__)
+def test_the_other_hosts_answer_beside_a_hostile_server(
+    fleet: Program, home: Lab, serve: Callable[[Peer], object]
+) -> None:
+    """The healthy host answers, and the hostile one is reported in a sentence."""
+    second = home.machines["gpu2"]
+    with served(second.address, second.port, serve):
+        ran = fleet.run("exec", "--", "echo", "it runs", code=13)
+    assert "it runs" in ran.text
+    assert "worker-1 (" in ran.err
+    assert "Traceback" not in ran.err
+    assert "internal error" not in ran.err
