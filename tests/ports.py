@@ -14,7 +14,7 @@ def reserve_port(address: str = "127.0.0.1") -> socket.socket:
     does not listen. The kernel gives the port neither to a program that asks for any free port nor to a connection; a
     client that tries to connect to an unreserved port before its server listens can even be connected to itself.
     """
-    reserved = socket.socket()
+    reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((address, 0))
     return reserved

@@ -125,6 +125,7 @@ class Lab:
         *,
         authorized: str | None = None,
         pair: KeyPair | None = None,
+        first: str = "",
         more: str = "",
         env: Mapping[str, str] | None = None,
         port: int = 0,
@@ -136,6 +137,7 @@ class Lab:
             name: Its name in configurations.
             authorized: Public keys that may log in; None: the user's.
             pair: Its host key; None: a new one.
+            first: Lines of sshd_config that take precedence over the others.
             more: Further lines of sshd_config.
             env: Variables of its processes in addition to HOME.
             port: Port to listen on; 0: any free one.
@@ -155,7 +157,8 @@ class Lab:
             self._ports.append(reserve_port(address))
             port = self._ports[-1].getsockname()[1]
         config = directory / "sshd_config"
-        config.write_text(sshd.configuration(directory, address, port, USER) + _AT_HOME + more)
+        listen = f"[{address}]" if ":" in address else address
+        config.write_text(first + sshd.configuration(directory, listen, port, USER) + _AT_HOME + more)
         sshd.make_separation_directory()
         variables = {processes.MARK: identity, "SHLVL": "1", "HOME": str(directory / "home"), **agents_environment()}
         variables |= env or {}

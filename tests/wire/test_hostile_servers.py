@@ -200,7 +200,7 @@ def fleet(home: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Progr
 
 
 @pytest.mark.parametrize("serve", KINDS, ids=lambda kind: kind.__name__)
-def test_the_other_hosts_answer_beside_a_hostile_server(
+def test_a_hostile_server_does_not_delay_the_other_hosts(
     fleet: Program, home: Lab, serve: Callable[[Peer], object]
 ) -> None:
     """The healthy host answers, and the hostile one is reported in a sentence."""
