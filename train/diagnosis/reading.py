@@ -20,7 +20,7 @@ from train.diagnosis.rules import (
     status_in,
     type_of,
 )
-from train.diagnosis.tracebacks import Raised, find_all, frame_in
+from train.diagnosis.tracebacks import Raised, cause_of, find_all, frame_in
 from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, MOST_LINES, TaskEvidence
 
 _LAST_WORDS = 60
@@ -76,6 +76,9 @@ _OF_TASKS = re.compile(
 )
 _LISTENS = re.compile(r"(?:resolved for|bind addr=|binding to|listen on|address) ?'?\S{0,64}?:(\d{1,5})\b")
 _HAS_LETTERS = re.compile(r"[^\W\d_]{2}")
+_LONGEST_HEADLINE = 240
+_OBJECT = re.compile(r"<[^<>]{30,}>")
+_ARRAY = re.compile(r"(<[^<>\n]{1,400}),? numpy=\s[^<>]{0,4000}>")  # a variable with its value in several lines
 _INNER = re.compile(r"^\s+\w{1,80}(?:Error|Exception): ?")
 
 
@@ -177,7 +180,8 @@ class Reading:
             return None
         if self.signal and not self.ours and self.signal not in _CRASHES and self.signal != signal.SIGINT:
             return None
-        return self._last_exception_near_end()
+        last = self._last_exception_near_end()
+        return cause_of(last, self.raised, self.lines) if last and last.short == "CancelledError" else last
 
     @cached_property
     def collateral(self) -> bool:
@@ -407,7 +411,7 @@ def _without_prefix(line: str) -> str:
 
 def headline(raised: Raised) -> str:
     """Return the message of an exception in one line."""
-    lines = raised.message.split("\n")
+    lines = _ARRAY.sub(r"\1>", raised.message).split("\n")
     if lines[0].startswith("in user code:"):  # a traceback of its own, indented
         inner = [number for number, line in enumerate(lines) if _INNER.match(line)]
         if inner:
@@ -428,7 +432,9 @@ def headline(raised: Raised) -> str:
     body = _BODY.search(raised.message) if "HTTP response code" in text else None
     if body:  # the reason follows the start of the response
         text = f"{text.partition(' with body')[0]}: {body.group(1) or body.group(2)}"
-    return shortened(text, 240)
+    if len(text) > _LONGEST_HEADLINE:  # what to do about it comes last
+        text = _OBJECT.sub("<…>", text)
+    return shortened(text, 2 * _LONGEST_HEADLINE)
 
 
 def source_of(lines: list[str], raised: Raised) -> str:
@@ -453,7 +459,8 @@ def excerpt(lines: list[str], raised: Raised) -> tuple[str, ...]:
     most = MOST_LINES - 1 - len(call)
     if len(shown) > most:
         shown = [shown[0], *shown[1 - most :]]
-    return tuple(shortened(line) for line in [lines[raised.first], *call, *shown])
+    head = lines[raised.first : raised.at][:1]
+    return tuple(shortened(line) for line in [*head, *call, *shown])
 
 
 def ending(lines: list[str], most: int = MOST_LINES) -> tuple[str, ...]:

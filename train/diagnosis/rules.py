@@ -376,6 +376,13 @@ SCRIPT_HINTS = (
     ),
     Rule(
         Kind.SCRIPT_EXCEPTION,
+        r"slot variable under the scope|created (?:in|under) th(?:is|e) (?:tf\.distribute\.S|distribution s)trategy",
+        types="ValueError",
+        hint="create the model, its optimizer, and its metrics in the same `with strategy.scope():`, and restore "
+        "their weights there",
+    ),
+    Rule(
+        Kind.SCRIPT_EXCEPTION,
         r"EOF when reading a line",
         types="EOFError",
         hint="a task has no keyboard: give the answer as an argument (after --) or as a variable (-e NAME=VALUE)",

@@ -31,6 +31,12 @@ _ASIDE = re.compile(
 )
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|^<|/tensorflow(?:_core)?/python/|__autograph_generated_file|/keras/src/"
+    r"|\.p(?:yx|xd|xi)$"  # Cython, without the directory of the package
+)
+# What the coordinator of parameter servers logs before it cancels the requests that are left; the surest first.
+_COORDINATOR = tuple(
+    re.compile(rf"{words} (?!Cancelled)(\w{{1,80}}(?:Error|Exception))\(.{{0,400}}?\): ?(.*)")
+    for words in ("Start cancelling closures due to error", "error when processing closure:", "failed with")
 )
 
 
@@ -125,6 +131,19 @@ def find_all(lines: list[str]) -> list[Raised]:
             link = ""
         at = after
     return result
+
+
+def cause_of(cancelled: Raised, raised: list[Raised], lines: list[str]) -> Raised:
+    """Return the error before a CancelledError because of which work was cancelled; `cancelled` if there is none."""
+    for pattern in _COORDINATOR:
+        for at in range(cancelled.at - 1, -1, -1):
+            match = pattern.search(lines[at])
+            if match:
+                logged, end = _raised(lines, match.group(1), cancelled.frames, at, at)
+                message = "\n".join([match.group(2), *lines[at + 1 : end]]).rstrip()
+                return replace(logged, message=message)
+    earlier = [each for each in raised if each.at < cancelled.at and each.short != cancelled.short]
+    return earlier[-1] if earlier else cancelled
 
 
 def _is_quoted(raised: Raised, outer: Raised, lines: list[str]) -> bool:

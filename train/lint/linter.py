@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
+from train.lint.interpreter.values import Location
 from train.lint.interpreter.walk import walk
 from train.lint.rules import RULES, UNREADABLE
 from train.lint.subject import Subject
@@ -57,14 +58,32 @@ def lint(
         texts = {name: sources[name].splitlines() for name in trees}
         trace = walk(trees, texts, entry)
         need = need_of({entry: trees[entry], **trees})
-        subject = Subject(
-            trace, workers, gpus, versions, need, adapt, servers, tuple(trees), tuple(uses_of_tf1(trees))
-        )
+        uses = tuple(uses_of_tf1(trees))
+        idle = _find_idle(trees[entry], entry)
+        subject = Subject(trace, workers, gpus, versions, need, adapt, servers, tuple(trees), uses, idle)
         result += {item for rule in RULES.values() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
+
+
+def _find_idle(tree: ast.Module, file: str) -> Location | None:
+    """Return the main function of a script that defines functions and calls none of them; None: another script."""
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    decorators = [each for node in defined.values() for each in node.decorator_list]
+    others = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
+    ]
+    inside = [(node, inner) for node in others for inner in ast.walk(node)]
+    is_used = any(isinstance(inner, ast.Name) and inner.id in defined for _, inner in inside)
+    acts = any(isinstance(inner, ast.Call) and not isinstance(node, ast.Assign) for node, inner in inside)
+    shown = defined.get("main")
+    if shown is None or is_used or acts or not all(ast.unparse(each).startswith("tf.") for each in decorators):
+        return None
+    return Location(file, shown.lineno, shown.col_offset + 1)
 
 
 def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:

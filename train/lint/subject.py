@@ -56,6 +56,7 @@ class Subject:
         servers: True if the job has a chief and parameter servers; None if unknown.
         files: The script and its modules, as paths below the directory of imports.
         tf1: Names that only TensorFlow 1 has, with the places of their use.
+        idle: The main function of a script that calls none of its functions; None: it runs something.
     """
 
     trace: Trace
@@ -67,6 +68,7 @@ class Subject:
     servers: bool | None = None
     files: tuple[str, ...] = ()
     tf1: tuple[tuple[Location, str], ...] = ()
+    idle: Location | None = None
 
     @cached_property
     def multi(self) -> list[Call]:

@@ -35,6 +35,7 @@ _DISTRIBUTES = re.compile(
 )
 DATASET = "tensorflow.data.Dataset"
 DISTRIBUTED = "tensorflow.distribute.DistributedDataset"
+DATASET_CREATOR = "tensorflow.keras.utils.experimental.DatasetCreator"
 MODEL = "tensorflow.keras.Model"
 TFDS = "tensorflow_datasets.load"
 _MODEL_CLASSES = ("Model", "Sequential", "Functional", "models.Model", "models.Sequential", "models.Functional")

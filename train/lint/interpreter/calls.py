@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from train.lint.interpreter import conditions
-from train.lint.interpreter.api_names import Kind, canonical, keras_name, kind_of, type_of
+from train.lint.interpreter.api_names import DATASET_CREATOR, Kind, canonical, keras_name, kind_of, type_of
 from train.lint.interpreter.evaluate import ENVIRON, Evaluator, element, owned
 from train.lint.interpreter.execution import DEEPEST_CALLS
 from train.lint.interpreter.values import (
@@ -242,7 +242,7 @@ class Caller(Evaluator):
         if kind is Kind.STRATEGY and call.method in ("run", "experimental_run_v2"):
             if isinstance(first, Function):
                 self._run_replica(first, call)
-        elif kind is Kind.STRATEGY and "distribute_datasets_from_function" in call.method:
+        elif call.name == DATASET_CREATOR or "distribute_datasets_from_function" in call.method:
             if isinstance(first, Function):
                 call.returned = self.enter(first, Arguments([Opaque(meaning="input_context")]))
         elif kind is Kind.MODEL and call.method in _TRAINING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.lint.datasets import Chain, chains, iterated
-from train.lint.interpreter.api_names import TFDS, Kind, keras_name, kind_of
+from train.lint.interpreter.api_names import DATASET_CREATOR, TFDS, Kind, keras_name, kind_of
 from train.lint.interpreter.values import Call, Const, Items, Made, Mark, Value, is_none, options
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import Subject, argument, inner
@@ -141,9 +141,12 @@ def _runs_out(subject: Subject) -> Iterator[Violation]:
             continue
         if steps.marks & (Mark.UNKNOWN | Mark.REPLICAS):  # the number may be exact
             continue
-        result = chains(argument(call, "x"))
+        data = argument(call, "x")
+        is_created = isinstance(data, Made) and data.call.name == DATASET_CREATOR
+        result = chains(data.call.returned if isinstance(data, Made) and is_created else data)
         if result and all(chain.finite and chain.transparent and chain.step("repeat") is None for chain in result):
-            yield Violation(call, "steps_per_epoch is given, and the data set is not repeated")
+            reason = "at the end of the data it fails: OutOfRangeError: End of sequence" if is_created else ""
+            yield Violation(call, "steps_per_epoch is given, and the data set is not repeated", reason=reason)
 
 
 def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:

@@ -102,3 +102,14 @@ def _hidden_package(subject: Subject) -> Iterator[Violation]:
         name, _, rest = file.removesuffix(".py").partition("/")
         if name in _PACKAGES and rest in ("", "__init__"):
             yield Violation(Location(file, 1, 1), f"this module hides the package {name}")
+
+
+@rule(
+    "MW706",
+    WARNING,
+    reason="it ends at once with exit code 0, and nothing is trained",
+    fix='call the function at the end of the script: if __name__ == "__main__": main()',
+)
+def _idle(subject: Subject) -> Iterator[Violation]:
+    if subject.idle is not None and not subject.trainings:
+        yield Violation(subject.idle, "the script defines functions, but calls none of them")

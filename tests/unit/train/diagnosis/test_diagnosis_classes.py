@@ -355,3 +355,29 @@ def test_a_redrawn_progress_bar_is_one_line(bar: str) -> None:
     assert len(verdict.lines) == 2
     assert verdict.lines[0] == "loading the data"
     assert "37" in verdict.lines[1]
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        "E1127 10:00:01.250000 140 cluster_coordinator.py:899] Start cancelling closures due to error ValueError('no rows'): no rows\n",
+        "ERROR:tensorflow: /job:worker/task:0 encountered the following error when processing closure: ValueError():no rows\n",
+        trace("ValueError: no rows") + "cleaning up\n",
+    ],
+)
+def test_a_cancelled_request_is_a_consequence_of_an_earlier_error(earlier: str) -> None:
+    cancelled = (
+        "ERROR:tensorflow:Remote function on worker /job:worker/task:1 failed with CancelledError():CANCELLED\n"
+    )
+    verdict = diagnosed(
+        task(0, FAILED, earlier + cancelled + trace(f"{E}CancelledError: RemoteExecuteNode::RunAsync"))
+    )
+    assert verdict.kind is Kind.SCRIPT_EXCEPTION
+    assert "raised ValueError: no rows at task.py:7 in <module>" in verdict.message
+
+
+def test_a_cancelled_request_without_an_earlier_error_is_reported_itself() -> None:
+    assert (
+        "raised CancelledError: stopped"
+        in diagnosed(task(0, FAILED, trace("asyncio.CancelledError: stopped"))).message
+    )

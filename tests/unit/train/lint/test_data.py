@@ -186,6 +186,28 @@ def test_data_that_runs_out_is_reported(data: str, fit: str, expected: list[str]
     assert rules(SLICES + data + "data = data.batch(batch)\n", fit) == expected
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("tf.data.Dataset.from_tensor_slices((x, y)).batch(8)", ["MW306"]),
+        ("tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8)", []),
+        ("prepared(context)", []),
+    ],
+)
+def test_data_of_parameter_servers_that_runs_out_is_reported(data: str, expected: list[str]) -> None:
+    source = (
+        "import tensorflow as tf\nresolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+        'if resolver.task_type in ("worker", "ps"):\n'
+        "    tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type).join()\n"
+        f"strategy = tf.distribute.ParameterServerStrategy(resolver)\n{MODEL}"
+        f"data = tf.keras.utils.experimental.DatasetCreator(lambda context: {data})\n"
+        "model.fit(data, epochs=3, steps_per_epoch=40)\n"
+    )
+    found = [finding for finding in check(source) if finding.rule == "MW306"]
+    assert [finding.rule for finding in found] == expected
+    assert all("OutOfRangeError" in finding.reason for finding in found)
+
+
 # --- MW307, MW308: as many workers as there are -------------------------------------------------------------------
 
 

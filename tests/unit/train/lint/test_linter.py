@@ -199,7 +199,9 @@ def test_programs_that_do_not_train_give_no_finding(directory: str) -> None:
     for path in sorted((ROOT / directory).rglob("*.py"))[::5]:
         if "examples" not in path.parts:
             # As a script, train/script/keras.py would hide the package keras (MW705).
-            assert lint({"task.py": path.read_text(encoding="utf-8")}, "task.py", workers=2) == [], path
+            # The main function of a module is called by another module (MW706).
+            result = lint({"task.py": path.read_text(encoding="utf-8")}, "task.py", workers=2)
+            assert [item for item in result if item.rule != "MW706"] == [], path
 
 
 # --- documents ----------------------------------------------------------------------------------------------------

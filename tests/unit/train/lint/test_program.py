@@ -93,3 +93,20 @@ def test_modules_that_hide_packages_are_reported() -> None:
     assert [(item.rule, item.file) for item in result] == [("MW705", "keras/__init__.py"), ("MW705", "tensorflow.py")]
     assert check("import data\n", modules={"data.py": ""}) == []
     assert check("x = 1\n", modules={"tensorflow.py": "# fleet: ignore[MW705]\n"}) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("", ["MW706"]),
+        ("EPOCHS = int(os.environ.get('EPOCHS', '3'))\n", ["MW706"]),
+        ("main()\n", []),
+        ("if __name__ == '__main__':\n    main()\n", []),
+        ("from absl import app\napp.run(main)\n", []),
+        ("result = main()\n", []),
+        ("@cli.command()\ndef other():\n    pass\n", []),
+    ],
+)
+def test_functions_that_nothing_calls_are_reported(end: str, expected: list[str]) -> None:
+    source = "import os\n\ndef main():\n    print('training')\n" + end
+    assert [item.split()[0] for item in findings(source) if "MW7" in item] == expected

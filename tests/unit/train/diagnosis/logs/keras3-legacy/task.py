@@ -1,0 +1,4 @@
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+optimizer = tf.keras.optimizers.legacy.Adam()
