@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -20,16 +21,18 @@ from provision.deferred import dataclass
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.lint.finding import Finding, Severity
-from train.lint.linter import lint
+from train.lint.linter import job_tf_config, lint
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
-from train.script.r_script import needs_of_r
+from train.script.launchers import is_foreign
+from train.script.r_script import needs_of_r, tf_config_of_r
 from train.script.requirements import Requirements, read_requirements
 
 REQUIREMENTS = "requirements.txt"
 
 _KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
+_LAUNCHERS_RULE = "MW110"
 _SERVERS_RULE = "MW108"
 _RESUME_RULES = ("MW403", "MW404", "MW405")  # hints that matter if a job is restarted
 _FEWEST_WITH_SERVERS = 3  # a chief, a worker, a parameter server
@@ -234,7 +237,14 @@ def choose_keras(
         choice = choose(need, versions, env, adapt=adapt)
         if spares and (choice.env or len(versions) > 1):
             choose(need, versions | {item.member.slot: versions_of(item) for item in spares}, env, adapt=adapt)
-    return with_adaptations(choice, need, len(versions), adapt=adapt)
+    return with_adaptations(choice, need, len(versions), adapt=adapt, tf_config=_job_tf_config(program.entry))
+
+
+def _job_tf_config(entry: EntryPoint) -> str:
+    """Return the name of the adaptation to a script that sets TF_CONFIG; empty: it does not."""
+    if entry.kind is Kind.R and entry.file is not None:
+        return tf_config_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
+    return job_tf_config(sources(entry))
 
 
 @dataclass(frozen=True)
@@ -300,8 +310,15 @@ def script_findings(
     return [
         finding
         for finding in findings
-        if finding.rule != _KERAS_RULE and (finding.severity is not Severity.HINT or finding.rule in resumes)
+        if finding.rule != _KERAS_RULE
+        and (finding.severity is not Severity.HINT or finding.rule in resumes)
+        and not (finding.rule == _LAUNCHERS_RULE and _sets_variables(entry, finding.message))
     ]
+
+
+def _sets_variables(entry: EntryPoint, message: str) -> bool:
+    """Return whether a command sets all variables of another launcher that a message names."""
+    return all(entry.settings_of(name) for name in filter(is_foreign, re.findall(r"\w+", message)))
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:

@@ -12,12 +12,15 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from train.agent.injected.adaptations import TF_CONFIG
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.interpreter.values import Location
 from train.lint.interpreter.walk import walk
 from train.lint.rules import RULES, UNREADABLE
+from train.lint.rules.strategy import foreign_tf_config
 from train.lint.subject import Subject
 from train.lint.tf1 import uses_of_tf1
 from train.script.keras import need_of
@@ -47,6 +50,31 @@ def lint(
         adapt: True if `fleet` adapts the interpreters to scripts for older TensorFlow.
         servers: True if the job has a chief and parameter servers; None if unknown.
     """
+    trees, result = _parsed(sources, entry)
+    if entry in trees:
+        subject = _subject(trees, sources, entry)
+        subject = replace(subject, workers=workers, gpus=gpus, versions=versions, adapt=adapt, servers=servers)
+        result += {item for rule in RULES.values() for item in rule(subject)}
+    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
+    kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
+    kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
+    return sorted(kept, key=lambda item: (item.file != entry, item.file))
+
+
+def job_tf_config(sources: Mapping[str, bytes]) -> str:
+    """Return the name of the adaptation to a script that replaces the job's TF_CONFIG; empty: it does not.
+
+    Args:
+        sources: The script and its modules by their paths below one directory, the script first.
+    """
+    texts = {name: content.decode("utf-8", "replace") for name, content in sources.items()}
+    entry = next(iter(texts), "")
+    trees, _ = _parsed(texts, entry)
+    write = foreign_tf_config(_subject(trees, texts, entry)) if entry in trees else None
+    return f"{TF_CONFIG}:{'+'.join(write[1])}:{write[0].file}:{write[0].line}" if write else ""
+
+
+def _parsed(sources: Mapping[str, str], entry: str) -> tuple[dict[str, ast.Module], list[Finding]]:
     trees: dict[str, ast.Module] = {}
     result: list[Finding] = []
     for name, text in sources.items():
@@ -54,18 +82,15 @@ def lint(
             trees[name] = parse(text.encode("utf-8", "surrogatepass"), name)
         except ScriptError as error:
             result.append(_unreadable(name, error, entry))
-    if entry in trees:
-        texts = {name: sources[name].splitlines() for name in trees}
-        trace = walk(trees, texts, entry)
-        need = need_of({entry: trees[entry], **trees})
-        uses = tuple(uses_of_tf1(trees))
-        idle = _find_idle(trees[entry], entry)
-        subject = Subject(trace, workers, gpus, versions, need, adapt, servers, tuple(trees), uses, idle)
-        result += {item for rule in RULES.values() for item in rule(subject)}
-    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
-    kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
-    kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
-    return sorted(kept, key=lambda item: (item.file != entry, item.file))
+    return trees, result
+
+
+def _subject(trees: Mapping[str, ast.Module], sources: Mapping[str, str], entry: str) -> Subject:
+    texts = {name: sources[name].splitlines() for name in trees}
+    trace, need = walk(trees, texts, entry), need_of({entry: trees[entry], **trees})
+    files = (entry, *(name for name in trees if name != entry))
+    idle = _find_idle(trees[entry], entry)
+    return Subject(trace, 1, None, None, need, files=files, tf1=tuple(uses_of_tf1(trees)), idle=idle)
 
 
 def _find_idle(tree: ast.Module, file: str) -> Location | None:

@@ -22,6 +22,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "predict": ("x", "batch_size", "verbose", "steps", "callbacks"),
 }  # fmt: skip
 _SETS = ("os.environ.__setitem__", "os.environ.setdefault", "os.putenv")
+_READS = ("os.environ.__getitem__", "os.environ.get", "os.getenv")
 _REMOVES = ("os.environ.pop", "os.unsetenv")
 TRAINING = ("fit", "fit_generator", "train_on_batch")
 
@@ -152,6 +153,12 @@ class Subject:
                 tables = [item.items for item in call.args if isinstance(item, Table)]
                 for items in (*tables, call.keywords):
                     yield from (Setting(call, name, value) for name, value in items.items())
+
+    def reads(self) -> Iterator[tuple[Call, str]]:
+        """Yield the environment variables that the script reads, in order."""
+        for call in self.calls():
+            if call.name in _READS and call.args:
+                yield call, text(call.args[0]) or ""
 
 
 def argument(call: Call, name: str) -> Value | None:

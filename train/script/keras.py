@@ -425,7 +425,7 @@ def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt:
     return Choice({VARIABLE: "1", adaptations.VARIABLE: adaptations.KERAS}, note)
 
 
-def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool) -> Choice:
+def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool, tf_config: str = "") -> Choice:
     """Return a choice of Keras with all other adaptations of a job's interpreters.
 
     Args:
@@ -433,11 +433,12 @@ def with_adaptations(choice: Choice, need: Need, tasks: int, *, adapt: bool) -> 
         need: The requirement of the script.
         tasks: Number of tasks.
         adapt: True to allow adaptations.
+        tf_config: Name of the adaptation to a script that sets TF_CONFIG; empty: it does not.
     """
-    if not adapt or not need.tensorflow or tasks < 2:
-        return choice
-    names = filter(None, [choice.env.get(adaptations.VARIABLE), adaptations.SHARD])
-    return replace(choice, env={**choice.env, adaptations.VARIABLE: ",".join(names)})
+    shard = adaptations.SHARD if tasks > 1 else ""
+    given = (choice.env.get(adaptations.VARIABLE), *((shard, tf_config) if adapt and need.tensorflow else ()))
+    names = ",".join(filter(None, given))
+    return replace(choice, env={**choice.env, adaptations.VARIABLE: names}) if names else choice
 
 
 def _without(versions_by_task: Versions, package: str) -> list[str]:

@@ -35,6 +35,7 @@ from provision.deferred import dataclass
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
 from train.errors import KerasError, RendezvousError
+from train.lint.linter import job_tf_config
 from train.rendezvous.address import LOOPBACK, address_of_node
 from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
 from train.rendezvous.tcp import SECRET_VARIABLE
@@ -392,7 +393,8 @@ class _Process:
         try:
             need, adapt = needs_legacy(sources), self.request.adapt
             choice = choose(need, versions, self.request.env, adapt=adapt)
-            return with_adaptations(choice, need, len(prepared), adapt=adapt)
+            tf_config = job_tf_config({os.path.relpath(path, directory): sources[path] for path in sources})
+            return with_adaptations(choice, need, len(prepared), adapt=adapt, tf_config=tf_config)
         except KerasError as error:
             raise self._shared_error(translate(error)) from error
 

@@ -7,6 +7,8 @@ The hook (train.agent.injected.sitecustomize) executes this before the script if
 - ``shard``: a data set with AutoShardPolicy.AUTO and fewer files than workers is sharded by elements. TensorFlow
   would fail: "Could not apply FILE based sharding"
   (https://www.tensorflow.org/api_docs/python/tf/data/experimental/AutoShardPolicy).
+- ``tf_config``: a resolver reads the job's TF_CONFIG, which the script has replaced by addresses of other hosts. The
+  variable `JOB` contains it: R may set TF_CONFIG before its Python starts.
 
 For Python 3.8 and later. Modules are imported when the script imports them, never earlier.
 """
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 VARIABLE = "FLEET_ADAPT"
 KERAS = "keras"
 SHARD = "shard"
+TF_CONFIG = "tf_config"
+JOB = "FLEET_TF_CONFIG"
+_RESOLVERS = "tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver"
 
 
 class AliasFinder:
@@ -60,29 +65,38 @@ class AliasLoader:
 
 
 class PatchFinder:
-    """Wrap `get_distributed_dataset` of the module that all strategies call it from."""
+    """Adapt modules when they are loaded.
 
-    MODULES = ("tensorflow.python.distribute.input_util", "tensorflow.python.distribute.input_lib")
+    Args:
+        modules: Their names.
+        adapt: Adapts a module.
+    """
+
+    def __init__(self, modules: "tuple[str, ...]", adapt: "Callable[[Any], None]") -> None:
+        self.modules = modules
+        self.adapt = adapt
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
-        """Return the spec of a module that is wrapped."""
-        if name not in self.MODULES:
+        """Return the spec of a module that is adapted."""
+        if name not in self.modules:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = PatchLoader(spec.loader)  # type: ignore[assignment]
+            spec.loader = PatchLoader(spec.loader, self.adapt)  # type: ignore[assignment]
         return spec
 
 
 class PatchLoader:
-    """Load a module, and wrap its function.
+    """Load a module, and adapt it.
 
     Args:
         loader: The module's own loader.
+        adapt: Adapts the module.
     """
 
-    def __init__(self, loader: "Any") -> None:
+    def __init__(self, loader: "Any", adapt: "Callable[[Any], None]") -> None:
         self.loader = loader
+        self.adapt = adapt
 
     def __getattr__(self, name: str) -> "Any":
         return getattr(self.loader, name)
@@ -92,12 +106,70 @@ class PatchLoader:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: "Any") -> None:
-        """Execute the module, and wrap its function."""
+        """Execute the module, and adapt it."""
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
-        original = getattr(module, "get_distributed_dataset", None)
-        if original is not None:
-            module.get_distributed_dataset = shard_by_elements(original)
+        self.adapt(module)
+
+
+def adapt_data(module: "Any") -> None:
+    """Wrap `get_distributed_dataset` of a module from which all strategies call it."""
+    original = getattr(module, "get_distributed_dataset", None)
+    if original is not None:
+        module.get_distributed_dataset = shard_by_elements(original)
+
+
+def adapt_resolver(module: "Any") -> None:
+    """Let the public class `TFConfigClusterResolver` read the job's TF_CONFIG."""
+    import functools
+
+    cls = getattr(module, "TFConfigClusterResolver", None)
+
+    def restored(original: "Callable[..., Any]") -> "Callable[..., Any]":
+        @functools.wraps(original)
+        def method(*args: "Any", **kwargs: "Any") -> "Any":
+            restore_tf_config()
+            return original(*args, **kwargs)
+
+        return method
+
+    for name in ("__init__", "cluster_spec") if cls is not None else ():
+        setattr(cls, name, restored(getattr(cls, name)))
+
+
+def restore_tf_config() -> None:
+    """Replace the TF_CONFIG that the script has set; one that it removed, or set in a process of its own, stays."""
+    import json
+
+    job, given = os.environ.get(JOB), os.environ.get("TF_CONFIG")
+    variables, _, location = os.environ.get(VARIABLE, "").partition(TF_CONFIG + ":")[2].partition(":")
+    processes = sys.modules.get("multiprocessing")
+    is_child = processes is not None and processes.parent_process() is not None
+    if not job or given in (None, job) or is_child or any(name in os.environ for name in variables.split("+")):
+        return
+    number, other = _count_workers(json.loads(job)), 0
+    try:
+        config = json.loads(given or "")
+        if config == json.loads(job):
+            return
+        other = _count_workers(config)
+    except Exception:  # noqa: BLE001, S110 - whatever it is, TensorFlow does not read it
+        pass
+    os.environ["TF_CONFIG"] = job
+    if os.environ.get("FLEET_RANK") == "0":
+        workers = "1 worker" if number == 1 else "%d workers" % number
+        text = "the script sets TF_CONFIG (%s): using this job's, %s; `--no-adapt` turns this off" % (
+            location,
+            workers,
+        )
+        _report(TF_CONFIG, text)
+        if other not in (0, number):
+            text = "warning: the script's TF_CONFIG has %d workers, this job has %d: check numbers that the script "
+            _report("workers", (text + "computes from it, such as the batch size") % (other, number))
+
+
+def _count_workers(config: "Any") -> int:
+    return sum(len(config["cluster"].get(name, ())) for name in ("chief", "master", "worker"))
 
 
 def shard_by_elements(original: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -135,7 +207,12 @@ def _adapt(arguments: "dict[str, Any]") -> None:
     options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
     arguments["dataset"] = dataset.with_options(options)
     if context is None or context.input_pipeline_id == 0:
-        _report(fewest, workers)
+        number = "1 file" if fewest == 1 else "%d files" % fewest
+        text = (
+            "the data set has %s for %d workers: sharing it out by elements (AutoShardPolicy.DATA) "
+            "instead of by files; `--no-adapt` turns this off" % (number, workers)
+        )
+        _report(SHARD, text)
 
 
 def _file_lists(dataset: "Any") -> "Iterator[Any]":
@@ -172,24 +249,22 @@ def _count_elements(files: "Any", most: int) -> int:
     return count if count >= 0 else sum(1 for _ in files.take(most))
 
 
-_REPORTED: "list[bool]" = []
+_REPORTED: "set[str]" = set()
 
 
-def _report(files: int, workers: int) -> None:
-    if not _REPORTED:
-        _REPORTED.append(True)
-        number = "1 file" if files == 1 else "%d files" % files
-        text = (
-            "fleet: the data set has %s for %d workers: sharing it out by elements (AutoShardPolicy.DATA) "
-            "instead of by files; `--no-adapt` turns this off" % (number, workers)
-        )
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+def _report(name: str, text: str) -> None:
+    if name not in _REPORTED:
+        _REPORTED.add(name)
+        print("fleet: " + text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "fleet_adaptations":
-    _FINDERS = {KERAS: AliasFinder, SHARD: PatchFinder}
-    sys.meta_path[:0] = [
-        _FINDERS[name]()  # type: ignore[misc]
-        for name in os.environ.get(VARIABLE, "").split(",")
-        if name in _FINDERS
-    ]
+    _FINDERS = {
+        KERAS: AliasFinder(),
+        SHARD: PatchFinder(
+            ("tensorflow.python.distribute.input_util", "tensorflow.python.distribute.input_lib"), adapt_data
+        ),
+        TF_CONFIG: PatchFinder((_RESOLVERS,), adapt_resolver),
+    }
+    _NAMES = [item.partition(":")[0] for item in os.environ.get(VARIABLE, "").split(",")]
+    sys.meta_path[:0] = [_FINDERS[name] for name in _NAMES if name in _FINDERS]  # type: ignore[misc]

@@ -6,6 +6,7 @@ import os
 
 from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
+from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import by_rank, parse_task, tf_config
 from train.agent.protocol.records import Member
@@ -147,5 +148,7 @@ def task_environment(
     variables.update(user)
     variables.update(_without_proxy(variables, members))
     variables["TF_CONFIG"] = tf_config(members, task)
+    if TF_CONFIG in variables.get(VARIABLE, ""):
+        variables[JOB] = variables["TF_CONFIG"]
     variables[MARK] = paths.directory
     return variables

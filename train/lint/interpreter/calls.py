@@ -53,6 +53,7 @@ _PURE = re.compile(
     r"|(?:os\.path|posixpath|math)\.\w+|os\.fspath|pathlib\.\w+|json\.dumps|copy\.(?:deep)?copy|shlex\.\w+"
     r"|tensorflow\.io\.gfile\.join)$"
 )
+_READS_VARIABLE = ("os.environ.get", "os.getenv")
 _SAME_EVERYWHERE = re.compile(r"\.parse_(?:known_)?args$|^argparse\.|\.parse_args_into_dataclasses$")
 _CLOCK = re.compile(
     r"^time\.(?:time|time_ns|monotonic|perf_counter|process_time|monotonic_ns|perf_counter_ns|strftime|localtime|ctime)$"
@@ -201,6 +202,8 @@ class Caller(Evaluator):
 
     def _outside(self, name: str, receiver: Value | None, node: ast.AST, given: Arguments) -> Value:
         """Record a call of a function outside the sources."""
+        if name in _READS_VARIABLE:
+            self.call_seen(name, node, given)
         value = self._plain(name, given)
         if value is not None:
             return value
@@ -224,7 +227,7 @@ class Caller(Evaluator):
     def _plain(self, name: str, given: Arguments) -> Value | None:
         """Return the value of a call without side effects; None: another call."""
         args = given.args
-        if name in ("os.environ.get", "os.getenv"):
+        if name in _READS_VARIABLE:
             default = args[1] if len(args) > 1 else given.keywords.get("default")
             return self.item(Ref(name=ENVIRON), args[0] if args else unknown(), default)
         if name == "builtins.super":

@@ -37,19 +37,13 @@ from train.lint.interpreter.values import (
     union,
     unknown,
 )
+from train.script.launchers import COUNT, INDEX
 
 ENVIRON = "os.environ"
-_INDEX_VARIABLES = {
-    "FLEET_RANK", "FLEET_TASK_INDEX", "RANK", "TASK_INDEX", "SLURM_PROCID", "SLURM_NODEID", "PMI_RANK", "PBS_NODENUM",
-    "OMPI_COMM_WORLD_RANK",
-}  # fmt: skip
-_COUNT_VARIABLES = {
-    "FLEET_NUM_TASKS", "FLEET_ADDRESSES", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE",
-}  # fmt: skip
 _TASK_DIRECTORIES = {"FLEET_MODEL_DIR", "FLEET_LOG_DIR", "AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR"}
 _VARIABLES: dict[str, tuple[Mark, str]] = {
-    **dict.fromkeys(_INDEX_VARIABLES, (Mark.ROLE, "index")),
-    **dict.fromkeys(_COUNT_VARIABLES, (Mark.REPLICAS, "")),
+    **dict.fromkeys((*INDEX, "FLEET_RANK", "FLEET_TASK_INDEX"), (Mark.ROLE, "index")),
+    **dict.fromkeys((*COUNT, "FLEET_NUM_TASKS", "FLEET_ADDRESSES"), (Mark.REPLICAS, "")),
     "TF_CONFIG": (Mark.NONE, "tf_config"),
     "FLEET_TASK_TYPE": (Mark.ROLE, "type"),
     "HOSTNAME": (Mark.HOST, ""),
@@ -182,7 +176,10 @@ class Evaluator(State):
         return unknown()
 
     def _subscript(self, node: ast.Subscript) -> Value:
-        return self.item(self.evaluate(node.value), self.evaluate(node.slice))
+        value, key = self.evaluate(node.value), self.evaluate(node.slice)
+        if isinstance(value, Ref) and value.name == ENVIRON:
+            self.call_seen("os.environ.__getitem__", node, Arguments((key,)))
+        return self.item(value, key)
 
     def item(self, value: Value, key: Value, default: Value | None = None) -> Value:
         """Return `value[key]`, or ``value.get(key, default)``."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from train.lint.interpreter.api_names import SINGLE_HOST, Kind, keras_name, kind_of, kind_of_type
 from train.lint.interpreter.trace import apart
-from train.lint.interpreter.values import Call, Items, Made, Mark, Ref, Value, text
+from train.lint.interpreter.values import Call, Items, Location, Made, Mark, Ref, Value, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import TRAINING, Subject, inner, shown
+from train.script.launchers import assignments, is_foreign
 
 _OPERATIONS = re.compile(
     r"^tensorflow\.(?:(?:random|math|nn|linalg|strings|image|signal|audio|sparse|ragged|bitwise)\.[a-z]\w*"
@@ -56,6 +57,9 @@ def _has_state(subject: Subject, call: Call) -> bool:
 @rule("MW101", ERROR, reason="it fails: RuntimeError: Collective ops must be configured at program startup")
 def _too_late(subject: Subject) -> Iterator[Violation]:
     for made in subject.multi:
+        configs = [value for call, value in _tf_configs(subject) if call.order < made.order and call.sure]
+        if configs and configs[-1] is None:
+            continue  # without TF_CONFIG TensorFlow warns and uses this computer only
         before = (call for call in subject.trace.calls if call.order < made.order and not apart(call, made))
         first = next((call for call in before if starts_runtime(subject, call) and _certain(call)), None)
         if first is not None:
@@ -110,35 +114,82 @@ def _others(subject: Subject) -> bool:
     )
 
 
-@rule("MW103", ERROR)
+@rule(
+    "MW103", ERROR, fix='leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ'
+)
 def _writes_tf_config(subject: Subject) -> Iterator[Violation]:
-    first = min((call.order for call in subject.multi), default=None)
-    for call, value in _tf_configs(subject):
-        late = first is not None and call.order > first
-        if late or any(guard.meaning == "no_tf_config" for guard in call.guards):
-            continue
+    for call, value in _early_tf_configs(subject):
+        origin = _origin(subject, call, value)
         if value is None:
-            yield Violation(
-                call,
-                "the script removes TF_CONFIG",
-                reason="the workers do not find each other: each trains a separate model",
-                fix="do not change TF_CONFIG; `fleet` sets it for each task",
-            )
-        elif getattr(value, "meaning", "") != "tf_config":  # which is a modified copy of the given value
+            if not any(later.order > call.order for later, other in _early_tf_configs(subject) if other is not None):
+                yield Violation(
+                    call,
+                    "the script removes TF_CONFIG",
+                    reason="the workers do not find each other: each trains a separate model",
+                    fix="do not change TF_CONFIG; `fleet` sets it for each task",
+                )
+        elif origin == [] and not subject.adapt:
             yield Violation(
                 call,
                 "the script sets TF_CONFIG itself",
                 WARNING if value.marks & ~(Mark.GIVEN | Mark.REPLICAS) else ERROR,
                 "its addresses, ports, and index are not those of this job: TensorFlow silently waits for a missing "
                 "worker for up to an hour",
-                'leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ',
             )
+        elif origin == []:
+            reason = "`fleet` gives TensorFlow the TF_CONFIG of the job unless --no-adapt is given"
+            yield Violation(call.location, "the script sets TF_CONFIG itself", HINT, reason)
+        elif getattr(value, "meaning", "") != "tf_config":  # which is a modified copy of the given value
+            names = " and ".join(origin or ())
+            reason = f"TensorFlow uses it if {names} is set, and else this job's" if origin else "TensorFlow uses it"
+            reason += "; fleet has checked the ports of its own TF_CONFIG only"
+            yield Violation(call.location, "the script computes a TF_CONFIG of its own", HINT, reason)
+
+
+def foreign_tf_config(subject: Subject) -> tuple[Location, list[str]] | None:
+    """Return where the script first sets TF_CONFIG to a value that is not computed from the job's; None: nowhere.
+
+    The second part lists the variables of another launcher from which the value is computed if they are set.
+    """
+    for call, value in _early_tf_configs(subject):
+        origin = _origin(subject, call, value) if value is not None else None
+        if origin is not None:
+            return call.location, origin
+    return None
+
+
+def _origin(subject: Subject, call: Call, value: Value | None) -> list[str] | None:
+    """Return the variables of another launcher from which a TF_CONFIG is computed; None: from the job's variables.
+
+    A value from an unknown function may be computed from all variables that the script has read before.
+    """
+    if value is None or getattr(value, "meaning", "") == "tf_config":
+        return None
+    names = [name for read, name in subject.reads() if read.order < call.order]
+    if not value.marks & (Mark.ROLE | Mark.REPLICAS | Mark.UNKNOWN):
+        return []
+    if any(name == "TF_CONFIG" or name.startswith("FLEET_") for name in names):
+        return None
+    foreign = [name for name in dict.fromkeys(names) if is_foreign(name)]
+    return None if not foreign and value.marks & Mark.ROLE else foreign
+
+
+def _early_tf_configs(subject: Subject) -> Iterator[tuple[Call, Value | None]]:
+    """Yield the calls before the strategy that change TF_CONFIG although the job has set it."""
+    first = min((call.order for call in subject.multi), default=None)
+    for call, value in _tf_configs(subject):
+        late = first is not None and call.order > first
+        if not late and not any(guard.meaning == "no_tf_config" for guard in call.guards):
+            yield call, value
 
 
 def _tf_configs(subject: Subject) -> Iterator[tuple[Call, Value | None]]:
     """Yield the calls that set TF_CONFIG, with its value; None: they remove it."""
-    settings = (item for item in subject.settings() if item.name == "TF_CONFIG" and not item.default)
-    return ((item.call, item.value) for item in settings)
+    removed = False
+    for item in subject.settings():
+        if item.name == "TF_CONFIG" and (removed or not item.default):
+            removed = removed or item.value is None
+            yield item.call, item.value
 
 
 @rule(
@@ -160,13 +211,36 @@ def _writes_cluster(subject: Subject) -> Iterator[Violation]:
     WARNING,
     reason="without srun it fails with RuntimeError (... not found in environment), and it uses other ports than "
     "those that fleet checked",
-    fix="remove cluster_resolver: the strategy then reads the cluster from TF_CONFIG, also under Slurm",
+    fix="use TFConfigClusterResolver(), which reads the TF_CONFIG that `fleet` sets, also under Slurm; do not set "
+    "TF_CONFIG from the resolver",
 )
 def _slurm(subject: Subject) -> Iterator[Violation]:
     for call in subject.calls("SlurmClusterResolver"):
-        optional = any(guard.marks & Mark.GIVEN or guard.kind == "try" for guard in call.guards)
-        if call.name.startswith("tensorflow.distribute.") and not optional:
+        if call.name.startswith("tensorflow.distribute.") and not _optional(call):
             yield Violation(call, "SlurmClusterResolver takes the cluster from the variables of srun")
+
+
+@rule("MW110", WARNING)
+def _launchers(subject: Subject) -> Iterator[Violation]:
+    reads = [(call, name) for call, name in subject.reads() if is_foreign(name) and not _optional(call)]
+    names = list(dict.fromkeys(name for _, name in reads))
+    if not reads:
+        return
+    fails = any(call.name.endswith("__getitem__") for call, _ in reads)
+    values = assignments(names)
+    command = f"fleet train -- bash -c '{values} exec python {subject.files[0]}'"
+    yield Violation(
+        reads[0][0].location,
+        f"the script reads {' and '.join(names[:3])}, which mpirun, srun, or another launcher sets",
+        reason="it fails with a KeyError under `fleet`" if fails else "all tasks take the same default",
+        fix="use FLEET_RANK, FLEET_NUM_TASKS, and FLEET_ADDRESSES"
+        + (f"; or start it with {command}" if values else ""),
+    )
+
+
+def _optional(call: Call) -> bool:
+    """Return whether a call is under a condition that the job's variables or arguments decide, or may fail."""
+    return any(guard.marks & Mark.GIVEN or guard.kind == "try" for guard in call.guards)
 
 
 @rule(

@@ -114,10 +114,13 @@ def prepared(task: str, *gpus: str) -> Prepared:
     return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
-def warned(directory: Path, text: str, hosts: int = 2) -> list[str]:
+def warned(
+    directory: Path, text: str, hosts: int = 2, *, adapt: bool = True, command: tuple[str, ...] = ()
+) -> list[str]:
     write(directory, {"task.py": text})
-    entry = find_entry(str(directory / "task.py"), "", (), "")
-    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)])
+    script = "" if command else str(directory / "task.py")
+    entry = find_entry(script, "", command, str(directory) if command else "")
+    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], Terms(adapt=adapt))
     return [described(finding).partition(";")[0] for finding in findings]
 
 
@@ -129,11 +132,22 @@ FIT = (
 
 def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:
     own_cluster = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
-    assert warned(tmp_path, own_cluster + STRATEGY.format("")) == ["task.py:2: the script sets TF_CONFIG itself"]
+    assert warned(tmp_path, own_cluster + STRATEGY.format("")) == []  # `fleet` restores the job's
+    sets = warned(tmp_path, own_cluster + STRATEGY.format(""), adapt=False)
+    assert sets == ["task.py:2: the script sets TF_CONFIG itself"]
     (alone,) = warned(tmp_path, "import tensorflow as tf\n" + FIT)
     assert "trains with fit and has no strategy for several workers" in alone
     assert warned(tmp_path, "import tensorflow as tf\n" + FIT, hosts=1) == []
     assert warned(tmp_path, STRATEGY.format("")) == []
+
+
+def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(tmp_path: Path) -> None:
+    text = "import os\nrank, size = os.environ['PMI_RANK'], os.environ['PMI_SIZE']\n" + STRATEGY.format("")
+    (finding,) = warned(tmp_path, text)
+    assert finding.startswith("task.py:2: the script reads PMI_RANK and PMI_SIZE, which mpirun")
+    shell = "PMI_RANK=$FLEET_RANK PMI_SIZE=$FLEET_NUM_TASKS exec python task.py"
+    assert warned(tmp_path, text, command=("bash", "-c", shell)) == []
+    assert len(warned(tmp_path, text, command=("bash", "-c", shell.replace("PMI_SIZE", "SIZE")))) == 1
 
 
 def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:

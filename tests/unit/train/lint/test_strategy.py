@@ -167,9 +167,89 @@ CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task
 )
 def test_scripts_that_set_tf_config_are_reported(piece: str, expected: list[str]) -> None:
     source = TF.replace("os", "os, json", 1) + piece + MAKE + REST
-    result = check(source)
+    result = check(source, adapt=False)
     assert [item.severity.value for item in result if item.rule == "MW103"] == expected
     assert len(result) == len(expected)
+    removes = "pop" in piece or "del " in piece
+    adapted = [item for item in check(source) if item.rule == "MW103"]
+    assert [item.severity.value for item in adapted] == (expected if removes else ["hint"] * len(expected))
+    assert all("gives TensorFlow the TF_CONFIG of the job" in item.reason for item in adapted if not removes)
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        ("int(os.environ['FLEET_RANK'])", "TensorFlow uses it; "),
+        ("json.loads(os.environ['TF_CONFIG'])['task']['index']", "TensorFlow uses it; "),
+        ("int(os.environ.get('PMI_RANK', 0))", "TensorFlow uses it if PMI_RANK is set, and else this job's; "),
+    ],
+)
+def test_a_computed_tf_config_is_used(index: str, reason: str) -> None:
+    value = f"json.dumps({{'cluster': {{'worker': ['a:1', 'b:1']}}, 'task': {{'type': 'worker', 'index': {index}}}}})"
+    source = TF.replace("os", "os, json", 1) + f"os.environ['TF_CONFIG'] = {value}\n" + MAKE + REST
+    (finding,) = (item for item in check(source) if item.rule == "MW103")
+    assert finding.severity.value == "hint"
+    assert finding.reason.startswith(reason)
+
+
+def test_a_script_that_removes_and_sets_tf_config_has_one_finding() -> None:
+    piece = f"os.environ.pop('TF_CONFIG', None)\nos.environ['TF_CONFIG'] = json.dumps({CLUSTER})\n"
+    assert findings(TF.replace("os", "os, json", 1) + piece + MAKE + REST) == ["MW103 hint 4"]
+
+
+@pytest.mark.parametrize("removal", ["os.environ.pop('TF_CONFIG', None)\n", "del os.environ['TF_CONFIG']\n"])
+def test_a_late_strategy_does_not_fail_without_tf_config(removal: str) -> None:
+    early = "x = tf.constant(1)\n"
+    assert findings(TF + removal + early + MAKE + REST) == ["MW103 error 3"]
+    assert "MW101 error 6" in findings(TF + removal + "os.environ['TF_CONFIG'] = '{}'\n" + early + MAKE + REST)
+
+
+# --- MW110: variables of other launchers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("piece", "names", "assigned"),
+    [
+        (
+            "rank, size = int(os.environ['PMI_RANK']), int(os.environ['PMI_SIZE'])\n",
+            "PMI_RANK and PMI_SIZE",
+            "PMI_RANK=$FLEET_RANK PMI_SIZE=$FLEET_NUM_TASKS",
+        ),
+        ("rank = os.environ['OMPI_COMM_WORLD_RANK']\n", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK=$FLEET_RANK"),
+        ("n = os.environ['MV2_COMM_WORLD_LOCAL_RANK']\n", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK=0"),
+        ("def size():\n    return os.environ['SLURM_NTASKS']\nsize()\n", "SLURM_NTASKS", "SLURM_NTASKS=$FLEET_NUM_"),
+        ("n = os.environ['SLURM_JOB_NODELIST']\n", "SLURM_JOB_NODELIST", 'SLURM_JOB_NODELIST="$(echo $FLEET_ADDR'),
+        ("r = os.environ['PMIX_RANK']\n", "PMIX_RANK", "PMIX_RANK=$FLEET_RANK"),
+    ],
+)
+def test_variables_of_other_launchers_are_named(piece: str, names: str, assigned: str) -> None:
+    (finding,) = (item for item in check(TF + piece + MAKE + REST) if item.rule == "MW110")
+    assert finding.severity.value == "warning"
+    assert finding.fails
+    assert finding.message.startswith(f"the script reads {names}, which ")
+    assert f"fleet train -- bash -c '{assigned}" in finding.fix
+    assert finding.fix.endswith("exec python task.py'")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "rank = int(os.environ['FLEET_RANK'])\n",
+        "if 'SLURM_PROCID' in os.environ:\n    rank = int(os.environ['SLURM_PROCID'])\n",
+        "try:\n    rank = int(os.environ['PMI_RANK'])\nexcept KeyError:\n    rank = 0\n",
+        "os.environ['PMI_RANK'] = '0'\n",
+        "print(os.environ['HOME'], os.environ['MY_RANKING'])\n",
+    ],
+)
+def test_variables_that_the_script_does_not_need_are_not_reported(piece: str) -> None:
+    assert [item for item in check(TF + piece + MAKE + REST) if item.rule == "MW110"] == []
+
+
+def test_a_default_for_a_variable_of_another_launcher_is_the_same_for_all_tasks() -> None:
+    (finding,) = (
+        item for item in check(TF + "rank = os.environ.get('PMI_RANK', '0')\n" + MAKE + REST) if item.rule == "MW110"
+    )
+    assert (finding.severity.value, finding.reason) == ("warning", "all tasks take the same default")
 
 
 # --- MW104: addresses in the script -------------------------------------------------------------------------------

@@ -261,6 +261,16 @@ def test_data_of_few_files_is_divided_unless_turned_off() -> None:
     assert with_adaptations(nothing, FITS, 2, adapt=False) == nothing
 
 
+def test_tf_config_is_restored_unless_turned_off_or_without_tensorflow() -> None:
+    setting, nothing = "tf_config::task.py:3", Choice()
+    assert with_adaptations(nothing, FITS, 2, adapt=True, tf_config=setting).env == {
+        "FLEET_ADAPT": f"shard,{setting}"
+    }
+    assert with_adaptations(nothing, FITS, 1, adapt=True, tf_config=setting).env == {"FLEET_ADAPT": setting}
+    assert with_adaptations(nothing, FITS, 2, adapt=False, tf_config=setting) == nothing
+    assert with_adaptations(nothing, replace(FITS, tensorflow=False), 2, adapt=True, tf_config=setting) == nothing
+
+
 @pytest.mark.parametrize("value", ["1", "true", "True"])
 def test_the_choice_of_the_user_is_kept_and_needs_tf_keras(value: str) -> None:
     assert choose(NOTHING, hosts("2.21.0"), {VARIABLE: value}) == Choice()
