@@ -70,10 +70,12 @@ class Again:
     Attributes:
         change: Options to add, replace, or remove.
         command: The command that takes them, ``up``; empty: the one that was typed.
+        program: Replaces the arguments after ``--``; None: they stay.
     """
 
     change: Change
     command: str = ""
+    program: tuple[str, ...] | None = None
 
 
 NextStep = Step | Shell | Again

@@ -64,14 +64,16 @@ class CommandLine:
     program: tuple[str, ...] = ()
     option_names: frozenset[str] = frozenset()
 
-    def changed(self, change: Change) -> CommandLine:
-        """Return the command line with options added, removed, or replaced."""
+    def changed(self, change: Change, program: tuple[str, ...] | None = None) -> CommandLine:
+        """Return the command line with options added, removed, or replaced, and another program unless it is None."""
         words = [word for word in self.words if word.option not in change]
         if SCRIPT in change:
             at = next((index for index, word in enumerate(words) if word.is_operand), len(words))
             words[at : at + 1] = [Word((str(change[SCRIPT]),))] if change[SCRIPT] else []
         options = {name: value for name, value in change.items() if name != SCRIPT}
-        return replace(self, words=(*make_words(options), *words))
+        return replace(
+            self, words=(*make_words(options), *words), program=self.program if program is None else program
+        )
 
     def takes(self, change: Change) -> bool:
         """Return whether the command has all options of `change`."""

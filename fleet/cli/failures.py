@@ -49,7 +49,7 @@ def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
         return Step(again.command, *(part for word in make_words(again.change) for part in word.text))
     if not typed.takes(again.change):
         return None
-    changed = typed.changed(again.change)
+    changed = typed.changed(again.change, again.program)
     return Step(typed.command, "--help") if again.change and changed == typed else changed.step()
 
 

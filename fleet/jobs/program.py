@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -15,17 +17,19 @@ from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
-from fleet.steps import Again
+from fleet.steps import Again, NextStep
 from fleet.translation import translate_errors
 from provision.deferred import dataclass
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
+from train.diagnosis.texts import LAUNCHER_HINT
+from train.diagnosis.verdict import Verdict
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
-from train.script.launchers import is_foreign
+from train.script.launchers import assignments, is_foreign
 from train.script.r_script import needs_of_r, tf_config_of_r
 from train.script.requirements import Requirements, read_requirements
 
@@ -319,6 +323,19 @@ def script_findings(
 def _sets_variables(entry: EntryPoint, message: str) -> bool:
     """Return whether a command sets all variables of another launcher that a message names."""
     return all(entry.settings_of(name) for name in filter(is_foreign, re.findall(r"\w+", message)))
+
+
+def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:
+    """Return the command that sets the variables of another launcher without which a script failed, if any."""
+    if verdict is None or verdict.hint != LAUNCHER_HINT or request.command:
+        return []
+    entry = find(request).entry
+    names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(_texts(entry).values())))
+    line = f"{assignments(names)} exec {shlex.join(['python', *entry.words])}"
+    words = ("bash", "-c", f'{line} "$@"', "bash", *request.arguments) if request.arguments else ("bash", "-c", line)
+    here = entry.workdir == Path.cwd()
+    change = {"SCRIPT": None, "-m": None, **({} if here else {"--workdir": os.path.relpath(entry.workdir)})}
+    return [Again(change, program=words)]
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:

@@ -215,3 +215,24 @@ def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> Non
     ran = pair.run("train", "task.py", "--no-adapt", "--dry-run")
     assert "warning: task.py:2: the script sets TF_CONFIG itself" in ran.err
     assert "TF_CONFIG itself" not in pair.run("train", "task.py", "--dry-run").err
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("int(os.environ['PMI_RANK']), os.environ['PMI_SIZE'], sys.argv[1:]", "({rank}, '2', ['a b', '--n'])"),
+        ("os.environ['OMPI_COMM_WORLD_RANK'], os.environ['OMPI_COMM_WORLD_LOCAL_RANK']", "('{rank}', '0')"),
+        ("os.environ['SLURM_PROCID'], os.environ['SLURM_NODELIST'].count(',')", "('{rank}', 1)"),
+    ],
+)
+def test_the_next_line_sets_the_variables_of_another_launcher(pair: Program, expression: str, expected: str) -> None:
+    pair.script("job/task.py", f"import os, sys\nprint('SEEN', ({expression}))\n")
+    failed = pair.run("train", "job/task.py", "--", "a b", "--n", code=100)
+    assert "which mpirun, srun, or another launcher sets; it fails with a KeyError" in failed.err
+    assert "another launcher (mpirun, srun, torchrun) sets this variable" in failed.err
+    line = next(line for line in failed.err.splitlines() if line.startswith("next: "))
+    ran = pair.run(*shlex.split(line.removeprefix("next: "))[1:])
+    assert "warning" not in ran.err
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == [
+        f"SEEN {expected.replace('{rank}', str(i))}" for i in (0, 1)
+    ]

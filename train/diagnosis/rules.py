@@ -9,9 +9,10 @@ import re
 from dataclasses import KW_ONLY, dataclass
 
 from train.agent.protocol.records import ReasonKind
-from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, PACKAGE_HINT, TASK_PORT_HINT
+from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, LAUNCHER_HINT, PACKAGE_HINT, TASK_PORT_HINT
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Kind
+from train.script.launchers import LAUNCHERS
 
 
 @dataclass(frozen=True)
@@ -336,6 +337,8 @@ EXCEPTIONS = (
 
 # Hints for exceptions of the script or the host that have no other kind.
 SCRIPT_HINTS = (
+    Rule(Kind.SCRIPT_EXCEPTION, rf"^'(?:{LAUNCHERS})'$", types="KeyError", hint=LAUNCHER_HINT),
+    Rule(Kind.SCRIPT_EXCEPTION, r"SLURM_\w+ not found in environment", types="RuntimeError", hint=LAUNCHER_HINT),
     Rule(
         Kind.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_ALWAYS}'|module '(?:numpy|keras)' has no attribute "

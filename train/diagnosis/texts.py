@@ -100,6 +100,10 @@ TASK_PORT_HINT = (
     "use the TF_CONFIG that fleet sets, and do not set it in the script; a server of the script's own needs a free "
     "port on every host"
 )
+LAUNCHER_HINT = (
+    "another launcher (mpirun, srun, torchrun) sets this variable; in a task of fleet, use FLEET_RANK, "
+    "FLEET_NUM_TASKS, and FLEET_ADDRESSES"
+)
 SERVERS_HINT = "start the job with the roles that ParameterServerStrategy needs: fleet train with --chief and --ps 1"
 ILLEGAL_HINT = (
     "the CPU lacks instructions (for example AVX) that TensorFlow or another package was compiled for: use hosts "

@@ -29,12 +29,13 @@ _VALUES = (
     ("SLURM_JOB_?ID|PBS_JOBID", "$FLEET_JOB_ID"),
 )
 """Patterns of names, and values for a shell."""
-_LAUNCHERS = re.compile(r"(?:PMI|PMIX|OMPI|MV2|MPI|PALS|FLUX|SLURM|PBS)_\w+|RANK|WORLD_SIZE|MASTER_ADDR|LOCAL_RANK")
+LAUNCHERS = r"(?:PMI|PMIX|OMPI|MV2|MPI|PALS|FLUX|SLURM|PBS)_\w+|RANK|WORLD_SIZE|MASTER_ADDR|LOCAL_RANK"
+"""Pattern of the names of all variables that other launchers set."""
 
 
 def is_foreign(name: str) -> bool:
     """Return whether another launcher sets the variable `name`."""
-    return _LAUNCHERS.fullmatch(name) is not None
+    return re.fullmatch(LAUNCHERS, name) is not None
 
 
 def assignments(names: Iterable[str]) -> str:

@@ -32,6 +32,7 @@ from fleet.jobs.program import (
     install_for,
     preparation,
     refuse_without_servers,
+    set_variables,
     shown,
     warnings,
 )
@@ -454,9 +455,10 @@ def _finish(
                 failed = error
     try:
         result = outcome_or_raise(ended)
-    except FleetError:
+    except FleetError as error:
         if failed is not None:
             sink.emit(warning_of(job, request.fleet, failed))
+        error.next_steps = (*set_variables(request, ended.verdict), *error.next_steps)
         raise
     if failed is not None:
         raise failed

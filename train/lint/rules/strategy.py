@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from train.agent.protocol.wording import join_names
 from train.lint.interpreter.api_names import SINGLE_HOST, Kind, keras_name, kind_of, kind_of_type
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Location, Made, Mark, Ref, Value, text
@@ -140,7 +141,7 @@ def _writes_tf_config(subject: Subject) -> Iterator[Violation]:
             reason = "`fleet` gives TensorFlow the TF_CONFIG of the job unless --no-adapt is given"
             yield Violation(call.location, "the script sets TF_CONFIG itself", HINT, reason)
         elif getattr(value, "meaning", "") != "tf_config":  # which is a modified copy of the given value
-            names = " and ".join(origin or ())
+            names = " or ".join((origin or [])[:3])
             reason = f"TensorFlow uses it if {names} is set, and else this job's" if origin else "TensorFlow uses it"
             reason += "; fleet has checked the ports of its own TF_CONFIG only"
             yield Violation(call.location, "the script computes a TF_CONFIG of its own", HINT, reason)
@@ -231,7 +232,7 @@ def _launchers(subject: Subject) -> Iterator[Violation]:
     command = f"fleet train -- bash -c '{values} exec python {subject.files[0]}'"
     yield Violation(
         reads[0][0].location,
-        f"the script reads {' and '.join(names[:3])}, which mpirun, srun, or another launcher sets",
+        f"the script reads {join_names(names)}, which mpirun, srun, or another launcher sets",
         reason="it fails with a KeyError under `fleet`" if fails else "all tasks take the same default",
         fix="use FLEET_RANK, FLEET_NUM_TASKS, and FLEET_ADDRESSES"
         + (f"; or start it with {command}" if values else ""),
