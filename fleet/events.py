@@ -354,6 +354,7 @@ class JobDiagnosed:
     traceback: str = ""  # location in the user's code
     consequences: tuple[str, ...] = ()  # tasks whose errors are consequences of the cause
     hint: str = ""  # what to change
+    downloads: tuple[str, ...] = ()  # files that the host could not download: URL, and path there
     attempt: int = 1
     final: bool = True  # whether the job ended with this attempt
 

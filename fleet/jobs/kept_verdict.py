@@ -51,5 +51,5 @@ class KeptVerdict:
 
 
 def _verdict_from(values: dict[str, Any]) -> Verdict:
-    lists = {name: tuple(values[name]) for name in ("lines", "consequences")}
+    lists = {name: tuple(values[name]) for name in ("lines", "consequences", "downloads")}
     return Verdict(**{**values, **lists, "kind": Kind(values["kind"])})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Container, Sequence
+from dataclasses import replace
 
 from train.agent.gang.hang import find_activity, is_serving
 from train.agent.protocol.records import NO_REASON, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names, signal_name
 from train.diagnosis import rules, storage, texts
+from train.diagnosis.downloads import Download, find_download
 from train.diagnosis.log_lines import error_in, shortened
 from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, read, source_of
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
@@ -370,7 +372,10 @@ class _Case:
         restarted = rules.RESTARTED if reading.progressed else rules.RESTARTED_FOR_SURE
         if restarted.search(fatal.message):
             return self._came_back(reading, reading.named(fatal.message), excerpt(reading.lines, fatal))
-        rule = rule_of(fatal) or _memory(reading, fatal)
+        download = find_download(fatal, reading.lines, {host for host, _ in reading.endpoints})
+        if download is not None:
+            return self._of_download(reading, fatal, download, failed)
+        rule = rule_of(fatal) or _memory(reading, fatal) or self._incomplete(reading, fatal)
         kind = Kind.SERVICE_UNREACHABLE if reading.service else rule.kind if rule else Kind.SCRIPT_EXCEPTION
         text = describe(fatal)
         lines = excerpt(reading.lines, fatal)
@@ -381,8 +386,7 @@ class _Case:
         if rule and rule.shared:
             message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
             return self._verdict(None, kind, message, lines, fatal.location, hint=rule.hint)
-        alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
-        too = f"; so did {join_names(alike)}" if alike else ""
+        too = self._too(reading, fatal, failed)
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
         hint = storage.hint(fatal.message, reading.lines) or hint
         if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
@@ -400,6 +404,27 @@ class _Case:
             message = f"{reading.name} {clause or CLAUSES[kind]}: {text}{too}"
         return self._verdict(reading, kind, message, lines, fatal.location, but=failed, hint=hint)
 
+    def _incomplete(self, reading: Reading, fatal: Raised) -> Rule | None:
+        """Return the rule for a file that is read while another task downloads it to the same place."""
+        downloading = [each for each in self._readings if any(map(rules.DOWNLOADING.match, each.lines))]
+        fits = downloading and reading not in downloading and rules.INCOMPLETE.fits(fatal)
+        return rules.INCOMPLETE if fits else None
+
+    def _too(self, reading: Reading, fatal: Raised, failed: list[str]) -> str:
+        """Return which other tasks failed in the same way, as the end of a sentence."""
+        alike = [task for task in failed if task != reading.task and _same(self._by_task[task].fatal, fatal)]
+        return f"; so did {join_names(alike)}" if alike else ""
+
+    def _of_download(self, reading: Reading, fatal: Raised, download: Download, failed: list[str]) -> Verdict:
+        message = f"{reading.name} could not download {download.url}: {download.reason}"
+        message += self._too(reading, fatal, failed)
+        hint = "" if download.files else texts.SERVER_HINT
+        if download.files and download.files[0].endswith(" "):
+            hint = texts.PUSHED_HINT
+        lines = excerpt(reading.lines, fatal)
+        verdict = self._verdict(reading, Kind.DOWNLOAD, message, lines, fatal.location, but=failed, hint=hint)
+        return replace(verdict, downloads=download.files)
+
     def _clause_and_hint(self, reading: Reading, rule: Rule) -> tuple[str, str]:
         """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
         if rule.kind is Kind.PORT_IN_USE and reading.listens and reading.evidence.port not in (0, reading.listens):
@@ -408,6 +433,8 @@ class _Case:
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
                 texts.TASK_PORT_HINT,
             )
+        if rule.kind is Kind.NAME_RESOLUTION and not reading.names_task:
+            return CLAUSES[rule.kind], texts.NAME_HINT
         return rule.clause or CLAUSES[rule.kind], rule.hint
 
     def _came_back(self, reading: Reading, peer: str, lines: Sequence[str]) -> Verdict:

@@ -76,6 +76,7 @@ _OF_TASKS = re.compile(
 )
 _LISTENS = re.compile(r"(?:resolved for|bind addr=|binding to|listen on|address) ?'?\S{0,64}?:(\d{1,5})\b")
 _HAS_LETTERS = re.compile(r"[^\W\d_]{2}")
+_GRPC_NAME = re.compile(r"DNS resolution failed|Domain name not found|errors resolving |Address lookup failed")
 _LONGEST_HEADLINE = 240
 _OBJECT = re.compile(r"<[^<>]{30,}>")
 _ARRAY = re.compile(r"(<[^<>\n]{1,400}),? numpy=\s[^<>]{0,4000}>")  # a variable with its value in several lines
@@ -213,6 +214,12 @@ class Reading:
         """Return whether a task listens there, or may do so: names are not resolved."""
         named = any(not _is_address(host) for host, _ in self.endpoints)
         return named or any(host == address and number in (0, port) for host, number in self.endpoints)
+
+    @cached_property
+    def names_task(self) -> bool:
+        """True if a name that its exception could not resolve may be that of a task."""
+        text = "\n".join(self.lines[self.fatal.first : self.fatal.end]) if self.fatal else ""
+        return _GRPC_NAME.search(text) is not None or any(host and host in text for host, _ in self.endpoints)
 
     @cached_property
     def listens(self) -> int:

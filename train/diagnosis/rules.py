@@ -411,6 +411,17 @@ SCRIPT_HINTS = (
     ),
 )  # fmt: skip
 
+# Of a file that Keras downloads: a task finds it there before another one has written all of it.
+INCOMPLETE = Rule(
+    Kind.SAVE_CONFLICT,
+    r"",
+    types=r"BadZipFile|BadGzipFile|ReadError|EOFError|UnpicklingError",
+    clause="read an incomplete file that another task was downloading to the same place",
+    hint="download the file once before the job, or give each task its own directory for it, with cache_dir of "
+    "get_file or KERAS_HOME",
+)
+DOWNLOADING = re.compile(r"^Downloading data from https?://")
+
 # Out of memory, or a consequence of it: only earlier lines show whether on the host or the GPU.
 MEMORY = (
     Rule(

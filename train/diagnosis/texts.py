@@ -27,6 +27,7 @@ CLAUSES = {
     Kind.CHECKPOINT_NOT_SHARED: "does not have the checkpoint that the others have",
     Kind.NCCL: "failed in NCCL",
     Kind.NAME_RESOLUTION: "could not resolve a host's name",
+    Kind.DOWNLOAD: "could not download a file",
     Kind.DISK_FULL: "ran out of disk space",
     Kind.PREEMPTED: "was preempted",
     Kind.KILLED: "was killed",
@@ -79,6 +80,7 @@ HINTS = {
     Kind.NCCL: "run the job with -e NCCL_DEBUG=INFO to see the reason; open all TCP ports between the hosts, "
     "and name their network interface in NCCL_SOCKET_IFNAME",
     Kind.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
+    Kind.DOWNLOAD: "download the file once on this computer and send it to the hosts: all tasks need the same one",
     Kind.DISK_FULL: "free space on the host, or use hosts with larger disks",
     Kind.PREEMPTED: "fleet up replaces the host; --preemptions N lets a job continue after N losses",
     Kind.KILLED: "the kernel log of the host (dmesg -T) may have the reason",
@@ -90,6 +92,16 @@ HINTS = {
     Kind.STOPPED_EARLY: "let every worker take the same number of steps",
     Kind.UNKNOWN: "",
 }
+
+SERVER_HINT = "open the URL on this computer, and correct it"
+PUSHED_HINT = (
+    "download the file once on this computer and send it to the hosts, and let the script read it there: all tasks "
+    "need the same one"
+)
+NAME_HINT = (
+    "the name is not that of a task: correct it, or give the hosts access to it; `fleet push` sends files that they "
+    "cannot download"
+)
 
 # For exceptions that may not be a fault of the script.
 PACKAGE_HINT = (

@@ -35,6 +35,7 @@ class Kind(str, Enum):
     CHECKPOINT_NOT_SHARED = "checkpoint-not-shared"
     NCCL = "nccl"
     NAME_RESOLUTION = "name-resolution"
+    DOWNLOAD = "download"  # from a server outside the job, usually in the internet
     DISK_FULL = "disk-full"
     PREEMPTED = "preempted"
     KILLED = "killed"  # by a signal that fleet did not send; includes crashes in native code
@@ -87,6 +88,8 @@ class Verdict:
         traceback: Line of the user's code that raised it: ``task.py:12 in main``; empty: no exception.
         consequences: Tasks whose errors are consequences of it.
         hint: What to change, one sentence; empty if unknown.
+        downloads: Files that a host could not download: each URL with the path that it has there, as in
+            `train.diagnosis.downloads.Download`.
     """
 
     task: str
@@ -96,3 +99,4 @@ class Verdict:
     traceback: str = ""
     consequences: tuple[str, ...] = ()
     hint: str = ""
+    downloads: tuple[str, ...] = ()

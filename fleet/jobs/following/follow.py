@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, JobStarted, Level, LogChunk, Note, Sink
@@ -25,7 +28,7 @@ from fleet.remote.follower import GIVE_UP_S, Follower
 from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.steps import Again, NextStep, Step
+from fleet.steps import Again, NextStep, Shell, Step
 from provision.deferred import dataclass
 from provision.model import Host
 from provision.quantities import counted
@@ -505,8 +508,20 @@ def _failure(result: JobResult, verdict: Verdict | None) -> JobFailedError:
         f"job {result.job} failed: {message}" if message else f"job {result.job} failed",
         cause=_quoted(verdict, task) if verdict else "",
         hint=verdict.hint if verdict else "",
-        next_steps=[logs],
+        next_steps=[*_fetch(verdict.downloads if verdict else (), result.job), logs],
     )
+
+
+def _fetch(downloads: Sequence[str], job: str) -> Iterator[NextStep]:
+    """Yield the commands that download files on this computer, and send them to where the hosts look for them."""
+    for url, path in (item.split(" ", 1) for item in downloads):
+        directory, _, name = (path or urlsplit(url).path).rpartition("/")
+        # The host chose the name: nothing of this computer is replaced.
+        here = str(Path.home() / ".cache/fleet-downloads" / name)
+        yield Shell(shlex.join(["curl", "-fL", "--create-dirs", "-o", here, url]))
+        yield Step("push", *(["--to", directory.removeprefix("~/")] if path else []), here)
+    if downloads:
+        yield Step("rerun", job)
 
 
 def _quoted(verdict: Verdict, task: str) -> str:

@@ -205,6 +205,24 @@ def _await_listener(address: str) -> None:
             return
 
 
+def _print_target(error: Exception, code: "Any") -> None:
+    """Print the file that Keras could not download, for the diagnosis: `get_file` derives its path in many ways.
+
+    A path below the directory in which a login begins is written with ``~``.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code is not code:
+        trace = trace.tb_next
+    names = trace.tb_frame.f_locals if trace is not None else {}
+    target = str(names.get("download_target") or names.get("fpath") or "")
+    if target and not os.path.exists(target):
+        import pwd
+
+        home = pwd.getpwuid(os.getuid()).pw_dir.rstrip("/") + "/"
+        shown = "~/" + target[len(home) :] if target.startswith(home) else os.path.abspath(target)
+        os.write(2, ("fleet: could not download %s to %s\n" % (names.get("origin"), shown)).encode())
+
+
 class Observer:
     """Wrap modules when they are imported.
 
@@ -264,6 +282,7 @@ class Observer:
         *,
         before: "Callable[..., None] | None" = None,
         on_end: "Callable[[], None] | None" = None,
+        on_error: "Callable[[Exception], None] | None" = None,
     ) -> None:
         """Report an activity while a function runs; `before` is called first, with the arguments of the function."""
         original, reporter = getattr(owner, name), self._reporter
@@ -274,6 +293,10 @@ class Observer:
                 if before is not None:
                     before(*args, **kwargs)
                 return original(*args, **kwargs)
+            except Exception as error:
+                if on_error is not None:
+                    on_error(error)
+                raise
             finally:
                 reporter.end()
                 if on_end is not None:
@@ -298,7 +321,8 @@ class Observer:
         self._wrap(module.Server, "join", _SERVING)
 
     def _patch_download(self, module: "Any") -> None:
-        self._wrap(module, "get_file", _DATA)
+        code = module.get_file.__code__
+        self._wrap(module, "get_file", _DATA, on_error=lambda error: _print_target(error, code))
 
     def _patch_iterators(self, module: "Any") -> None:
         """Collect the iterators of distributed data sets."""

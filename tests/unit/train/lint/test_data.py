@@ -203,9 +203,9 @@ def test_data_of_parameter_servers_that_runs_out_is_reported(data: str, expected
         f"data = tf.keras.utils.experimental.DatasetCreator(lambda context: {data})\n"
         "model.fit(data, epochs=3, steps_per_epoch=40)\n"
     )
-    found = [finding for finding in check(source) if finding.rule == "MW306"]
-    assert [finding.rule for finding in found] == expected
-    assert all("OutOfRangeError" in finding.reason for finding in found)
+    result = [finding for finding in check(source) if finding.rule == "MW306"]
+    assert [finding.rule for finding in result] == expected
+    assert all("OutOfRangeError" in finding.reason for finding in result)
 
 
 # --- MW307, MW308: as many workers as there are -------------------------------------------------------------------
