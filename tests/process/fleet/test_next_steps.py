@@ -20,7 +20,7 @@ from fleet.steps import FLEET_COMMANDS, Step
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "fleet", "gcloud", "ssh", "ssh-add", "ssh-keygen", "chmod", "chsh", "usermod", "export", "pip", "python3", "sudo",
-    "jupyter", "ansible-inventory", "ulimit", "df", "ls", "mv", "unset",
+    "curl", "jupyter", "ansible-inventory", "ulimit", "df", "ls", "mv", "unset",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
 COMMANDS: dict[str, Any] = root_command().commands
