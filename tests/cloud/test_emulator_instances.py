@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -261,6 +262,22 @@ def test_an_instance_restarts_after_an_error_of_its_host(
     kinds = [operation.operation_type for operation in client.of("ZoneOperations").list(**AT_ZONE)]
     assert "compute.instances.hostError" in kinds
     assert ("compute.instances.automaticRestart" in kinds) is restarts
+
+
+def test_settling_does_not_skip_time_if_the_operations_end_meanwhile() -> None:
+    with Emulator(operation_s=100.0) as emulator:
+        client = Client(emulator.url)
+        client.insert("demo", scheduling=limited(3600))
+        emulator.settle()
+        fields = {"name": "kept", "source_ranges": ["10.0.0.0/8"], "allowed": [{"I_p_protocol": "tcp"}]}
+        client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=fields)
+        settling = threading.Thread(target=emulator.settle)
+        with emulator.clock.lock:
+            settling.start()
+            settling.join(0.2)  # it has seen the operation, and waits for the lock
+            emulator.clock.advance(100.0)
+        settling.join()
+        assert client.instances.get(**AT_ZONE, instance="demo").status == "RUNNING"
 
 
 def test_scheduling_can_be_set_only_while_stopped(client: Client) -> None:

@@ -185,8 +185,10 @@ class Emulator:
         """
         deadline = time.monotonic() + timeout_s
         while self.cloud.operations.pending():
-            if self.clock.skip():
-                continue
+            # Without the lock, the operations could end meanwhile, and the clock would skip to the end of an instance.
+            with self.clock.lock:
+                if not self.cloud.operations.pending() or self.clock.skip():
+                    continue
             if not self.clock.wait_for(self._is_moving, deadline - time.monotonic()):
                 raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
 
