@@ -16,14 +16,16 @@ from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
 from provision.gce.catalog.networks import subnetwork_of
 from provision.gce.catalog.reservations import reserved_zones, split_path
 from provision.gce.deletion import delete_instances
-from provision.gce.diagnosis.cases import Scope
+from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.failures import Failure
+from provision.gce.diagnosis.quotas import quota_request
 from provision.gce.diagnosis.roles import grant_role
 from provision.gce.expiry import correct_ends
 from provision.gce.insertion import Attempt, insert
 from provision.gce.limit import check_ends, current_budget, dearest, limited, too_expensive
 from provision.gce.options import GceOptions
 from provision.gce.power import prevent_restarts, start_for, stop_started
+from provision.gce.quota import AS_STANDARD, amount_of, is_temporary
 from provision.gce.rest import images
 from provision.gce.rest.api import ApiError, Json
 from provision.gce.rest.bodies.labels import instance_name
@@ -274,7 +276,7 @@ def _search(
     image = _image(account, spec, cloud, progress)
     zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(image.path))
     search = Search.over(regions_to_try(account, cloud, zones_by_region, pinned, len(names)))
-    reasons: dict[str, str] = {}
+    refusals: dict[str, ProviderError] = {}
     diagnosis: ProviderError | None = None
     retries = 0
     while (region := search.next()) is not None:
@@ -294,7 +296,7 @@ def _search(
             cloud = _with_os_login(account, spec, cloud, progress)
             continue
         progress(attempt.location, diagnosis.message.removeprefix(f"{attempt.location} "))
-        reasons[str(attempt)] = diagnosis.message
+        refusals[str(attempt)] = _with_request(diagnosis, cloud, len(names), account.api.project, region.name)
         if diagnosis.scope is Scope.EVERYTHING:
             raise diagnosis
         if diagnosis.scope is Scope.RETRY and retries < _RETRIES:
@@ -308,11 +310,11 @@ def _search(
             search = search.each_separately(region, zones_tried, diagnosis.zones)
         else:
             search = search.skip(region, scope, diagnosis.zones)
-    if diagnosis is not None and len(reasons) <= 1:
+    if diagnosis is not None and len(refusals) <= 1:
         if pinned and diagnosis.kind is ErrorKind.CAPACITY:
             diagnosis.hint = f"the fleet is in {pinned[0]}, so only this zone was tried; --retry-until-up waits"
         raise diagnosis
-    raise _no_capacity(len(names), cloud, reasons)
+    raise _exhausted(len(names), cloud, refusals)
 
 
 def _with_os_login(account: Account, spec: FleetSpec, cloud: GceOptions, progress: Progress) -> GceOptions:
@@ -342,16 +344,41 @@ def _excluded(account: Account, region: Region, zones_by_region: Mapping[str, Se
     return [zone for zone in zones if zone not in region.zones and not is_ai_zone(zone)]
 
 
-def _no_capacity(count: int, cloud: GceOptions, reasons: Mapping[str, str]) -> ProviderError:
-    """Return the error that no zone has capacity for `count` instances; `reasons` are by zone or region."""
+def _with_request(diagnosis: Diagnosis, cloud: GceOptions, count: int, project: str, region: str) -> Diagnosis:
+    """Return the diagnosis of an exhausted quota with the command that requests what `count` instances need."""
+    needed = amount_of(diagnosis.metric, cloud, count)
+    if needed:
+        limit = needed if needed > diagnosis.limit else diagnosis.limit + needed
+        region = "" if diagnosis.scope is Scope.EVERYTHING else region
+        diagnosis.next_steps = [quota_request(diagnosis.metric, project, region, limit)]
+    if diagnosis.metric.startswith("PREEMPTIBLE_") and is_temporary(cloud):
+        diagnosis.hint, diagnosis.again = f"{diagnosis.hint}; or use {AS_STANDARD}", {"--max-duration": "8d"}
+    return diagnosis
+
+
+def _exhausted(count: int, cloud: GceOptions, refusals: Mapping[str, ProviderError]) -> ProviderError:
+    """Return the error that `count` instances cannot be created anywhere; `refusals` are by zone or region.
+
+    Only a lack of capacity ends by itself: without one, the first quota that is too small is the reason.
+    """
+    short = [each for each in refusals.values() if each.kind is ErrorKind.QUOTA]
+    cause = _listed({place: each.message for place, each in refusals.items()})
+    if all(each.kind is not ErrorKind.CAPACITY for each in refusals.values()):
+        first = next(iter(short or refusals.values()))
+        first.cause = cause
+        return first
     other = "allow other zones (--zone)" if cloud.zones or cloud.anywhere else "--anywhere tries all continents"
-    return ProviderError(
+    error = ProviderError(
         ErrorKind.CAPACITY,
-        f"no capacity for {counted(count, 'instance')} ({describe(cloud)}) in {len(reasons)} attempts",
-        cause=_listed(reasons),
+        f"no capacity for {counted(count, 'instance')} ({describe(cloud)}) in {len(refusals)} attempts",
+        cause=cause,
         hint=f"--retry-until-up waits for capacity; {other}",
         again={"--retry-until-up": True},
     )
+    for refusal in short[:1]:
+        error.message += f", and {refusal.message.rpartition(': ')[2]}"
+        error.hint, error.next_steps = f"{error.hint}; {refusal.hint}", refusal.next_steps
+    return error
 
 
 def _listed(reasons: Mapping[str, str]) -> str:

@@ -19,6 +19,9 @@ from provision.gce.options.machines import LOCAL_SSD_GB
 from provision.gce.options.time import BACKSTOP_S
 from provision.provider import ErrorKind
 
+AS_STANDARD = "--max-duration 8d, with which instances do not count as preemptible"
+"""A way out if Google counts GPUs of temporary instances as preemptible."""
+
 _SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})
 _DISK_QUOTAS = MappingProxyType(
     {
@@ -38,11 +41,21 @@ class _Need:
         metrics: Alternative quotas, the usual one first.
         amount: Amount that all instances need together.
         everywhere: The quota counts all regions together.
+        is_preemptible: The first quota is the one for preemptible instances.
     """
 
     metrics: tuple[str, ...]
     amount: float
     everywhere: bool = False
+    is_preemptible: bool = False
+
+    def counted(self, quotas: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
+        """Return the alternatives: once a quota for preemptible instances was granted, only that one.
+
+        Source: https://cloud.google.com/compute/resource-usage#preemptible-quotas.
+        """
+        is_granted = self.is_preemptible and quotas.get(self.metrics[0], (0.0, 0.0))[0] > 0
+        return self.metrics[:1] if is_granted else self.metrics
 
 
 def problems(
@@ -52,6 +65,8 @@ def problems(
     project_quotas: Sequence[Mapping[str, Any]],
     region: str,
     project: str,
+    *,
+    strict: bool = False,
 ) -> list[Diagnosis]:
     """Return the quotas that have no room for `count` more instances in `region`.
 
@@ -64,10 +79,11 @@ def problems(
         project_quotas: ``quotas`` of the project.
         region: Name of the region.
         project: Name of the project.
+        strict: GPUs of instances that are deleted within a week count as preemptible, which Google does not document.
     """
     of_region, of_project = _by_metric(region_quotas), _by_metric(project_quotas)
     diagnoses = []
-    for need in _needs(cloud, count):
+    for need in _needs(cloud, count, strict=strict):
         problem = _problem(need, of_project if need.everywhere else of_region, region, project)
         if problem is not None:
             if "SSD_TOTAL_GB" in need.metrics and PD_STANDARD in series_of(cloud.machine_type).disks:
@@ -76,50 +92,55 @@ def problems(
     return diagnoses
 
 
-def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
+def amount_of(metric: str, cloud: GceOptions, count: int) -> float:
+    """Return the amount of a quota that `count` instances need; 0: unknown."""
+    return next((need.amount for need in _needs(cloud, count) if metric in need.metrics), 0.0)
+
+
+def _needs(cloud: GceOptions, count: int, *, strict: bool = False) -> Iterator[_Need]:
     """Yield the needs of `count` instances, starting with the quota that is missing most often."""
+    is_preemptible = cloud.spot or cloud.flex_start
     if cloud.gpus:
         yield _Need(("GPUS_ALL_REGIONS",), cloud.gpus * count, everywhere=True)
-        yield from _gpus(cloud, count)
+        gpu = gpu_of(cloud)
+        if gpu is not None:
+            metrics = (gpu.spot_quota, gpu.quota) if is_preemptible or is_temporary(cloud) else (gpu.quota,)
+            counts = is_preemptible or (strict and is_temporary(cloud))
+            yield _Need(metrics if counts else metrics[::-1], cloud.gpus * count, is_preemptible=counts)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     processors = cpus(machine_type)
     if processors:
         yield _Need(("CPUS_ALL_REGIONS",), processors * count, everywhere=True)
-        yield _Need(_cpu_metrics(machine_type, preemptible=cloud.spot or cloud.flex_start), processors * count)
+        family = machine_type.partition("-")[0]
+        metric = "CPUS" if family in _SHARED_QUOTA else f"{family.upper()}_CPUS"
+        yield _either("PREEMPTIBLE_CPUS", metric, processors * count, is_preemptible=is_preemptible)
     yield _Need(("INSTANCES",), count)
     if cloud.external:
         yield _Need(("IN_USE_ADDRESSES",), count)
     if cloud.disk_type in _DISK_QUOTAS:
         yield _Need((_DISK_QUOTAS[cloud.disk_type],), cloud.disk_gb * count)
     if cloud.local_ssds:
-        preemptible = ("PREEMPTIBLE_LOCAL_SSD_GB",) if cloud.spot or cloud.flex_start else ()
-        yield _Need((*preemptible, "LOCAL_SSD_TOTAL_GB"), cloud.local_ssds * LOCAL_SSD_GB * count)
+        size_gb = cloud.local_ssds * LOCAL_SSD_GB * count
+        yield _either("PREEMPTIBLE_LOCAL_SSD_GB", "LOCAL_SSD_TOTAL_GB", size_gb, is_preemptible=is_preemptible)
 
 
-def _gpus(cloud: GceOptions, count: int) -> Iterator[_Need]:
-    gpu = gpu_of(cloud)
-    if gpu is None:
-        return
-    metrics: tuple[str, ...] = (gpu.quota,)
-    if cloud.spot or cloud.flex_start:
-        # A project that never requested preemptible quota has none; then the other quota is used.
-        metrics = (gpu.spot_quota, gpu.quota)
-    elif 0 < cloud.delete_after_s <= BACKSTOP_S:
-        metrics = (gpu.quota, gpu.spot_quota)
-    yield _Need(metrics, cloud.gpus * count)
+def _either(preemptible: str, usual: str, amount: float, *, is_preemptible: bool) -> _Need:
+    """Return a need of instances that are preemptible or not."""
+    return _Need((preemptible, usual) if is_preemptible else (usual,), amount, is_preemptible=is_preemptible)
 
 
-def _cpu_metrics(machine_type: str, *, preemptible: bool) -> tuple[str, ...]:
-    family = machine_type.partition("-")[0]
-    metric = "CPUS" if family in _SHARED_QUOTA else f"{family.upper()}_CPUS"
-    return ("PREEMPTIBLE_CPUS", metric) if preemptible else (metric,)
+def is_temporary(cloud: GceOptions) -> bool:
+    """Return whether the GPUs of instances on demand may use the quota for preemptible instances."""
+    is_deleted = 0 < cloud.delete_after_s <= BACKSTOP_S and not cloud.unattended
+    return is_deleted and not (cloud.spot or cloud.flex_start)
 
 
 def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str, project: str) -> Diagnosis | None:
-    listed = [metric for metric in need.metrics if metric in quotas]
+    metrics = need.counted(quotas)
+    listed = [metric for metric in metrics if metric in quotas]
     # A quota that is not listed, such as those of new machine families, has room.
     if (
-        len(listed) < len(need.metrics)
+        len(listed) < len(metrics)
         or not need.amount
         or any(_free(quotas[metric]) >= need.amount for metric in listed)
     ):
@@ -132,13 +153,14 @@ def _problem(need: _Need, quotas: Mapping[str, tuple[float, float]], region: str
     allows = f"allows {limit:g} {where}, {usage:g} in use" if limit else f"is 0 {where}"
     scope_region = "" if need.everywhere else region
     also = [other for other in listed if other != metric]
+    both = [metric, *(other for other in also if quotas[other][0] and not need.is_preemptible)]
     return Diagnosis(
         ErrorKind.QUOTA,
         f"the quota {metric} of project {project} {allows}; {need.amount:g} more needed",
         scope=Scope.EVERYTHING if need.everywhere else Scope.REGION,
         cause="".join(f"{other} is too small as well (limit {quotas[other][0]:g})" for other in also),
         hint=quota_hint(metric, project, scope_region),
-        next_steps=[quota_request(metric, project, scope_region, usage + need.amount)],
+        next_steps=[quota_request(name, project, scope_region, quotas[name][1] + need.amount) for name in both],
     )
 
 
@@ -185,6 +207,7 @@ class Quotas:
         """Return whether the quotas are those of a free trial."""
         return any(look_like_trial(self._project, quotas) for quotas in self._regions.values())
 
-    def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
-        """Return the quotas that are too small for `count` instances in a region."""
-        return problems(cloud, count, self._regions.get(region, ()), self._project, region, self._name)
+    def problems(self, cloud: GceOptions, count: int, region: str, *, strict: bool = False) -> list[Diagnosis]:
+        """Return the quotas that are too small for `count` instances in a region; `strict` is that of `problems`."""
+        quotas = self._regions.get(region, ()), self._project
+        return problems(cloud, count, *quotas, region, self._name, strict=strict)

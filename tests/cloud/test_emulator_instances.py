@@ -185,7 +185,8 @@ def test_child_operations_hold_the_cause_of_a_failed_regional_bulk_insert(emulat
     [
         ("GPUS_ALL_REGIONS", 0, t4()),
         ("NVIDIA_T4_GPUS", 0, t4()),
-        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 0, {**t4(), "scheduling": spot()}),
+        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 1, {**t4(2), "scheduling": spot()}),
+        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 1, {**t4(2), "scheduling": {**t4()["scheduling"], **limited(3600)}}),
         ("CPUS", 3, {}),
         ("IN_USE_ADDRESSES", 0, {}),
         ("DISKS_TOTAL_GB", 99, {}),
@@ -215,9 +216,13 @@ def test_quotas_show_their_usage(client: Client) -> None:
     assert {quota.metric: quota.usage for quota in project.quotas}["GPUS_ALL_REGIONS"] == 2
 
 
-def test_gpus_of_a_limited_run_can_use_the_preemptible_quota(emulator: Emulator, client: Client) -> None:
-    emulator.set_quota("NVIDIA_T4_GPUS", 0)
-    scheduling = {**limited(3600), "on_host_maintenance": "TERMINATE"}
+@pytest.mark.parametrize("preemptible", [1, 0])
+@pytest.mark.parametrize("scheduling", [spot(), {**limited(3600), "on_host_maintenance": "TERMINATE"}])
+def test_preemptible_gpus_use_the_other_quota_only_without_one_for_them(
+    emulator: Emulator, client: Client, preemptible: int, scheduling: Any
+) -> None:
+    emulator.set_quota("NVIDIA_T4_GPUS", 1 - preemptible)
+    emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", preemptible)
     client.create("demo", **{**t4(), "scheduling": scheduling})
 
 

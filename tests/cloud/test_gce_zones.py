@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.commands.fleets import up
-from fleet.errors import CapacityError, FleetError, UsageError
-from fleet.events import Quoted
+from fleet.errors import CapacityError, FleetError, QuotaError, UsageError
+from fleet.events import Note, Quoted
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from tests.cloud.histories import QuickServices, Quiet, reached
@@ -25,11 +26,20 @@ def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     return emulator
 
 
-def bring_up(emulator: Emulator, root: Path, **values: Any) -> Quoted:
+def bring_up(
+    emulator: Emulator,
+    root: Path,
+    sink: Quiet | None = None,
+    *,
+    retry: bool = False,
+    sleep: Callable[[float], None] = lambda _: None,
+    **values: Any,
+) -> Quoted:
     """Run `fleet up` with these settings for two workers, and return the price that it showed."""
     given = settings(provider="gce", project="proj-1", endpoint=emulator.url, **{"workers": 2, **values})
-    sink = Quiet()
-    up.run(UpRequest("demo", given), QuickServices(Store(root), lambda _: True, consent=lambda _: True), sink)
+    sink = sink or Quiet()
+    services = QuickServices(Store(root), lambda _: True, consent=lambda _: True, sleep=sleep)
+    up.run(UpRequest("demo", given, retry_until_up=retry), services, sink)
     [quoted] = sink.of(Quoted)
     return quoted
 
@@ -171,3 +181,33 @@ def test_a_limit_that_no_zone_keeps_is_refused_before_anything_is_created(
     emulator: Emulator, tmp_path: Path, values: dict[str, Any], words: str, again: dict[str, Any]
 ) -> None:
     refuse(emulator, tmp_path, values, words, again)
+
+
+def test_a_quota_that_is_refused_everywhere_is_not_a_lack_of_capacity(emulator: Emulator, tmp_path: Path) -> None:
+    emulator.faults.add("quota", match="compute.*ulkInsert", times=0, metric="NVIDIA_H100_GPUS", limit=1)
+    for retry in (False, True):
+        with pytest.raises(QuotaError, match=r"the quota NVIDIA_H100_GPUS .* allows 1 in us-central1") as refusal:
+            bring_up(emulator, tmp_path, retry=retry, gpu="t4")
+        assert "us-central1" in refusal.value.cause
+        assert "us-west4" in refusal.value.cause
+        assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in refusal.value.hint
+        assert not zones_in_use(emulator)
+
+
+def test_a_lack_of_quota_beside_one_of_capacity_is_named_while_waiting(emulator: Emulator, tmp_path: Path) -> None:
+    fill(emulator, "us-central1")
+    emulator.faults.add("quota", zone="us-west4", times=0, metric="NVIDIA_T4_GPUS", limit=1)
+    with pytest.raises(CapacityError) as failure:
+        bring_up(emulator, tmp_path, gpu="t4")
+    assert failure.value.message.startswith("no capacity for 2 instances (n1-standard-4 + 1 nvidia-tesla-t4) in ")
+    assert failure.value.message.endswith(", and the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-west4")
+    assert "--quota-id NVIDIA-T4-GPUS-per-project-region" in next_lines(failure.value)
+    sink = Quiet()
+
+    def grow(_: float) -> None:
+        [note] = [note.text for note in sink.of(Note) if "retrying in" in note.text]
+        assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-west4; retrying in 30 s" in note
+        emulator.set_capacity("us-central1-a", 2)
+
+    bring_up(emulator, tmp_path, sink, retry=True, sleep=grow, gpu="t4")
+    assert zones_in_use(emulator) == {"us-central1-a"}

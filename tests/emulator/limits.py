@@ -66,7 +66,7 @@ class Limits:
                 zone for zone in zones if zone != blueprint.zone and self._is_known_room(blueprint, others, zone)
             ]
             return failures.stockout(blueprint.machine, ",".join(elsewhere))
-        blueprint.gpu_metric = self._gpu_metric(blueprint, usage)
+        blueprint.gpu_metric = self._gpu_metric(blueprint)
         for (region, metric), amount in self.consumption(blueprint).items():
             limit = self._quotas.get((region, metric))
             if limit is not None and usage.get((region, metric), 0.0) + amount > limit:
@@ -125,21 +125,22 @@ class Limits:
         has_quota = is_preemptible and self._quotas[blueprint.region, preemptible] > 0
         return preemptible if has_quota else "LOCAL_SSD_TOTAL_GB"
 
-    def _gpu_metric(self, blueprint: Blueprint, usage: Usage) -> str:
-        """Spot GPUs have quotas of their own, which those deleted within a week may use as well."""
+    def _gpu_metric(self, blueprint: Blueprint) -> str:
+        """Return the quota of its GPUs: only that for preemptible instances, once the project has it, if that applies.
+
+        It applies to Spot and Flex-start VMs. Google does not document whether those that are deleted within a week use
+        it first or the other one first; this is the harder variant.
+        """
         if not blueprint.gpus:
             return ""
         plain = machines.ACCELERATORS[blueprint.gpu].quota
         if not plain:
             return ""
         preemptible = f"PREEMPTIBLE_{plain}"
-        if blueprint.spot or blueprint.is_flex_start:
-            return preemptible
         short = 0 < blueprint.run_s <= LONGEST_PREEMPTIBLE_S
-        if not short or blueprint.scheduling["instanceTerminationAction"] != "DELETE":
-            return plain
-        used = usage.get((blueprint.region, plain), 0.0) + blueprint.gpus
-        return plain if used <= self._quotas[blueprint.region, plain] else preemptible
+        is_temporary = short and blueprint.scheduling["instanceTerminationAction"] == "DELETE"
+        applies = blueprint.spot or blueprint.is_flex_start or is_temporary
+        return preemptible if applies and self._quotas[blueprint.region, preemptible] > 0 else plain
 
 
 def disk_quota(kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from provision.gce.account import Account
@@ -12,7 +13,7 @@ from provision.gce.creation import find_reserved
 from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.diagnosis.projects import free_trial
 from provision.gce.options import GceOptions
-from provision.gce.quota import Quotas
+from provision.gce.quota import AS_STANDARD, Quotas
 from provision.model import Finding
 from provision.quantities import counted
 
@@ -47,8 +48,8 @@ def _global(account: Account, cloud: GceOptions, *, count: int) -> str:
     return ", ".join(f"{name} is {limits[name]:g}" for name in names) or "none is listed"
 
 
-def _regional(account: Account, cloud: GceOptions, *, count: int) -> str:
-    """Return the number of regions whose quotas have room for the instances, as a message.
+def _regional(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
+    """Return the number of regions whose quotas have room for the instances, as a message, or a doubt about it.
 
     Raises:
         ProviderError: no region that `fleet up` would try has room.
@@ -59,7 +60,12 @@ def _regional(account: Account, cloud: GceOptions, *, count: int) -> str:
     room = [name for name, short in problems.items() if not short]
     if not room:
         raise problems[names[0]][0]
-    return f"room for {_instances(cloud, count)} in {len(room)} of {counted(len(names), 'region')}"
+    text = f"room for {_instances(cloud, count)} in {len(room)} of {counted(len(names), 'region')}"
+    doubts = [_of_region(quotas, cloud, count, name, strict=True) for name in room]
+    if not all(doubts):
+        return text
+    doubt = replace(doubts[0][0], message=f"{text}; but Google may use {doubts[0][0].message.removeprefix('the ')}")
+    return replace(doubt.finding("regional quota"), ok=None, hint=f"{doubt.hint}; or use {AS_STANDARD}")
 
 
 def _reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
@@ -76,8 +82,11 @@ def _reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Fi
     return f"{cloud.reservation} has room for {_instances(cloud, count)} in {', '.join(zones)}"
 
 
-def _of_region(quotas: Quotas, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
-    return [problem for problem in quotas.problems(cloud, count, region) if problem.scope is Scope.REGION]
+def _of_region(
+    quotas: Quotas, cloud: GceOptions, count: int, region: str, *, strict: bool = False
+) -> list[Diagnosis]:
+    problems = quotas.problems(cloud, count, region, strict=strict)
+    return [problem for problem in problems if problem.scope is Scope.REGION]
 
 
 def _instances(cloud: GceOptions, count: int) -> str:

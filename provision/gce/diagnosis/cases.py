@@ -38,10 +38,14 @@ class Diagnosis(ProviderError):  # noqa: N818 - it also decides where to try aga
     Attributes:
         scope: Where another attempt would fail as well.
         zones: Zones that have the requested resources, according to Compute Engine.
+        metric: Name of an exhausted quota.
+        limit: Its limit.
     """
 
     scope: Scope = Scope.EVERYTHING
     zones: tuple[str, ...] = ()
+    metric: str = ""
+    limit: float = 0.0
 
 
 @dataclass(frozen=True)

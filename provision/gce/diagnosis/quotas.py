@@ -9,7 +9,7 @@ from urllib.parse import quote
 from provision.gce.diagnosis.cases import Case, Diagnose, Diagnosis, Scope
 from provision.provider import ErrorKind
 
-_QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9.]+))?")
+_QUOTA = re.compile(r"Quota '([A-Z0-9_a-z-]+)' exceeded\.?(?:\s+Limit:\s*([0-9]+(?:\.[0-9]+)?))?")
 _GLOBAL_QUOTAS = frozenset({"GPUS_ALL_REGIONS", "GPUS-ALL-REGIONS-per-project", "CPUS_ALL_REGIONS"})
 _ADVICE = {
     "GPUS_ALL_REGIONS": "; the answer takes minutes to days, and an account in its free trial must be upgraded first",
@@ -66,6 +66,8 @@ def _quota(case: Case) -> Diagnosis | None:
         cause=case.text,
         hint=quota_hint(metric or "of it", case.project, "" if everywhere else case.region)
         + ("" if everywhere else ", or select another region: --zone REGION"),
+        metric=metric,
+        limit=float(named[2]) if named and named[2] else 0.0,
     )
 
 

@@ -13,6 +13,7 @@ from provision.gce.diagnosis.cases import Diagnosis, Scope
 from provision.gce.options import GceOptions
 from provision.gce.quota import problems
 from provision.provider import ErrorKind
+from tests.next_steps import command_lines
 
 DAY_S = 86400
 
@@ -121,7 +122,9 @@ def test_without_external_addresses_none_are_needed() -> None:
         (False, 0, 0, 2, False),
         (False, 0, 2, 0, True),
         (True, DAY_S, 0, 2, True),
-        (True, DAY_S, 2, 0, True),  # preemptible quota was never requested
+        (True, DAY_S, 2, 0, True),  # preemptible quota was never granted
+        (True, DAY_S, 2, 1, False),  # once it was, the other one does not count
+        (True, DAY_S, 8, 1, False),
         (True, 0, 1, 1, False),
     ],
 )
@@ -145,6 +148,29 @@ def test_spot_uses_the_vcpus_for_spot_where_there_are_any() -> None:
     assert problems_of(cloud, 2, {**PLENTY, "CPUS": (0, 0), "PREEMPTIBLE_CPUS": (16, 0)}, PROJECT) == []
     assert problems_of(cloud, 2, {**PLENTY, "CPUS": (16, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT) == []
     assert len(problems_of(cloud, 2, {**PLENTY, "CPUS": (15, 0), "PREEMPTIBLE_CPUS": (0, 0)}, PROJECT)) == 1
+    [problem] = problems_of(cloud, 2, {**PLENTY, "CPUS": (72, 0), "PREEMPTIBLE_CPUS": (8, 0)}, PROJECT)
+    assert "the quota PREEMPTIBLE_CPUS of project proj-1 allows 8" in problem.message
+
+
+@pytest.mark.parametrize(("preemptible", "ok"), [(0, True), (375, False), (750, True)])
+def test_local_ssds_of_spot_vms_use_their_quota_once_there_is_one(preemptible: int, ok: bool) -> None:
+    quotas = {**PLENTY, "LOCAL_SSD_TOTAL_GB": (7500.0, 0.0), "PREEMPTIBLE_LOCAL_SSD_GB": (preemptible, 0.0)}
+    assert (problems_of(GceOptions(spot=True, local_ssds=1), 2, quotas, PROJECT) == []) is ok
+    assert problems_of(GceOptions(local_ssds=1), 2, quotas, PROJECT) == []
+
+
+def test_both_quotas_are_requested_if_it_is_unknown_which_one_counts() -> None:
+    quotas = {**PLENTY, "NVIDIA_T4_GPUS": (1.0, 0.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (1.0, 0.0)}
+    [problem] = problems_of(GceOptions(gpu="t4"), 2, quotas, PROJECT)
+    lines = command_lines(problem).splitlines()
+    assert [line.split("--quota-id ")[1].split()[0] for line in lines] == [
+        "NVIDIA-T4-GPUS-per-project-region",
+        "PREEMPTIBLE-NVIDIA-T4-GPUS-per-project-region",
+    ]
+    assert all("--preferred-value 2 " in line for line in lines)
+    for cloud in (GceOptions(gpu="t4", spot=True), GceOptions(gpu="t4", max_duration_s=8 * DAY_S)):
+        [problem] = problems_of(cloud, 2, quotas, PROJECT)
+        assert len(command_lines(problem).splitlines()) == 1
 
 
 def test_vcpus_of_all_regions() -> None:
