@@ -66,7 +66,10 @@ CALLS = (
     "storage.*",
     "cloudresourcemanager.*",
 )
-OF_CREATION = ("stockout", "stockout-plain", "quota", "disk-left", "partial", "partial-left", "operation-error")
+OF_CREATION = (
+    *("stockout", "stockout-plain", "preempted", "quota", "disk-left"),
+    *("partial", "partial-left", "operation-error"),
+)
 OF_CALLS = (
     "403-rate",
     "403-forbidden",

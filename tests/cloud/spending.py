@@ -45,7 +45,17 @@ ROLE = "projects/proj-1/roles/fleetRestart"
 LATE_S = 30.0
 """Time by which Compute Engine may be late with a deletion."""
 BILLED_MIN_S = 60.0
-FAULTS = ("stockout", "partial", "partial-left", "operation-error", "disk-left", "fails-after", "lost", "503")
+FAULTS = (
+    "stockout",
+    "preempted",
+    "partial",
+    "partial-left",
+    "operation-error",
+    "disk-left",
+    "fails-after",
+    "lost",
+    "503",
+)
 YEAR_S = 365 * 86400.0
 PRICES = from_catalog(rates_of(compute_skus()), "")
 

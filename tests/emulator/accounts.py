@@ -21,6 +21,8 @@ _NOBODY = 65534
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _KEY_TYPE = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[A-Za-z0-9@.-]+")
 _MARK = "# Added by Google"
+_GROUPS = ("admin", "docker", "lxd", "netdev", "rdma")
+"""Groups of the images beside those of this computer."""
 SUDOERS = ("google-sudoers", 60000)
 """Name and ID of the group whose users become root by sudo, without a password."""
 
@@ -73,7 +75,9 @@ class Accounts:
             return
         system = [line for line in _lines(Path("/etc/passwd")) if _is_system(line)]
         passwd.write_text("".join(f"{line}\n" for line in system))
-        group.write_text("".join(f"{line}\n" for line in _lines(Path("/etc/group")) if _is_system(line)))
+        groups = [line for line in _lines(Path("/etc/group")) if _is_system(line)]
+        groups += [f"{name}:x:{_LAST_SYSTEM_UID - index}:" for index, name in enumerate(_GROUPS)]
+        group.write_text("".join(f"{line}\n" for line in groups))
         shadow = self.etc / "shadow"
         shadow.touch(0o600)
         shadow.write_text("".join(_shadow(line.split(":")[0]) for line in system))
@@ -86,7 +90,8 @@ class Accounts:
             sudo: Users that are new become root by sudo.
         """
         for user in keys:
-            if self._entry(user) is None:
+            # useradd does not create a user with the name of a group: its exit status 9 in useradd(8).
+            if self._entry(user) is None and f"{user}:" not in (self.etc / "group").read_text():
                 self._add(user, sudo=sudo)
         for line in _lines(self.etc / "passwd"):
             user, _, uid, gid, _, home, _ = line.split(":")

@@ -204,6 +204,9 @@ def draw(
         raise bad_request(f"The provisioning model {FLEX_START} is not supported by {refused_by}.")
     if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
         raise bad_request("Instances with guest accelerators do not support live migration.")
+    maintenance = machine_type.series.maintenance
+    if model == STANDARD and scheduling["onHostMaintenance"] not in maintenance:
+        raise bad_request(f"Instances of type {machine_type.name} must have onHostMaintenance {maintenance[0]}.")
     interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
     _check_interfaces(machine_type, interfaces)
     check_labels(given.get("labels", {}), "resource.labels")

@@ -78,12 +78,12 @@ class Client:
         """Request instances in a zone, or in one of `zones` of a region; return before they exist."""
         machine = fields.pop("machine", "n1-standard-4")
         min_count = fields.pop("min_count", len(names))
-        name_each = compute.BulkInsertInstanceResourcePerInstanceProperties
+        nothing = compute.BulkInsertInstanceResourcePerInstanceProperties()
         resource = compute.BulkInsertInstanceResource(
             count=len(names),
             min_count=min_count,
             instance_properties=compute.InstanceProperties(machine_type=machine, **{**_common(), **fields}),
-            per_instance_properties={name: name_each(name=name) for name in names},
+            per_instance_properties=dict.fromkeys(names, nothing),
         )
         arguments: dict[str, Any] = {"project": PROJECT, "request_id": request_id or str(uuid.uuid4())}
         if place[-2] == "-":

@@ -244,6 +244,14 @@ def stockout_plain(machine: Machine) -> Failure:
     return Failure(({"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message},), 503)
 
 
+def preempted(_: Machine) -> Failure:
+    """A Spot VM was preempted before it ran; earlier, the code was UNSUPPORTED_OPERATION.
+
+    Source: https://github.com/scylladb/scylla-cluster-tests/pull/16106.
+    """
+    return operation_failure("PREEMPTED", "Instance failed to start due to preemption.")
+
+
 def quota_failure(metric: str, limit: float, region: str) -> Failure:
     """A quota in the form of an operation's error; `region` empty: the quota is global."""
     where = f"in region {region}" if region else "globally"

@@ -31,7 +31,7 @@ _REFUSALS = (
     "quota-http",
     "http",
 )
-_OF_CREATION = ("stockout", "stockout-plain", "quota", "disk-left")
+_OF_CREATION = ("stockout", "stockout-plain", "preempted", "quota", "disk-left")
 _OF_BULK = ("partial", "partial-left")
 _OF_OPERATIONS = ("operation-error", "fails-after", "slow-operation")
 _OF_CALLS = (*_REFUSALS, "reset", "lost", "slow")
@@ -69,7 +69,8 @@ class Rule:
         status: Of ``http``.
         reason: Of ``http``.
         message: Of ``http`` and ``operation-error``.
-        body: Of these two: JSON of the whole error, with the HTTP status `status`; empty: made of the others.
+        body: Of these two: JSON of the whole error, with the HTTP status `status`; empty: made of the others. In the
+            JSON of a rule, it may be an object.
     """
 
     kind: str
@@ -145,13 +146,12 @@ class Rule:
             return given or failures.operation_failure(self.code, self.message)
         if machine is None:
             return None
-        if self.kind in ("stockout", "disk-left"):
-            return failures.stockout(machine, self.zones_available)
-        if self.kind == "stockout-plain":
-            return failures.stockout_plain(machine)
         if self.kind == "quota":
             return failures.quota_failure(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else region)
-        return None
+        makers = {"stockout-plain": failures.stockout_plain, "preempted": failures.preempted}
+        if self.kind in makers:
+            return makers[self.kind](machine)
+        return failures.stockout(machine, self.zones_available) if self.kind in ("stockout", "disk-left") else None
 
     def _http(self) -> Refusal:
         refusal = Refusal(self.status, self.reason, self.message)
@@ -200,6 +200,8 @@ class Faults:
             ValueError: a field is unknown, or its type is wrong, or there is no such kind.
         """
         types = {field.name: str(field.type) for field in fields(Rule)}
+        if isinstance(given.get("body"), Mapping):
+            given = {**given, "body": json.dumps(given["body"])}
         for name, value in given.items():
             if name not in types:
                 raise ValueError(f"a fault has no field {name!r}; it has {', '.join(types)}")

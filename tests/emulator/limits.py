@@ -126,10 +126,10 @@ class Limits:
         return preemptible if has_quota else "LOCAL_SSD_TOTAL_GB"
 
     def _gpu_metric(self, blueprint: Blueprint) -> str:
-        """Return the quota of its GPUs: only that for preemptible instances, once the project has it, if that applies.
+        """Return the quota of its GPUs: only that for preemptible instances, once the project has it, if it applies.
 
-        It applies to Spot and Flex-start VMs. Google does not document whether those that are deleted within a week use
-        it first or the other one first; this is the harder variant.
+        It applies to Spot and Flex-start VMs. Google does not document whether those that are deleted within a week
+        use it first or the other one first; this is the harder variant.
         """
         if not blueprint.gpus:
             return ""

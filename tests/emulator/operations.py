@@ -12,6 +12,9 @@ from tests.emulator.catalog.entries import numeric_id
 from tests.emulator.clock import Clock
 from tests.emulator.failures import Failure
 
+KEPT_S = 14 * 86400.0
+"""Time for which ended operations are known: https://cloud.google.com/compute/docs/api/how-tos/api-requests-responses."""
+
 Json = dict[str, Any]
 Done = Callable[[Failure | None], None]
 
@@ -50,11 +53,13 @@ class Operation:
         scope: ``zones/us-central1-a``, ``regions/us-central1`` or ``global``.
         body: As the API shows it.
         followers: Called when it is done.
+        ended: Time of its end, in seconds since the epoch; 0: it is not done.
     """
 
     scope: str
     body: Json
     followers: list[Callable[[], None]] = field(default_factory=list)
+    ended: float = 0.0
 
     @property
     def done(self) -> bool:
@@ -93,11 +98,15 @@ class Operations:
     Args:
         clock: Emulator's time.
         operation_s: How long one takes.
+
+    Attributes:
+        kept_s: Time for which an ended one is known.
     """
 
     def __init__(self, clock: Clock, operation_s: float) -> None:
         self.base = ""
         self.operation_s = operation_s
+        self.kept_s = KEPT_S
         self._clock = clock
         self._all: dict[tuple[str, str], Operation] = {}
         self._serial = itertools.count(1)
@@ -119,13 +128,22 @@ class Operations:
     def find(self, scope: str, name: str) -> Operation | None:
         """Return the operation with this name or id, if it exists."""
         match = self._all.get((scope, name))
+        if match is not None and not self._is_known(match):
+            return None
         if match is None and name.isdigit():
             match = next((operation for operation in self.of(scope) if operation.body["id"] == name), None)
         return match
 
     def of(self, scope: str = "") -> Iterator[Operation]:
         """Return the operations of a scope; of all scopes if it is empty."""
-        return (operation for operation in list(self._all.values()) if scope in ("", operation.scope))
+        return (
+            operation
+            for operation in list(self._all.values())
+            if scope in ("", operation.scope) and self._is_known(operation)
+        )
+
+    def _is_known(self, operation: Operation) -> bool:
+        return not operation.ended or self._clock.now() < operation.ended + self.kept_s
 
     def delete(self, operation: Operation) -> None:
         """Forget one."""
@@ -134,6 +152,7 @@ class Operations:
     def clear(self) -> None:
         """Forget all."""
         self._all.clear()
+        self.kept_s = KEPT_S
 
     def pending(self) -> list[str]:
         """Return the names of the operations that are not done."""
@@ -181,7 +200,8 @@ class Operations:
     def _complete(self, operation: Operation, failure: Failure | None) -> None:
         if operation.done:
             return
-        operation.body.update(status="DONE", progress=100, endTime=self._clock.stamp())
+        operation.ended = self._clock.now()
+        operation.body.update(status="DONE", progress=100, endTime=self._clock.stamp(operation.ended))
         if failure:
             operation.body.update(failure.fields())
         for follower in operation.followers:

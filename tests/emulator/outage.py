@@ -12,16 +12,24 @@ from typing import Any
 
 from tests.emulator.catalog.locations import REGIONS, ZONES
 from tests.emulator.cloud import Call, Cloud
-from tests.emulator.failures import backend_error
+from tests.emulator.failures import backend_error, bad_request
 
 Json = dict[str, Any]
+_PARTIAL = "returnPartialSuccess"
 
 
 @dataclass
 class Outage:
-    """The zones and regions that do not answer."""
+    """The zones and regions that do not answer.
+
+    Attributes:
+        zones: Their names.
+        has_partial: Lists of all zones have the parameter ``returnPartialSuccess``, which the discovery document of
+            November 2026 does not list.
+    """
 
     zones: set[str] = field(default_factory=set)
+    has_partial: bool = True
 
     def begin(self, zones: Iterable[str]) -> None:
         """Let only these zones and regions not answer; none: the outage is over.
@@ -46,8 +54,10 @@ def answering(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) ->
     Raises:
         Refusal: others do not, and the call does not accept a part of the items.
     """
+    if not cloud.part(Outage).has_partial and _PARTIAL in call.query:
+        raise bad_request(f'Invalid JSON payload received. Unknown name "{_PARTIAL}": Cannot bind query parameter.')
     silent = silent_scopes(cloud, scoped)
-    if silent and call.query.get("returnPartialSuccess", "").lower() != "true":
+    if silent and call.query.get(_PARTIAL, "").lower() != "true":
         raise backend_error(503)
     return {scope: items for scope, items in scoped.items() if scope not in silent}
 

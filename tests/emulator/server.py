@@ -185,7 +185,7 @@ class Emulator:
         """
         deadline = time.monotonic() + timeout_s
         while self.cloud.operations.pending():
-            # Without the lock, the operations could end meanwhile, and the clock would skip to the end of an instance.
+            # Without the lock, the operations could end meanwhile, and the clock skips to the end of an instance.
             with self.clock.lock:
                 if not self.cloud.operations.pending() or self.clock.skip():
                     continue

@@ -9,6 +9,7 @@ https://cloud.google.com/compute/docs/disks/local-ssd#choose_number_local_ssds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -115,6 +116,18 @@ _COMPACT = frozenset(
     }
 )
 """Source: https://cloud.google.com/compute/docs/instances/placement-policies-overview."""
+
+
+_FIXED = re.compile(r"h[0-9]+d?-|z3-highmem-(?:88(?!-standard)|1[0-9][0-9])|.*-metal\Z", re.ASCII)
+"""Machine types for high-performance computing, with more than 18 TiB of Titanium SSD, and bare metal."""
+
+
+def can_migrate(machine_type: str) -> bool:
+    """Return whether maintenance can migrate instances without GPUs; otherwise it stops them.
+
+    Source: https://cloud.google.com/compute/docs/instances/host-maintenance-overview#host_events.
+    """
+    return series_of(machine_type) is not UNKNOWN and not _FIXED.match(machine_type)
 
 
 def series_of(machine_type: str) -> Series:

@@ -50,7 +50,7 @@ ZONES: tuple[Diagnose, ...] = (
             ErrorKind.CAPACITY,
             f"{{c.could_not}}: {why}",
             codes={code},
-            text=UNAUTHORIZED if code == "RESOURCE_NOT_FOUND" else "",
+            text={"RESOURCE_NOT_FOUND": UNAUTHORIZED, "PREEMPTED": "failed to start due to preemption"}.get(code, ""),
             scope=Scope.ZONE,
             hint=_WAIT,
             again=_RETRY,
@@ -61,6 +61,7 @@ ZONES: tuple[Diagnose, ...] = (
             "RESOURCE_NOT_READY": "a resource of this name is still being stopped or deleted",
             "RESOURCE_OPERATION_RATE_EXCEEDED": "the rate of changes is limited",
             "UNSUPPORTED_OPERATION": "instances were preempted during their creation",
+            "PREEMPTED": "instances were preempted during their creation",
         }.items()
     ),
 )

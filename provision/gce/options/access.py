@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
 from provision.deferred import dataclass
 from provision.gce.options.groups import NETWORK
 from provision.options import COUNT, FLAG, TEXT, TEXTS, option
+
+_TAKEN = re.compile(
+    r"adm|admin|audio|backup|bin|cdrom|crontab|daemon|dialout|dip|disk|docker|fax|floppy|games|google-sudoers|"
+    r"input|irc|kmem|kvm|landscape|list|lp|lxd|mail|man|messagebus|netdev|news|nobody|nogroup|operator|plugdev|"
+    r"polkitd|proxy|rdma|render|sasl|sgx|shadow|src|ssh|sshd|staff|sudo|sync|sys|syslog|systemd-.*|tape|tcpdump|"
+    r"tss|tty|users|utmp|uucp|uuidd|video|voice|www-data"
+)
+"""Groups and system accounts of the images: the guest agent cannot create a user of these names."""
+
+
+def check_login(name: str) -> None:
+    """Check that the guest agent of an image can create this user.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if _TAKEN.fullmatch(name):
+        raise ValueError(f"ssh-user {name!r} is a group or an account of the images: choose another name")
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name, re.ASCII):
+        raise ValueError(f"invalid ssh-user {name!r}; a login name has up to 32 of the characters a-z, 0-9, _, and -")
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,13 @@ class Api:
         while True:
             page = given if not token else {**given, "pageToken": token}
             path = self.path("aggregated", collection, project=project, **page)
-            answer = self.ask(self.endpoint, path)
+            try:
+                answer = self.ask(self.endpoint, path)
+            except ApiError as error:
+                # The parameter is not in the discovery document of November 2026.
+                if error.status != 400 or given.pop("returnPartialSuccess", None) is None:
+                    raise
+                continue
             silent |= {last(str(scope)) for scope in answer.get("unreachables", ())}
             for scope, scoped in answer.get("items", {}).items():
                 resources += scoped.get(collection, ())
@@ -536,7 +542,14 @@ class Api:
         client = f"{next(iter(scope_field), 'global').title()}OperationsClient"
         match = _PROJECT.search(operation.get("selfLink", ""))
         fields = {"project": match[1] if match else self.project, "operation": operation["name"], **scope_field}
-        return self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
+        try:
+            return self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        # Compute Engine forgets operations that have ended; the lists of resources show their effect.
+        listed = self.operations(f'name="{operation["name"]}"', fields["project"])
+        return next(iter(listed), operation if listed.silent else {**operation, "status": "DONE"})
 
     def done(self, operation: Json, activity: str) -> None:
         """Wait for an operation that must succeed.

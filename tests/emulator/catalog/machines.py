@@ -137,6 +137,12 @@ _ALL_MACHINE_TYPES = [
         for series in ("c3", "c4", "n4", "c4a", "n4a", "t2a", "n9a")
         for machine in _family(f"{series}-standard", (4, 8), 4096)
     ),
+    MachineType("c3-standard-192-metal", 192, 786432, zones=("us-central1-a",)),
+    MachineType("h3-standard-88", 88, 360448, zones=("europe-west1-b", "us-central1-a")),
+    *(
+        MachineType(f"z3-highmem-{size}", int(size.partition("-")[0]), 8192 * int(size.partition("-")[0]))
+        for size in ("14-standardlssd", "44-highlssd", "88-standardlssd", "88", "88-highlssd", "176")
+    ),
     MachineType("h4d-standard-192", 192, 737280, zones=("europe-west1-b", "us-central1-a")),
     *(
         MachineType(f"g2-standard-{cpus}", cpus, cpus * 4096, "nvidia-l4", gpus, _L4_ZONES)

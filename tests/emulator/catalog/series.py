@@ -28,6 +28,7 @@ class Series:
         arm: Whether the processors are Arm processors.
         gvnic: Whether gVNIC is the only network interface.
         cpu_quota: Quota of its CPUs; empty: one that regions do not list.
+        migrates: Maintenance can migrate instances; False: it stops them; None: those on demand must migrate.
     """
 
     disks: tuple[str, ...] = _PERSISTENT
@@ -35,6 +36,15 @@ class Series:
     arm: bool = False
     gvnic: bool = False
     cpu_quota: str = ""
+    migrates: bool | None = True
+
+    @property
+    def maintenance(self) -> tuple[str, ...]:
+        """Return the possible values of ``onHostMaintenance`` of instances on demand.
+
+        Source: https://cloud.google.com/compute/docs/instances/host-maintenance-overview#host_events.
+        """
+        return {True: ("MIGRATE", "TERMINATE"), False: ("TERMINATE",), None: ("MIGRATE",)}[self.migrates]
 
     @property
     def architecture(self) -> str:
@@ -57,7 +67,15 @@ _SERIES = {
     "c3": Series((*_SSDS, *_HYPERDISKS), gvnic=True, cpu_quota="C3_CPUS"),
     "c3d": Series((*_SSDS, *_HYPERDISKS), gvnic=True),
     **dict.fromkeys(("c4", "c4d", "n4", "n4d"), _NEW),
-    "h4d": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True),
+    "c3-standard-192-metal": Series((*_SSDS, *_HYPERDISKS), migrates=False, cpu_quota="C3_CPUS"),
+    "h3": Series((*_SSDS, *_HYPERDISKS), gvnic=True, migrates=False),
+    "h4d": Series(_HYPERDISKS, _WITH_FLEX, gvnic=True, migrates=False),
+    "z3": Series((*_SSDS, *_HYPERDISKS), gvnic=True, migrates=None),
+    **{
+        f"z3-highmem-{size}": Series((*_SSDS, *_HYPERDISKS), gvnic=True, migrates=False)
+        for size in ("88", "88-highlssd", "176", "176-standardlssd")  # more than 18 TiB of Titanium SSD
+    },
+    "z3-highmem-88-standardlssd": Series((*_SSDS, *_HYPERDISKS), gvnic=True, migrates=None),
     **dict.fromkeys(("c4a", "n4a", "n9a"), _NEW_ARM),
     "a2": Series(models=_WITH_FLEX, cpu_quota="A2_CPUS"),
     "a3": Series((*_SSDS, *_HYPERDISKS), _WITH_FLEX, gvnic=True),

@@ -116,7 +116,9 @@ def _names(cloud: Cloud, body: Json, zone: str, count: int) -> list[str]:
     if each:
         if len(each) != count:
             raise invalid("resource.perInstanceProperties", len(each), f"There must be {count} of them.")
-        return [given.get("name") or key for key, given in each.items()]
+        if any("name" in given for given in each.values()):
+            raise invalid("resource.perInstanceProperties", each, "The field 'name' is output only.")
+        return list(each)
     pattern = _PATTERN.fullmatch(body.get("namePattern", ""))
     if not pattern:
         raise invalid("resource.namePattern", body.get("namePattern", ""), "It needs a row of '#'.")

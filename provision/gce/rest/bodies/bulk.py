@@ -52,7 +52,7 @@ def bulk_insert(
         "count": str(len(names)),
         "minCount": str(len(names)),
         "instanceProperties": properties(spec, owner, user, region, now),
-        "perInstanceProperties": {name: {"name": name} for name in names.values()},
+        "perInstanceProperties": {name: {} for name in names.values()},  # each `name` in it is output only
     }
     if zones is not None:
         body["locationPolicy"] = {

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from provision.gce.catalog.machines import COMPACT, has_gpus, provisioning_model
-from provision.gce.catalog.series import RESERVATION_BOUND, SPOT, STANDARD
+from provision.gce.catalog.series import RESERVATION_BOUND, SPOT, STANDARD, can_migrate
 from provision.gce.options import GceOptions
 
 FIXED_END = "terminationTime"
@@ -26,14 +26,15 @@ Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
 
 
 def scheduling(cloud: GceOptions, now: float) -> dict[str, Any]:
-    """Return the scheduling; only instances on demand without GPUs can migrate, maintenance stops the others.
+    """Return the scheduling; only some instances on demand without GPUs can migrate, maintenance stops the others.
 
-    Neither can instances that are placed close to each other.
+    Instances that are placed close to each other cannot migrate.
     Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
     again, so that they do not restart if their cost is limited. `now` is as in `run_limit`.
     """
     model = provisioning_model(cloud)
-    migrates = model == STANDARD and not has_gpus(cloud) and cloud.placement != COMPACT
+    migrates = model == STANDARD and can_migrate(cloud.machine_type) and not has_gpus(cloud)
+    migrates = migrates and cloud.placement != COMPACT
     values: dict[str, Any] = {
         "provisioningModel": model,
         "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",

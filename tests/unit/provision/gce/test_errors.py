@@ -150,6 +150,7 @@ def test_a_plain_stockout() -> None:
     [
         ("RESOURCE_POOL_EXHAUSTED", "no capacity"),
         ("UNSUPPORTED_OPERATION", "preempted during their creation"),
+        ("PREEMPTED", "preempted during their creation"),
         ("RESOURCE_NOT_READY", "still being stopped or deleted"),
         ("RESOURCE_OPERATION_RATE_EXCEEDED", "the rate of changes is limited"),
         ("RESOURCE_NOT_FOUND", "a required resource does not exist"),

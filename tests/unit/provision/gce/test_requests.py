@@ -96,8 +96,8 @@ def test_two_instances_with_a_t4_each() -> None:
             "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}],
         },
         "perInstanceProperties": {
-            "demo-k3jq7xab-worker-0": {"name": "demo-k3jq7xab-worker-0"},
-            "demo-k3jq7xab-worker-1": {"name": "demo-k3jq7xab-worker-1"},
+            "demo-k3jq7xab-worker-0": {},
+            "demo-k3jq7xab-worker-1": {},
         },
     }
 

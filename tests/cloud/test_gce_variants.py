@@ -1,0 +1,136 @@
+"""Answers of Compute Engine that few projects get: the emulator gives them, and the commands work all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.commands.fleets import down, up
+from fleet.errors import CapacityError, UsageError
+from fleet.events import Event, FleetDown, ZoneTried
+from fleet.fleets.resolution import UpRequest
+from fleet.state import Store
+from provision.gce.catalog.machines import resolved
+from provision.gce.options import GceOptions
+from tests.cloud.histories import QuickServices, Quiet, reached
+from tests.emulator import Emulator
+from tests.emulator.outage import Outage
+from tests.next_steps import repetition
+from tests.settings import settings
+
+
+class User:
+    """A user with one fleet of two workers."""
+
+    def __init__(self, emulator: Emulator, root: Path) -> None:
+        self.emulator = emulator
+        self.services = QuickServices(Store(root), lambda _: True, consent=lambda _: True, sleep=lambda _: None)
+
+    def up(self, **values: Any) -> list[Event]:
+        sink = Quiet()
+        given = {"provider": "gce", "project": "proj-1", "endpoint": self.emulator.url, "workers": 2, **values}
+        up.run(UpRequest("demo", settings(**given)), self.services, sink)
+        assert [each.status for each in self.emulator.cloud.instances.values()] == ["RUNNING"] * 2
+        return sink.events
+
+    def down(self) -> None:
+        sink = Quiet()
+        down.run(down.DownRequest("demo"), self.services, sink)
+        assert len(sink.of(FleetDown)) == 1
+        assert not any(self.emulator.state()[kind] for kind in ("instances", "disks", "firewalls"))
+        assert not self.emulator.state()["violations"]
+
+
+@pytest.fixture
+def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
+    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    return User(emulator, tmp_path)
+
+
+OLD_CODE = {"code": "UNSUPPORTED_OPERATION", "message": "Instance failed to start due to preemption."}
+NEW_CODE = {"code": "PREEMPTED", "message": "The instance was taken back."}
+ONLY_TEXT = {"code": "SOMETHING_NEW", "message": "Instance failed to start due to preemption."}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("preempted", {}), *(("operation-error", fields) for fields in (OLD_CODE, NEW_CODE, ONLY_TEXT))],
+)
+def test_instances_that_are_preempted_while_being_created_are_created_elsewhere(
+    user: User, kind: str, fields: dict[str, str]
+) -> None:
+    user.emulator.faults.add(kind, match="compute.instances.bulkInsert", zone="us-central1-a", times=0, **fields)
+    events = user.up(spot=True, gpu="t4", zones=("us-central1-a", "us-central1-b"))
+    steps = [event.step for event in events if isinstance(event, ZoneTried) and event.zone == "us-central1-a"]
+    assert any("instances were preempted during their creation" in step for step in steps)
+    assert {zone for zone, _ in user.emulator.cloud.instances} == {"us-central1-b"}
+    user.down()
+
+
+def test_preemption_everywhere_is_a_lack_of_capacity(user: User) -> None:
+    user.emulator.faults.add("preempted", times=0)
+    with pytest.raises(CapacityError) as failure:
+        user.up(spot=True, gpu="t4")
+    again = repetition(failure.value)
+    assert again is not None
+    assert again.change == {"--retry-until-up": True}
+    assert not user.emulator.state()["instances"]
+
+
+@pytest.mark.parametrize("kept_s", [0.0, 86400.0])
+def test_an_operation_that_is_not_known_has_ended_if_the_list_does_not_have_it(user: User, kept_s: float) -> None:
+    user.emulator.cloud.operations.kept_s = kept_s
+    user.emulator.faults.add("404", match="compute.*Operations.wait", times=0)
+    user.up(gpu="t4")
+    user.down()
+
+
+def test_a_creation_whose_operation_is_not_known_fails_with_the_cause_of_the_list(user: User) -> None:
+    user.emulator.faults.add("404", match="compute.*Operations.wait", times=0)
+    user.emulator.faults.add("stockout", times=0)
+    with pytest.raises(CapacityError, match="no capacity for 2 instances"):
+        user.up(gpu="t4")
+    assert not user.emulator.state()["instances"]
+
+
+def test_lists_without_partial_success_are_used(user: User) -> None:
+    user.emulator.cloud.part(Outage).has_partial = False
+    user.up()
+    user.down()
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "policy"),
+    [
+        ("n2-standard-4", "MIGRATE"),
+        ("h3-standard-88", "TERMINATE"),
+        ("h4d-standard-192", "TERMINATE"),
+        ("c3-standard-192-metal", "TERMINATE"),
+        ("z3-highmem-14-standardlssd", "MIGRATE"),
+        ("z3-highmem-44-highlssd", "MIGRATE"),
+        ("z3-highmem-88-standardlssd", "MIGRATE"),
+        ("z3-highmem-88", "TERMINATE"),
+        ("z3-highmem-88-highlssd", "TERMINATE"),
+        ("z3-highmem-176", "TERMINATE"),
+    ],
+)
+def test_machines_that_cannot_migrate_stop_for_maintenance(user: User, machine_type: str, policy: str) -> None:
+    user.emulator.set_quota("CPUS_ALL_REGIONS", 4096)
+    user.emulator.set_quota("C3_CPUS", 4096)
+    user.up(machine_type=machine_type, zones=("us-central1-a",))
+    scheduling = [each.body["scheduling"] for each in user.emulator.cloud.instances.values()]
+    assert [each["onHostMaintenance"] for each in scheduling] == [policy] * 2
+
+
+@pytest.mark.parametrize("name", ["admin", "sudo", "docker", "lxd", "systemd-journal", "www-data", "Ann", "a b", ""])
+def test_login_names_that_the_images_cannot_have_are_refused(user: User, name: str) -> None:
+    with pytest.raises(UsageError, match="ssh-user"):
+        user.up(ssh_user=name)
+    assert not user.emulator.cloud.charges.all
+
+
+def test_login_names_of_users_are_accepted() -> None:
+    for name in ("fleet", "ann", "ubuntu", "root", "a_b-1", "administrator"):
+        assert resolved(GceOptions(ssh_user=name)).ssh_user == name
