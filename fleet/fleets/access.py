@@ -84,12 +84,16 @@ class Access:
             words, steps = second.message, ()
         return _add_cause(error, words, steps)
 
-    def reconcile(self) -> None:
-        """Set the firewall rules of a fleet as its spec requires; only warn about a failure: SSH may still work."""
+    def reconcile(self, *, make: bool = True) -> None:
+        """Set the firewall rules of a fleet as its spec requires; only warn about a failure: SSH may still work.
+
+        Args:
+            make: Create missing rules as well; otherwise only admit this computer.
+        """
         if not self.spec.options.rents:
             return
         try:
-            access = self.services.provider(self.spec.options).open_ssh(self.spec, make=True)
+            access = self.services.provider(self.spec.options).open_ssh(self.spec, make=make)
         except FleetError as error:
             if self.sink is not None:
                 self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -268,6 +268,19 @@ def test_rules_can_be_added_over_http(emulator: Emulator, client: Client) -> Non
     assert "no field 'colour'" in _post(url, {"kind": "404", "colour": "red"})[1]["error"]
     assert "must be int" in _post(url, {"kind": "404", "nth": "2"})[1]["error"]
     assert "'kind'" in _post(url, {})[1]["error"]
+
+
+@pytest.mark.parametrize("form", [lambda body: body, json.dumps])
+def test_the_body_of_a_fault_may_be_an_object(emulator: Emulator, client: Client, form: Callable[[Any], Any]) -> None:
+    url = f"{emulator.url}/emulator/faults"
+    error = {"code": 418, "message": "I am a teapot", "errors": [{"reason": "tea", "message": "I am a teapot"}]}
+    given = {"kind": "http", "match": "compute.instances.insert", "status": 418, "body": form({"error": error})}
+    assert _post(url, given) == (200, {})
+    with pytest.raises(compute.exceptions.GoogleAPICallError, match="I am a teapot"):
+        client.insert("demo")
+    failed = {"errors": [{"code": "TEA", "message": "It boils."}]}
+    assert _post(url, {"kind": "operation-error", "status": 400, "body": form(failed)}) == (200, {})
+    assert codes(client.wait(client.insert("demo"))) == ["TEA"]
 
 
 def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client) -> None:

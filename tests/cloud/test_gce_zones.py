@@ -194,7 +194,7 @@ def test_a_quota_that_is_refused_everywhere_is_not_a_lack_of_capacity(emulator: 
         assert not zones_in_use(emulator)
 
 
-def test_a_lack_of_quota_beside_one_of_capacity_is_named_while_waiting(emulator: Emulator, tmp_path: Path) -> None:
+def test_a_quota_that_is_too_small_in_one_region_is_named_while_waiting(emulator: Emulator, tmp_path: Path) -> None:
     fill(emulator, "us-central1")
     emulator.faults.add("quota", zone="us-west4", times=0, metric="NVIDIA_T4_GPUS", limit=1)
     with pytest.raises(CapacityError) as failure:

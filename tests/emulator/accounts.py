@@ -22,7 +22,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _KEY_TYPE = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[A-Za-z0-9@.-]+")
 _MARK = "# Added by Google"
 _GROUPS = ("admin", "docker", "lxd", "netdev", "rdma")
-"""Groups of the images beside those of this computer."""
+"""Groups of the images in addition to those of this computer."""
 SUDOERS = ("google-sudoers", 60000)
 """Name and ID of the group whose users become root by sudo, without a password."""
 

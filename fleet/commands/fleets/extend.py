@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
+from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
@@ -56,12 +56,17 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         if warning:
             _confirm(warning, record, directory, services)
         directory.intend("extend", seconds=request.seconds)
+        access = Access(record.spec, services, sink)
         with explain_interrupt(
             "fleet extend was interrupted; hosts may be stopped or have their old lifetime", Again({})
         ):
+            access.reconcile(make=False)
             provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
             instances = list_instances(request.fleet, provider, services)
-            hosts = reach(record.spec, instances, provider, directory, services, sink)
+            try:
+                hosts = reach(record.spec, instances, provider, directory, services, sink)
+            except UnreachableError as error:
+                raise access.explained(error) from error
             record = replace_hosts(record, hosts, instances)
             directory.write(record)
         summary = fleet_opened(record, directory, services.clock())

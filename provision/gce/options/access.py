@@ -10,7 +10,7 @@ from provision.options import COUNT, FLAG, TEXT, TEXTS, option
 
 _TAKEN = re.compile(
     r"adm|admin|audio|backup|bin|cdrom|crontab|daemon|dialout|dip|disk|docker|fax|floppy|games|google-sudoers|"
-    r"input|irc|kmem|kvm|landscape|list|lp|lxd|mail|man|messagebus|netdev|news|nobody|nogroup|operator|plugdev|"
+    r"input|irc|kmem|kvm|landscape|list|lp|lxd|mail|man|messagebus|netdev|news|no(?:body|group)|operator|plugdev|"
     r"polkitd|proxy|rdma|render|sasl|sgx|shadow|src|ssh|sshd|staff|sudo|sync|sys|syslog|systemd-.*|tape|tcpdump|"
     r"tss|tty|users|utmp|uucp|uuidd|video|voice|www-data"
 )
