@@ -114,7 +114,9 @@ def test_a_waiting_instance_is_deleted_without_waiting(emulator: Emulator, clien
 
 
 def test_the_quota_of_preemptible_gpus_is_used(emulator: Emulator, client: Client) -> None:
-    emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 0)
+    emulator.set_quota("PREEMPTIBLE_NVIDIA_T4_GPUS", 1)
+    client.insert("first", **flex_start(3600))
+    emulator.clock.advance(10)
     operation = client.insert("demo", **flex_start(3600))
     emulator.clock.advance(10)
     [error] = client.wait(operation).error.errors

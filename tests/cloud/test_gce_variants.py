@@ -118,7 +118,6 @@ def test_lists_without_partial_success_are_used(user: User) -> None:
 )
 def test_machines_that_cannot_migrate_stop_for_maintenance(user: User, machine_type: str, policy: str) -> None:
     user.emulator.set_quota("CPUS_ALL_REGIONS", 4096)
-    user.emulator.set_quota("C3_CPUS", 4096)
     user.up(machine_type=machine_type, zones=("us-central1-a",))
     scheduling = [each.body["scheduling"] for each in user.emulator.cloud.instances.values()]
     assert [each["onHostMaintenance"] for each in scheduling] == [policy] * 2
