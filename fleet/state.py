@@ -115,12 +115,14 @@ class OnThisComputer:
         tasks: The fingerprint of each task's results that were pulled, by host, slot and task.
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
         pull_to: Directory that `fleet train --pull` named, until the results are in it; empty: none.
+        sources: The task, by host, slot and task, of which `fleet pull` stores each shared kind of results.
     """
 
     directory: str = ""
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log_shown: bool = False
     pull_to: str = ""
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -393,6 +395,7 @@ class FleetDirectory:
                 {str(key): str(value) for key, value in values["tasks"].items()},
                 bool(values["log_shown"]),
                 str(values.get("pull_to", "")),
+                {str(kind): str(key) for kind, key in values.get("sources", {}).items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return OnThisComputer()
@@ -405,6 +408,7 @@ class FleetDirectory:
         tasks: Mapping[str, str] | None = None,
         log_shown: bool = False,
         pull_to: str = "",
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """Add to the record of the results of `job`; another directory replaces the earlier one.
 
@@ -419,6 +423,7 @@ class FleetDirectory:
                 {**kept, **(tasks or {})},
                 before.log_shown or log_shown,
                 pull_to or before.pull_to,
+                {**before.sources, **(sources or {})},
             ),
         )
 
@@ -430,7 +435,7 @@ class FleetDirectory:
 
     def _record_results(self, job: str, results: OnThisComputer) -> None:
         path = self.path / "results" / job
-        with contextlib.suppress(FileNotFoundError):
+        with _writing(self.path), contextlib.suppress(FileNotFoundError):
             if results == OnThisComputer():
                 path.unlink()
                 return

@@ -335,8 +335,10 @@ def _jobs_deleted(event: events.JobsDeleted) -> str:
 def _results_pulled(event: events.ResultsPulled) -> str:
     present = event.files - event.received_files
     before = f", {present:,} of them there before" if present and event.received_files else ""
+    if not event.files and not event.complete:  # an error follows
+        return ""
     if not event.received_files:
-        return f"{counted(event.files, 'file')}, {format_size(event.size)}: already complete in {event.directory}"
+        return f"{counted(event.files, 'file')}, {format_size(event.size)}: already in {event.directory}"
     return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
 
 

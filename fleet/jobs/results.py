@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
@@ -16,7 +17,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome as HostOutcome
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import Store, list_jobs
-from fleet.results.target import is_present
+from fleet.results.target import complete_tasks
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from fleet.steps import Step
 from provision.deferred import dataclass
@@ -34,7 +35,7 @@ class StoredTask:
         host: The host that stores them.
         stored: The report of the host.
         name: Name of the task for users.
-        copied: The results were pulled, and neither copy has changed or disappeared.
+        copied: The results were pulled, and neither copy has changed: the files here were verified.
         safe: Deleting them on the host loses nothing: they were pulled, or are a log that was shown.
     """
 
@@ -258,10 +259,12 @@ def survey_of(
 
 def _job(job: str, entries: Sequence[tuple[Host, StoredJob]], local: OnThisComputer) -> StoredJobs:
     names = _task_names([stored for _, stored in entries])
-    present = bool(local.directory) and is_present(local.directory)
+    recorded = any(local.tasks.get(task_key(host.name, stored)) == stored.fingerprint for host, stored in entries)
+    here = complete_tasks(Path(local.directory)) if local.directory and recorded else {}
     tasks = []
     for (host, stored), name in zip(entries, names, strict=True):
-        copied = present and local.tasks.get(task_key(host.name, stored)) == stored.fingerprint
+        key = task_key(host.name, stored)
+        copied = local.tasks.get(key) == here.get(key) == stored.fingerprint
         tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, local)))
     return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), local)
 

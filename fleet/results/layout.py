@@ -1,12 +1,12 @@
 """Decide the paths of pulled results on this computer, from the lists of the hosts, without I/O.
 
-    model/                 of the chief
-    checkpoints/           of the chief
-    tensorboard/TASK/      event files
+        model/                 of one task: the source, see `choose_sources`
+        checkpoints/           of one task
+        tensorboard/TASK/      event files
         files/TASK/            files that the task wrote into its working directory
-    logs/TASK/             its output, a file for each attempt
-        others/TASK/model/     files of another task that differ from the chief's, in their name or contents
-    others/TASK/checkpoints/
+        logs/TASK/             its output, a file for each attempt
+        others/TASK/model/     files of other tasks that differ from the source's, in their name or contents
+        others/TASK.2/KIND/    files whose path a file with other contents has
 
 Names come from hosts, which this computer does not trust: all paths are inside the directory.
 """
@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from provision.deferred import dataclass
 from provision.quantities import counted
@@ -28,6 +29,16 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u
 _LONGEST_NAME = 255  # bytes
 _LONGEST_PATH = 3500  # bytes; the path of the target is put before it
 _MOST_NOTES = 20
+_MOST_DIRECTORIES = 10  # of a task, for names that collide
+
+
+class Recorded(NamedTuple):
+    """A file of the directory as it was copied; `task` is the key of the task that wrote it, empty if unknown."""
+
+    sha256: str
+    size: int
+    mtime_ns: int
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,10 +48,12 @@ class Listed:
     Attributes:
         task: Its name.
         entries: Its results.
+        key: Its identifier within the job, which no other task gets.
     """
 
     task: str
     entries: Sequence[FileEntry]
+    key: str
 
 
 @dataclass(frozen=True)
@@ -51,11 +64,13 @@ class Item:
         path: Path relative to the target, with forward slashes.
         entry: Its entry in the list of the host.
         source: Index of the task from which it comes.
+        key: Identifier of this task.
     """
 
     path: str
     entry: FileEntry
     source: int
+    key: str = ""
 
 
 @dataclass
@@ -68,6 +83,7 @@ class Layout:
         directories: Empty directories.
         notes: A sentence for each thing that is left out.
         lossy: Indices of tasks of which something with data was left out.
+        contents: For each index of a task, the hashes of its files by path; equal files of tasks share a path.
     """
 
     files: list[Item] = field(default_factory=list)
@@ -75,30 +91,46 @@ class Layout:
     directories: list[Item] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lossy: set[int] = field(default_factory=set)
+    contents: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
-def lay_out(tasks: Sequence[Listed]) -> Layout:
-    """Decide the path of each result.
+def choose_sources(
+    holding: Sequence[tuple[str, Collection[Area]]], earlier: Mapping[Area, str], *, chief: bool, certain: bool
+) -> dict[Area, str]:
+    """Return the tasks, by key, whose files are stored in ``model/`` and ``checkpoints/``.
+
+    A kind without a source is stored in ``others/`` only: it is unknown whether the chief has files of this kind.
+
+    Args:
+        holding: The tasks that answered, by rank, with the kinds of results that they have.
+        earlier: Earlier decisions, which stay.
+        chief: The first of them is the first task of the job.
+        certain: All hosts answered, and the job has ended.
+    """
+    sources = dict(earlier)
+    for area in set(_SHARED).difference(earlier):
+        first = next((key for key, areas in holding if area in areas), "")
+        if chief and not certain:
+            first = holding[0][0]
+        if first and (chief or certain):
+            sources[area] = first
+    return sources
+
+
+def lay_out(tasks: Sequence[Listed], sources: Mapping[Area, str], recorded: Mapping[str, Recorded]) -> Layout:
+    """Decide the path of each result. No file takes the path of another task's file with other contents.
 
     Args:
         tasks: The tasks of a job, the chief first, then by rank.
+        sources: As `choose_sources` returns them.
+        recorded: The files that the directory has, by path.
     """
-    made = _Maker()
-    primary = {area: _first_with(area, tasks) for area in _SHARED}
-    copies = {
-        area: {_identity(entry) for entry in tasks[first].entries if entry.area is area and _is_readable(entry)}
-        for area, first in primary.items()
-    }
-    for source, task in enumerate(tasks):
-        for entry in task.entries:
-            prefix = f"{entry.area.value}/{task.task}"
-            if entry.area in primary and primary[entry.area] == source:
-                prefix = entry.area.value
-            elif entry.area in primary:
-                if _identity(entry) in copies[entry.area]:
-                    continue
-                prefix = f"others/{task.task}/{entry.area.value}"
-            made.add(prefix, entry, source, task.task)
+    made = _Maker(recorded)
+    for is_source in (True, False):
+        for source, task in enumerate(tasks):
+            for entry in task.entries:
+                if (sources.get(entry.area) == task.key) == is_source:
+                    made.add(entry, source, task, is_source=is_source)
     return made.finish()
 
 
@@ -111,46 +143,54 @@ def _is_readable(entry: FileEntry) -> bool:
     return entry.kind is not EntryKind.FILE or bool(entry.sha256)
 
 
-def _first_with(area: Area, tasks: Sequence[Listed]) -> int:
-    """Return the index of the first task that has files of this kind; 0 if none has."""
-    for source, task in enumerate(tasks):
-        if any(entry.area is area and entry.kind is EntryKind.FILE for entry in task.entries):
-            return source
-    return 0
-
-
 class _Maker:
-    def __init__(self) -> None:
+    def __init__(self, recorded: Mapping[str, Recorded]) -> None:
         self._layout = Layout()
-        self._files: set[str] = set()
+        self._recorded = recorded
+        self._placed: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
         self._left_out: dict[tuple[str, str, str], list[str]] = {}
 
-    def add(self, prefix: str, entry: FileEntry, source: int, task: str) -> None:
+    def add(self, entry: FileEntry, source: int, task: Listed, *, is_source: bool) -> None:
         relative = local_path(entry.path)
-        path = f"{prefix}/{relative}"
-        reason = "" if relative else "a name that points outside the directory or is too long"
-        if not _is_readable(entry):
-            reason = "a content that cannot be read on the host"
-        elif entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
-            self._omit(task, "link", "a target outside the directory", entry.path)
+        if entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
+            self._omit(task.task, "link", "a target outside the directory", entry.path)
             return
-        elif relative and not self._is_free(path):
-            reason = "a name that another file has"
-        if reason:
-            self._omit(task, "file", reason, entry.path)
+        path, reason = "", "a name that another file has"
+        if not _is_readable(entry):
+            reason = "a content that cannot be read on the host, or changes"
+        elif not relative:
+            reason = "a name that points outside the directory or is too long"
+        else:
+            paths = _paths(entry, relative, task.task, is_source=is_source)
+            path = next((path for path, is_own in paths if self._takes(path, entry, task.key, is_own=is_own)), "")
+        if not path:
+            self._omit(task.task, "file", reason, entry.path)
             self._layout.lossy.add(source)
             return
-        self._directories.update(_parents(path))
-        if entry.kind is EntryKind.DIRECTORY:
-            self._directories.add(path)
-        else:
-            self._files.add(path)
-        items = {EntryKind.LINK: self._layout.links, EntryKind.DIRECTORY: self._layout.directories}
-        items.get(entry.kind, self._layout.files).append(Item(path, entry, source))
+        if entry.kind is EntryKind.FILE:
+            self._layout.contents.setdefault(source, {})[path] = entry.sha256
+        if path not in self._placed and path not in self._directories:
+            if entry.kind is EntryKind.DIRECTORY:
+                self._directories.add(path)
+            else:
+                self._placed[path] = entry
+            self._directories.update(parents(path))
+            items = {EntryKind.LINK: self._layout.links, EntryKind.DIRECTORY: self._layout.directories}
+            items.get(entry.kind, self._layout.files).append(Item(path, entry, source, task.key))
 
-    def _is_free(self, path: str) -> bool:
-        return path not in self._files and path not in self._directories and self._files.isdisjoint(_parents(path))
+    def _takes(self, path: str, entry: FileEntry, key: str, *, is_own: bool) -> bool:
+        """Return whether a result can be stored at a path; at that of another task only if the contents are equal."""
+        if path in self._placed:
+            return _identity(self._placed[path]) == _identity(entry)
+        above = parents(path)
+        if path in self._directories or not self._placed.keys().isdisjoint(above):
+            return path in self._directories and entry.kind is EntryKind.DIRECTORY
+        before = self._recorded.get(path)
+        if before is not None and before.sha256 == entry.sha256:
+            return True
+        at_risk = [self._recorded[each].task for each in (path, *above) if each in self._recorded]
+        return is_own and all(task in ("", key) for task in at_risk)
 
     def _omit(self, task: str, noun: str, reason: str, path: str) -> None:
         self._left_out.setdefault((task, noun, reason), []).append(path)
@@ -162,7 +202,17 @@ class _Maker:
         return self._layout
 
 
-def _parents(path: str) -> list[str]:
+def _paths(entry: FileEntry, relative: str, task: str, *, is_source: bool) -> Iterator[tuple[str, bool]]:
+    """Yield paths for a result, the first that is free is taken, and whether each is one of its task's own."""
+    kind = entry.area.value
+    yield (f"{kind}/{relative}", is_source) if entry.area in _SHARED else (f"{kind}/{task}/{relative}", True)
+    yield f"others/{task}/{kind}/{relative}", True
+    for number in range(2, _MOST_DIRECTORIES):
+        yield f"others/{task}.{number}/{kind}/{relative}", True
+
+
+def parents(path: str) -> list[str]:
+    """Return the directories above a relative path, the top one first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 

@@ -1,7 +1,8 @@
 """Store the results of one job in a directory on this computer.
 
         DIR/model/ …                    see fleet.results.layout
-        DIR/.fleet-results/manifest     a line of JSON for each file, written before the file appears under its name
+        DIR/.fleet-results/manifest     a line of JSON for each file and link, written before it appears,
+                                        and one for each task of which all files are here
         DIR/.fleet-results/SHA256.part  an incomplete file
         DIR/.fleet-results/job.json     the description of the job, for reports
 
@@ -13,18 +14,19 @@ Links that lead out of the directory are not followed: each component of a path 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fleet.errors import NotReadyError, UsageError
-from fleet.results.layout import Item
+from fleet.results.layout import Item, Recorded, parents
 from fleet.steps import Step
 from train.agent.files.disk import readable_size, write_atomic
 
@@ -35,12 +37,52 @@ _DESCRIPTION = "job.json"
 _PIECE = 1 << 20
 _RESERVE = 64 << 20  # free bytes to keep
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # no file can be written
+_CHANGED = "was changed on this computer"
 
 
-class _Pulled(NamedTuple):
-    sha256: str
-    size: int
-    mtime_ns: int
+class LocalWriteError(NotReadyError):
+    """No file can be written to the directory, for example because its disk is full."""
+
+
+class _Manifest:
+    """The lines of a manifest: what was copied.
+
+    Attributes:
+        job: The job; empty if there is none.
+        files: The files, as they were copied last.
+        written: Paths and hashes of all files that were ever written.
+        links: Targets of links.
+        tasks: By key of a task, its fingerprint and the hashes of its files when all of them were here.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.job = ""
+        self.files: dict[str, Recorded] = {}
+        self.written: set[tuple[str, str]] = set()
+        self.links: dict[str, str] = {}
+        self.tasks: dict[str, tuple[str, dict[str, str]]] = {}
+        for line in _lines(data):
+            with contextlib.suppress(KeyError, TypeError, AttributeError):
+                self._read(line)
+
+    def _read(self, line: dict[str, Any]) -> None:
+        if "fingerprint" in line:
+            self.tasks[line["task"]] = line["fingerprint"], dict(line["contents"])
+        elif "target" in line:
+            self.links[line["path"]] = line["target"]
+        elif "path" in line:
+            self.add(line["path"], Recorded(line["sha256"], line["size"], line["mtime_ns"], line.get("task", "")))
+        else:
+            self.job = self.job or line["job"]
+
+    def add(self, path: str, recorded: Recorded) -> None:
+        """Add a file; one that is copied again with the same contents stays that of its task."""
+        before = self.files.get(path)
+        if before is not None and before.sha256 == recorded.sha256 and before.task:
+            recorded = recorded._replace(task=before.task)
+        self.files[path] = recorded
+        self.written.add((path, recorded.sha256))
 
 
 class Target:
@@ -50,6 +92,9 @@ class Target:
         path: Path of the directory, which is created if it does not exist.
         job: The job whose results it stores.
 
+    Attributes:
+        problems: Paths that cannot be written, with the reason; the other results are copied.
+
     Raises:
         UsageError: the directory is not writable, or has other contents.
         NotReadyError: another command is writing to it.
@@ -58,8 +103,7 @@ class Target:
     def __init__(self, path: Path, job: str) -> None:
         self.path = path
         self._job = job
-        self._pulled: dict[str, _Pulled] = {}
-        self._written: set[tuple[str, str]] = set()  # paths and hashes of all files that were ever written here
+        self.problems: dict[str, str] = {}
         try:
             self._check()
             if not path.parent.exists():  # only created for results
@@ -108,10 +152,12 @@ class Target:
             self._write({"job": self._job})
         elif not data.endswith(b"\n"):
             os.write(self._manifest, b"\n")
-        for line in _lines(data):
-            with contextlib.suppress(KeyError):
-                self._pulled[line["path"]] = _Pulled(line["sha256"], line["size"], line["mtime_ns"])
-                self._written.add((line["path"], line["sha256"]))
+        self._copied = _Manifest(data)
+
+    @property
+    def recorded(self) -> Mapping[str, Recorded]:
+        """Return the files that were copied here, by path."""
+        return self._copied.files
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._manifest, json.dumps(line).encode() + b"\n")
@@ -121,38 +167,45 @@ class Target:
     def missing(self, items: Sequence[Item]) -> list[Item]:
         """Return the files that do not exist here, or have other contents on their host.
 
-        Raises:
-            UsageError: a file would be replaced that was changed on this computer.
+        A file that was changed on this computer is not returned, but added to `problems`.
         """
-        missing, changed = [], []
+        missing = []
         for item in items:
             state = self._state(item)
             if state == "other":
-                changed.append(item.path)
-            if state != "equal":
+                self.problems[item.path] = _CHANGED
+            elif state == "old" and item.path not in self.problems:
                 missing.append(item)
-        if changed:
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            raise UsageError(
-                f"{str(self.path / changed[0])!r}{more} was changed on this computer, and would be replaced",
-                next_steps=[Step("pull", self._job, "--to", f"{self.path}-new")],
-            )
         return missing
 
     def _state(self, item: Item) -> str:
         """Return ``equal``, ``old`` (missing, or as it was pulled before), or ``other``."""
+        if self._is_behind_link(item.path):
+            return "other"
         with self._opened(item.path) as descriptor:
             if descriptor is None:
                 return "old"
             status = os.fstat(descriptor)
-            pulled = self._pulled.get(item.path)
-            as_pulled = pulled is not None and (status.st_size, status.st_mtime_ns) == (pulled.size, pulled.mtime_ns)
-            digest = pulled.sha256 if pulled is not None and as_pulled else _digest(descriptor)
+            copied = self._copied.files.get(item.path)
+            as_copied = copied is not None and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
+            digest = copied.sha256 if copied is not None and as_copied else _digest(descriptor)
             if digest == item.entry.sha256:
-                if not as_pulled:
+                if not as_copied:
                     self._note(item, status.st_mtime_ns)
                 return "equal"
-            return "old" if (item.path, digest) in self._written else "other"
+            return "old" if (item.path, digest) in self._copied.written else "other"
+
+    def _is_behind_link(self, path: str) -> bool:
+        """Return whether a path is, or leads through, a link that was not copied from a host."""
+        for part in (*parents(path), path):
+            try:
+                target = os.readlink(part, dir_fd=self._root)
+            except FileNotFoundError:
+                return False
+            except OSError:  # it is not a link
+                continue
+            return self._copied.links.get(part) != target
+        return False
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int | None]:
@@ -178,9 +231,9 @@ class Target:
         *directories, name = path.split("/")
         descriptor = os.dup(self._root)
         try:
-            for directory in directories:
+            for number, directory in enumerate(directories):
                 if make:
-                    self._make_directory(directory, descriptor)
+                    self._make_directory(directory, descriptor, "/".join(directories[: number + 1]))
                 deeper = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = deeper
@@ -188,10 +241,9 @@ class Target:
         finally:
             os.close(descriptor)
 
-    @staticmethod
-    def _make_directory(name: str, parent: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
+    def _make_directory(self, name: str, parent: int, path: str) -> None:
+        with contextlib.suppress(OSError):
+            if os.readlink(name, dir_fd=parent) == self._copied.links.get(path):
                 os.unlink(name, dir_fd=parent)  # a link of an earlier pull became a directory
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)
@@ -209,6 +261,7 @@ class Target:
         if needed + _RESERVE > free:
             raise NotReadyError(
                 f"the results take {readable_size(needed)}, and {str(self.path)!r} has {readable_size(free)} free",
+                cause=f"{readable_size(_RESERVE)} of the disk are left free",
                 hint="free some space, or choose a directory on another disk with --to",
             )
 
@@ -223,31 +276,50 @@ class Target:
         return count
 
     def partial_file(self, item: Item) -> PartialFile:
-        """Return the incomplete file of an item, with the data of an interrupted pull."""
-        return PartialFile(self._state_directory, item)
+        """Return the incomplete file of an item, with the data of an interrupted pull.
+
+        Raises:
+            LocalWriteError: it cannot be created.
+        """
+        with _writing():
+            return PartialFile(self._state_directory, item)
 
     def store(self, file: PartialFile, items: Sequence[Item]) -> None:
         """Rename a complete file to its final name; further items with the same contents get copies.
 
+        An item whose path is taken, such as by a directory, is added to `problems`.
+
         Raises:
-            UsageError: an existing directory or file of other origin is in the way.
+            LocalWriteError: nothing can be written.
         """
-        try:
-            for item in items[1:]:
-                copy = f"{file.name}.copy"
-                self._copy(file.name, copy)
+        for number, item in enumerate(reversed(items), 1):
+            with _writing(), self._reporting(item):
+                copy = file.name
+                if number < len(items):
+                    copy += ".copy"
+                    self._copy(file.name, copy)
                 self._rename(copy, item)
-            self._rename(file.name, items[0])
+
+    @contextlib.contextmanager
+    def _reporting(self, item: Item) -> Iterator[None]:
+        """Add an error that concerns only one item to `problems`."""
+        try:
+            yield
         except OSError as error:
-            raise UsageError(
-                f"{str(self.path / items[0].path)!r} cannot be written", cause=error.strerror or str(error)
-            ) from error
+            if error.errno in _FATAL:
+                raise
+            self.problems[item.path] = _CHANGED if self._is_behind_link(item.path) else error.strerror or str(error)
 
     def _copy(self, source: str, target: str) -> None:
         read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._state_directory)
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._state_directory)
         with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
-            shutil.copyfileobj(reader, writer, _PIECE)
+            while data := reader.read(_PIECE):
+                if data == bytes(len(data)):
+                    writer.seek(len(data), os.SEEK_CUR)
+                else:
+                    writer.write(data)
+            writer.truncate()
 
     def _rename(self, name: str, item: Item) -> None:
         mtime_ns = item.entry.mtime_ns
@@ -260,22 +332,30 @@ class Target:
             os.rename(name, last, src_dir_fd=self._state_directory, dst_dir_fd=directory)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
-        self._pulled[item.path] = _Pulled(item.entry.sha256, item.entry.size, mtime_ns)
-        self._written.add((item.path, item.entry.sha256))
-        self._write({"path": item.path, **self._pulled[item.path]._asdict()})
+        self._copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns, item.key))
+        self._write({"path": item.path, **self._copied.files[item.path]._asdict()})
 
     def link(self, item: Item) -> None:
-        """Create a link, or keep an existing one; skip it if it cannot be created."""
-        with contextlib.suppress(OSError), self._parent(item.path, make=True) as (directory, name):
+        """Create a link, or keep an existing file; a link that was changed here is added to `problems`."""
+        with _writing(), self._reporting(item), self._parent(item.path, make=True) as (directory, name):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
                     return
+                target = os.readlink(name, dir_fd=directory)
+                if target == item.entry.target:
+                    return
+                if target != self._copied.links.get(item.path):
+                    self.problems[item.path] = _CHANGED
+                    return
                 os.unlink(name, dir_fd=directory)
-            os.symlink(item.entry.target, name, dir_fd=directory)
+            self._copied.links[item.path] = item.entry.target
+            self._write({"path": item.path, "target": item.entry.target})
+            with contextlib.suppress(PermissionError):  # the file system has no links
+                os.symlink(item.entry.target, name, dir_fd=directory)
 
     def directory(self, item: Item) -> None:
         """Create an empty directory."""
-        with contextlib.suppress(OSError), self._parent(item.path + "/x", make=True):
+        with _writing(), self._reporting(item), self._parent(item.path + "/x", make=True):
             pass
 
     def describe(self, description: bytes) -> None:
@@ -289,12 +369,50 @@ class Target:
         except OSError as error:
             raise NotReadyError(f"{str(self.path)!r} cannot be written", cause=error.strerror or "") from error
 
-    def finish(self) -> None:
-        """Remove temporary files, and flush the others to the disk before other programs use them."""
-        for path in (self.path / MARK).iterdir():
-            if path.suffix in (".part", ".copy"):
-                path.unlink()
-        os.sync()
+    def finish(self, tasks: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        """Record the tasks of which all files are here, remove temporary files, and flush the others to the disk.
+
+        Args:
+            tasks: By key, the fingerprint and the hashes of the files.
+
+        Raises:
+            LocalWriteError: nothing can be written.
+        """
+        with _writing():
+            for key, (fingerprint, contents) in tasks.items():
+                if self._copied.tasks.get(key) != (fingerprint, contents):
+                    self._write({"task": key, "fingerprint": fingerprint, "contents": contents})
+            for path in (self.path / MARK).iterdir():
+                if path.suffix in (".part", ".copy"):
+                    path.unlink()
+            os.sync()
+
+    def raise_problems(self) -> None:
+        """Report the files that were not written.
+
+        Raises:
+            UsageError: there are some.
+        """
+        if not self.problems:
+            return
+        path, reason = next(iter(self.problems.items()))
+        more = f" and {len(self.problems) - 1} more" if len(self.problems) > 1 else ""
+        text = f"{reason}, and would be replaced" if reason == _CHANGED else "cannot be written"
+        raise UsageError(
+            f"{str(self.path / path)!r}{more} {text}",
+            cause="the other results are on this computer" if reason == _CHANGED else reason,
+            next_steps=[Step("pull", self._job, "--to", f"{self.path}-new")],
+        )
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LocalWriteError(
+            f"the results cannot be written: {error.strerror}", hint="free some space and repeat the command"
+        ) from error
 
 
 class PartialFile:
@@ -321,25 +439,26 @@ class PartialFile:
         self.resumed = self.offset > 0
 
     def write(self, data: bytes) -> None:
-        """Add bytes.
+        """Add bytes; zeros become a hole.
 
         Raises:
-            NotReadyError: the data cannot be written.
+            LocalWriteError: the data cannot be written.
         """
-        try:
+        with _writing():
             view = memoryview(data)
+            if data == bytes(len(data)):  # a hole, until `close` or further data gives the file this size
+                self.offset += len(data)
+                view = memoryview(b"")
             while view:
                 written = os.pwrite(self._file, view, self.offset)
                 self.offset += written
                 view = view[written:]
-        except OSError as error:
-            raise NotReadyError(
-                f"the results cannot be written: {error.strerror}", hint="free some space and repeat the command"
-            ) from error
         self._hash.update(data)
 
     def close(self) -> bool:
         """Return whether the file is complete and has the listed hash; delete it if it has another hash."""
+        if self.offset == self._entry.size:
+            os.ftruncate(self._file, self.offset)
         os.close(self._file)
         if self.offset < self._entry.size:
             return False
@@ -386,6 +505,39 @@ def check_new(path: Path, option: str) -> None:
 def is_present(directory: str) -> bool:
     """Return whether the results that were pulled to `directory` still exist."""
     return (Path(directory) / MARK / "manifest").is_file()
+
+
+def complete_tasks(directory: Path) -> dict[str, str]:
+    """Return the tasks of which all files are in a directory as they were copied: their fingerprints, by key.
+
+    A file is read if its size or time is not that of the copy.
+    """
+    try:
+        manifest = _Manifest((directory / MARK / "manifest").read_bytes())
+    except OSError:
+        return {}
+    present: dict[tuple[str, str], bool] = {}
+    complete = {}
+    for key, (fingerprint, contents) in manifest.tasks.items():
+        for each in contents.items():
+            if each not in present:
+                present[each] = _has_contents(directory / each[0], each[1], manifest.files.get(each[0]))
+        if all(present[each] for each in contents.items()):
+            complete[key] = fingerprint
+    return complete
+
+
+def _has_contents(path: Path, sha256: str, recorded: Recorded | None) -> bool:
+    try:
+        status = path.stat()
+        if recorded is None or recorded.sha256 != sha256 or status.st_size != recorded.size:
+            return False
+        if status.st_mtime_ns == recorded.mtime_ns:
+            return stat.S_ISREG(status.st_mode)
+        with path.open("rb") as file:
+            return _digest(file.fileno()) == sha256
+    except OSError:
+        return False
 
 
 def job_of(directory: Path) -> str | None:

@@ -124,6 +124,59 @@ def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(prog
     assert "0 left" in program.run("down").err
 
 
+MODELS = """
+import os
+rank = os.environ["FLEET_RANK"]
+with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "weights"), "w") as file:
+    file.write("model of worker " + rank)
+open("note", "w").write("by " + rank)
+"""
+
+
+def test_a_pulled_file_is_never_replaced_by_another_tasks_and_counts_only_while_it_is_here(two: Program) -> None:
+    two.script("m.py", MODELS)
+    two.run("train", "m.py")
+    target = two.directory / "results" / newest(two)
+    first, second = b"model of worker 0", b"model of worker 1"
+    two.run("pull", "--worker", "1", "--what", "model")
+    assert files(target) == {"others/worker-1/model/weights": second}
+    two.run("pull")
+    assert files(target)["model/weights"] == first
+
+    # A host that does not answer, also for a new directory.
+    (listener,) = two.listeners("worker-0")
+    listener.kill()
+    for directory in (target, two.directory / "new"):
+        assert "worker-0 cannot be reached" in two.run("pull", "--to", str(directory), code=13).err
+        assert files(directory)["others/worker-1/model/weights"] == second
+    assert files(target)["model/weights"] == first
+    assert "model/weights" not in files(two.directory / "new")
+    two.run("up", "--workers", "2")
+
+    # A file that was deleted or changed here is only on the host.
+    for change in (Path.unlink, lambda path: path.write_bytes(b"mine")):
+        change(target / "model/weights")
+        assert "partly pulled" in two.run("down", code=2).err
+        assert "no job was deleted" in two.run("jobs", "--prune", "--yes").err
+        (target / "model/weights").unlink(missing_ok=True)
+        two.run("pull")
+        assert files(target)["model/weights"] == first
+
+    # A file that cannot be written here.
+    note = target / "files/worker-0/note"
+    note.unlink()
+    note.mkdir()
+    (target / "model/weights").unlink()
+    failed = two.run("pull", code=2).err
+    assert f"error: '{note}' cannot be written\ncause: Is a directory" in failed
+    assert files(target)["model/weights"] == first
+    assert "partly pulled" in two.run("down", code=2).err
+    note.rmdir()
+    two.run("pull")
+    assert files(target)["files/worker-0/note"] == b"by 0"
+    assert "1 job deleted" in two.run("jobs", "--prune", "--yes").err
+
+
 def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None:
     two.script("task.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     two.run("train", "-d", "task.py")
@@ -151,7 +204,7 @@ def test_pull_copies_the_results_of_several_tasks_on_a_host(two: Program) -> Non
     assert contents["files/worker-3/written"] == b"by 3"
     pulled = two.run("pull", job, "--worker", "3", "--to", "one", "-o", "json").events[-1]
     assert (pulled["event"], pulled["complete"]) == ("results_pulled", False)
-    assert "model/result" in files(two.directory / "one")
+    assert "others/worker-3/model/result" in files(two.directory / "one")  # `model/` is that of the chief
     (two.directory / "mine").mkdir()
     (two.directory / "mine/thesis.tex").touch()
     assert "is not empty" in two.run("pull", "--to", "mine", code=2).err

@@ -26,7 +26,7 @@ class _Quiet:
 
 
 def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path, names: Sequence[str]) -> bool:
-    """Copy the files whose name contains one of `names`; return whether every host sent its own.
+    """Copy the files whose name contains one of `names`; return whether all were copied.
 
     Raises:
         FleetError: every host failed.
@@ -36,7 +36,7 @@ def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path,
     with Target(directory, job.job) as target:
         pull = Pull(job, tasks, by_name, target, _Quiet(), names=names)
         pull.copy()
-    return not pull.failed
+    return not (pull.failed or pull.changed)
 
 
 def find_pulled(given: str, job: str, fleet: str, services: Services) -> Path | None:

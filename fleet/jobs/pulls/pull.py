@@ -23,12 +23,13 @@ from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
 from fleet.results.kinds import parse_kinds
-from fleet.results.layout import Item, Layout, Listed, lay_out
-from fleet.results.target import PartialFile, Target, is_present
+from fleet.results.layout import Item, Layout, Listed, choose_sources, lay_out
+from fleet.results.target import LocalWriteError, PartialFile, Target, is_present
 from fleet.services import Services
 from fleet.state import FleetDirectory, OnThisComputer
 from fleet.steps import Step
 from provision.deferred import dataclass
+from train.agent.protocol.cluster import is_task, task_rank
 from train.agent.protocol.records import Area, FilePart
 
 T = TypeVar("T")
@@ -87,7 +88,9 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
         given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
         with Target(Path(given).expanduser().absolute(), job.job) as target:
             sink.emit(fleet_opened(record, directory, services.clock()))
-            pull = Pull(job, tasks, {client.host.name: client for client in clients}, target, sink, areas)
+            by_name = {client.host.name: client for client in clients}
+            certain = not stored.silent and not job.is_running
+            pull = Pull(job, tasks, by_name, target, sink, areas, certain=certain)
             try:
                 summary = pull.run(directory, whole=not name and not stored.silent)
                 with contextlib.suppress(FleetError):  # the results are here
@@ -99,7 +102,7 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
     if job.is_running:
         command = request.step(job.job).text(request.fleet)
         sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
-    raise_failures(list(pull.failed.values()), "copy the results")
+    pull.raise_failures()
     _raise_if_silent(stored)
     if not name and not areas and not job.is_running:
         directory.forget_pull(job.job)
@@ -182,6 +185,15 @@ def replaces(before: OnThisComputer, directory: str, tasks: Mapping[str, str]) -
     return same or not before.tasks or not is_present(before.directory) or before.tasks.keys() <= tasks.keys()
 
 
+def _sources(job: StoredJobs, *, certain: bool) -> dict[Area, str]:
+    """Return the tasks, by key, whose files are stored in ``model/`` and ``checkpoints/``."""
+    members = [member.task for report in job.reports for member in report.members if is_task(member.task)]
+    chief = bool(members) and job.tasks[0].name == min(members, key=task_rank)
+    holding = [(task.key, {use.area for use in task.stored.areas}) for task in job.tasks]
+    earlier = {area: job.local.sources[area.value] for area in Area if area.value in job.local.sources}
+    return choose_sources(holding, earlier, chief=chief, certain=certain)
+
+
 @dataclass
 class Pull:
     """Copy the results of some tasks.
@@ -194,9 +206,11 @@ class Pull:
         sink: Takes the events.
         areas: Kinds of results to copy; empty: all.
         names: Copy only files whose name contains one of these; empty: all files.
+        certain: As in `choose_sources`.
 
     Attributes:
         failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
+        changed: Results that changed each time they were copied.
     """
 
     job: StoredJobs
@@ -206,13 +220,16 @@ class Pull:
     sink: Sink
     areas: Sequence[Area] = ()
     names: Sequence[str] = ()
+    certain: bool = False
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
+    changed: Sequence[Item] = ()
 
     def __post_init__(self) -> None:
         self._hosts = len({task.host.name for task in self.tasks})
         self._lock = threading.Lock()
-        self._received_files = 0
+        self._received_paths: set[str] = set()
         self._received = 0
+        self._sources = _sources(self.job, certain=self.certain)
 
     def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
         """Copy them, and note in the fleet's files which of them are on this computer.
@@ -221,40 +238,63 @@ class Pull:
             directory: Files of the fleet.
             whole: The tasks are all tasks of the job.
         """
+        holding = {(task.key, use.area) for task in self.job.tasks for use in task.stored.areas}
+        sources = {area.value: key for area, key in self._sources.items() if (key, area) in holding}
+        directory.note_results(self.job.job, sources=sources)
         layout, listings = self.copy()
-        self.target.finish()
+        left_out = self.target.problems.keys() | {item.path for item in self.changed}
         kept = {
-            task.key: listings[task.key].fingerprint
+            task.key: (listings[task.key].fingerprint, layout.contents.get(at, {}))
             for at, task in enumerate(self.tasks)
             if at not in layout.lossy
             and not listings[task.key].notes
             and covers(self.areas, task, listings[task.key].fingerprint)
+            and left_out.isdisjoint(layout.contents.get(at, {}))
         }
-        if replaces(self.job.local, str(self.target.path), kept):
-            directory.note_results(self.job.job, directory=str(self.target.path), tasks=kept)
-        size = sum(item.entry.size for item in layout.files)
+        self.target.finish(kept)
+        tasks = {key: fingerprint for key, (fingerprint, _) in kept.items()}
+        if replaces(self.job.local, str(self.target.path), tasks):
+            directory.note_results(self.job.job, directory=str(self.target.path), tasks=tasks)
+        files = [item for item in layout.files if item.path not in left_out]
         complete = whole and not self.failed and len(kept) == len(self.tasks) and not self.job.is_running
         return ResultsPulled(
             fleet=directory.path.name,
             job=self.job.job,
             directory=str(self.target.path),
-            files=len(layout.files),
-            size=size,
-            received_files=self._received_files,
+            files=len(files),
+            size=sum(item.entry.size for item in files),
+            received_files=len(self._received_paths.intersection(item.path for item in files)),
             received=self._received,
             complete=complete,
         )
+
+    def raise_failures(self) -> None:
+        """Report the results that were not copied.
+
+        Raises:
+            FleetError: there are some.
+        """
+        self.target.raise_problems()
+        if self.changed:
+            more = f" (and {len(self.changed) - 1} more)" if len(self.changed) > 1 else ""
+            raise NotReadyError(
+                f"{self.changed[0].path!a}{more} changed while it was copied, or arrived damaged",
+                cause="the other results are on this computer",
+                next_steps=[Step("pull", self.job.job, "--to", str(self.target.path))],
+            )
+        raise_failures(list(self.failed.values()), "copy the results")
 
     def copy(self) -> tuple[Layout, dict[str, Listing]]:
         """Copy them, and return what was copied, with the lists of the tasks by key.
 
         Raises:
-            FleetError: every host failed, or results change all the time.
+            FleetError: every host failed.
         """
         rounds = 0
         while True:
             listings, failed = self._list(), len(self.failed)
-            layout = lay_out([Listed(task.name, listings[task.key].entries) for task in self.tasks])
+            listed = [Listed(task.name, listings[task.key].entries, task.key) for task in self.tasks]
+            layout = lay_out(listed, self._sources, self.target.recorded)
             changed = self._receive(layout)
             if len(self.failed) > failed:  # other hosts may have the same files
                 continue
@@ -264,13 +304,7 @@ class Pull:
         hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
         for text in [*layout.notes, *hosts]:
             self.sink.emit(Note(text, Level.WARNING))
-        if changed:
-            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-            raise NotReadyError(
-                f"{changed[0].path!a}{more} changed while it was copied, or arrived damaged",
-                cause="the other results are on this computer",
-                next_steps=[Step("pull", self.job.job, "--to", str(self.target.path))],
-            )
+        self.changed = changed
         return layout, listings
 
     def _list(self) -> dict[str, Listing]:
@@ -288,11 +322,15 @@ class Pull:
         """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
 
         Raises:
+            LocalWriteError: this computer cannot write the results.
             FleetError: every host failed.
         """
         outcomes = call_each(
             [self.clients[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], call
         )
+        for outcome in outcomes:
+            if isinstance(outcome.error, LocalWriteError):
+                raise outcome.error
         self.failed |= {outcome.host.name: outcome for outcome in outcomes if outcome.error is not None}
         if len(self.failed) == self._hosts:
             raise_failures(list(self.failed.values()), "copy the results")
@@ -319,7 +357,6 @@ class Pull:
             meter.done()
             with self._lock:
                 self._received += meter.received
-                self._received_files += meter.files
             return changed
 
         changed = [item for part in self._call_each(receive_from) for item in part]
@@ -350,9 +387,10 @@ class Pull:
                 if ended.close() and not data:
                     with self._lock:
                         self.target.store(ended, batch[index])
+                        self._received_paths.update(item.path for item in batch[index])
                     meter.files += len(batch[index])
                 else:
-                    changed.append(batch[index][0])
+                    changed += batch[index]
         finally:
             if part is not None:
                 part.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fleet.jobs.results import survey_of
 from fleet.remote.results import Store
+from fleet.results.target import Target
 from fleet.state import FleetDirectory
 from fleet.state import Store as StateStore
 from provision.model import Host
@@ -37,8 +38,8 @@ def test_a_job_of_which_nothing_was_pulled_is_not_partly_pulled(tmp_path: Path) 
 def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
     directory = StateStore(tmp_path / "state").fleet("demo")
     directory.create()
-    (tmp_path / "results" / ".fleet-results").mkdir(parents=True)
-    (tmp_path / "results" / ".fleet-results" / "manifest").touch()
+    with Target(tmp_path / "results", "j") as target:
+        target.finish({f"worker-{at}/worker-{at}": (f"print-{at}", {}) for at in range(2)})
     directory.note_results("j", directory=str(tmp_path / "results"), tasks={"worker-0/worker-0": "print-0"})
     assert stored(directory, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
     directory.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)

@@ -13,14 +13,14 @@ import pytest
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
-from fleet.results.target import Target, check_new
+from fleet.results.target import LocalWriteError, Target, check_new, complete_tasks
 from tests.next_steps import next_lines
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
-def item(path: str, data: bytes, **fields: object) -> Item:
+def item(path: str, data: bytes, key: str = "", **fields: object) -> Item:
     values: dict[str, object] = {"size": len(data), "sha256": sha256(data).hexdigest(), "mtime_ns": 10**18, **fields}
-    return Item(path, FileEntry(Area.MODEL, path, EntryKind.FILE, **values), 0)  # type: ignore[arg-type]
+    return Item(path, FileEntry(Area.MODEL, path, EntryKind.FILE, **values), 0, key)  # type: ignore[arg-type]
 
 
 def receive(target: Target, items: Sequence[Item], data: bytes) -> bool:
@@ -37,7 +37,7 @@ def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
     with Target(tmp_path / "r", "j") as target:
         assert target.missing(items) == items
         assert receive(target, items, b"same")
-        target.finish()
+        target.finish({})
     assert (tmp_path / "r/model/a").read_bytes() == (tmp_path / "r/files/worker-0/b").read_bytes() == b"same"
     assert os.access(tmp_path / "r/model/a", os.X_OK)
     assert not os.access(tmp_path / "r/files/worker-0/b", os.X_OK)
@@ -94,18 +94,99 @@ def test_a_file_that_was_changed_here_is_not_replaced(tmp_path: Path) -> None:
         receive(target, [before], b"1")
         assert target.missing([after]) == [after]  # changed on the host alone
         (tmp_path / "r/model/a").write_bytes(b"mine")
-        with pytest.raises(UsageError, match="was changed on this computer"):
-            target.missing([after])
+        other = item("model/b", b"3")
+        assert target.missing([after, other]) == [other]  # the others are copied
+        with pytest.raises(UsageError, match="model/a' was changed on this computer, and would be replaced"):
+            target.raise_problems()
 
 
-def test_no_link_is_followed_on_the_way_to_a_file(tmp_path: Path) -> None:
+def link(path: str, target: str) -> Item:
+    return Item(path, FileEntry(Area.MODEL, path, EntryKind.LINK, target=target), 0)
+
+
+def test_no_link_of_the_user_is_followed_or_replaced(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     with Target(tmp_path / "r", "j") as target:
         (tmp_path / "r/model").symlink_to(outside)
         assert receive(target, [item("model/a", b"1")], b"1")
+        assert target.problems == {"model/a": "was changed on this computer"}
+        (tmp_path / "r/logs").mkdir()
+        for name in ("link", "file"):
+            (tmp_path / "r/logs" / name).symlink_to(outside / name)
+        target.link(link("logs/link", "elsewhere"))
+        target.directory(Item("model/empty", item("model/empty", b"").entry, 0))
+        assert not target.missing([item("logs/file", b"1")])
+        assert {*target.problems} == {"model/a", "logs/link", "model/empty", "logs/file"}
     assert not list(outside.iterdir())
-    assert (tmp_path / "r/model/a").read_bytes() == b"1"
+    assert (tmp_path / "r/model").is_symlink()
+
+
+def test_a_copied_link_is_replaced_when_it_changes_on_the_host(tmp_path: Path) -> None:
+    with Target(tmp_path / "r", "j") as target:
+        target.link(link("model/latest", "1"))
+        target.link(link("model/best", "1"))
+    with Target(tmp_path / "r", "j") as target:
+        target.link(link("model/latest", "2"))
+        assert (tmp_path / "r/model/latest").readlink() == Path("2")
+        assert receive(target, [item("model/best/a", b"1")], b"1")  # it became a directory
+        assert not target.problems
+    assert (tmp_path / "r/model/best/a").read_bytes() == b"1"
+
+
+def test_a_file_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
+    with Target(tmp_path / "r", "j") as target:
+        (tmp_path / "r/model/a").mkdir(parents=True)
+        assert receive(target, [item("model/b", b"1"), item("model/a", b"1"), item("model/a/c/d", b"1")], b"1")
+        assert target.problems == {"model/a": "Is a directory"}
+        with pytest.raises(UsageError, match="model/a' cannot be written"):
+            target.raise_problems()
+    assert (tmp_path / "r/model/b").read_bytes() == (tmp_path / "r/model/a/c/d").read_bytes() == b"1"
+
+
+def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
+    directory, file = tmp_path / "r", item("model/a", b"1", key="w")
+    other = item("model/b", b"2")
+    with Target(directory, "j") as target:
+        receive(target, [file], b"1")
+        receive(target, [other], b"2")
+        target.finish({"w": ("print", {"model/a": file.entry.sha256}), "v": ("v", {"model/b": other.entry.sha256})})
+    assert complete_tasks(directory) == {"w": "print", "v": "v"}
+    (directory / "model/a").touch()  # another time, but the same contents
+    assert complete_tasks(directory) == {"w": "print", "v": "v"}
+    (directory / "model/a").write_bytes(b"x")
+    assert complete_tasks(directory) == {"v": "v"}
+    with Target(directory, "j") as target:  # replaced by another copy: that of the task is no longer here
+        receive(target, [item("model/b", b"3")], b"3")
+    (directory / "model/a").unlink()
+    assert complete_tasks(directory) == {}
+    assert complete_tasks(tmp_path / "missing") == {}
+
+
+def test_holes_of_a_file_take_no_space(tmp_path: Path) -> None:
+    data = b"start" + bytes((4 << 20) - 5) + bytes(4 << 20)
+    with Target(tmp_path / "r", "j") as target:
+        file = item("model/a", data)
+        part = target.partial_file(file)
+        for at in range(0, len(data), 1 << 20):
+            part.write(data[at : at + (1 << 20)])
+        assert part.close()
+        target.store(part, [file, item("model/b", data)])
+    for name in ("a", "b"):
+        assert (tmp_path / "r/model" / name).read_bytes() == data
+        assert (tmp_path / "r/model" / name).stat().st_blocks * 512 < 2 << 20
+
+
+def test_a_disk_without_space_for_names_is_reported_as_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Target(tmp_path / "r", "j") as target:
+        monkeypatch.setattr("fleet.results.target.os.open", refuse)
+        with pytest.raises(LocalWriteError, match="the results cannot be written: No space left on device"):
+            target.partial_file(item("model/a", b"1"))
+        with pytest.raises(LocalWriteError):
+            target.link(link("model/b", "a"))
 
 
 def test_two_pulls_into_one_directory_do_not_mix(tmp_path: Path) -> None:
@@ -147,8 +228,9 @@ def test_bytes_of_an_interrupted_pull_need_no_further_space(tmp_path: Path, monk
         free = shutil.disk_usage(tmp_path)._replace(free=(64 + 3) << 20)
         monkeypatch.setattr("fleet.results.target.shutil.disk_usage", lambda _: free)
         target.need_space([file])
-        with pytest.raises(NotReadyError, match=r"the results take 12\.0 MiB, and .* has 67\.0 MiB free"):
+        with pytest.raises(NotReadyError, match=r"the results take 12\.0 MiB, and .* has 67\.0 MiB free") as caught:
             target.need_space([file, item("model/b", b"y" * (10 << 20))])
+        assert caught.value.cause == "64.0 MiB of the disk are left free"
 
 
 def test_a_full_disk_is_reported_when_the_directory_is_prepared(

@@ -551,7 +551,7 @@ def test_a_directory_that_fleet_pull_made_is_not_uploaded(tmp_path: Path) -> Non
     work.mkdir()
     (work / "task.py").write_text("")
     with Target(work / "results" / "j", "j") as target:
-        target.finish()
+        target.finish({})
     scanned = scan(work, None, (), tmp_path / "cache")
     assert [entry.path for entry in scanned.entries] == ["task.py"]
     assert scanned.notes == ("not uploaded: results/ (results that fleet pull copied; --data uploads them)",)
@@ -563,7 +563,7 @@ def test_a_directory_of_the_user_goes_along_without_the_results_in_it(tmp_path: 
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mine").write_text("")
     with Target(tmp_path / "results" / "j", "j") as target:
-        target.finish()
+        target.finish({})
     scanned = scan(tmp_path, None, (), tmp_path.parent / "cache")
     assert [entry.path for entry in scanned.entries] == ["results/mine"]
     assert scanned.notes == ("not uploaded: results/j/ (results that fleet pull copied; --data uploads them)",)
