@@ -19,13 +19,14 @@ from provision.model import FleetSpec
 from provision.options import InvalidOptionError, ProviderOptions, declarations
 from provision.planner import conflicts
 from provision.registry import NAMES, options_class, provider_class
+from train.script import NEWEST_TF_KERAS
 
 DEFAULT_PROVIDER = "local"
 DEFAULT_WORKERS = 2
 # tensorboard: the TensorBoard callback and tf.summary.scalar require it, and TensorFlow 2.21 no longer installs it.
-_BESIDE = ("tf-keras~=2.21.0", "tensorboard~=2.20")
-PACKAGES = ("tensorflow~=2.21.0", *_BESIDE)
-GPU_PACKAGES = ("tensorflow[and-cuda]~=2.21.0", *_BESIDE)
+_BESIDE = (f"tf-keras~={NEWEST_TF_KERAS}", "tensorboard~=2.20")
+PACKAGES = (f"tensorflow~={NEWEST_TF_KERAS}", *_BESIDE)
+GPU_PACKAGES = (f"tensorflow[and-cuda]~={NEWEST_TF_KERAS}", *_BESIDE)
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ def _check_packages(packages: tuple[str, ...]) -> tuple[str, ...]:
     for package in packages:
         if not package.strip() or len(package.splitlines()) > 1:
             raise UsageError(
-                f"package {package!r} is not a requirement, such as tensorflow~=2.21.0",
+                f"package {package!r} is not a requirement, such as tensorflow~={NEWEST_TF_KERAS}",
                 hint="correct --package, or packages in fleet.toml",
                 next_steps=[Again({"--package": None})],
             )

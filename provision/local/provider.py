@@ -239,7 +239,7 @@ def _tensorflow_finding() -> Finding:
             "tensorflow",
             False,
             f"{sys.executable}, which runs the scripts, has no TensorFlow",
-            next_steps=[(sys.executable, "-m", "pip", "install", "tensorflow<2.22", "tf-keras<2.22")],
+            next_steps=[(sys.executable, "-m", "pip", "install", "tf-keras")],  # with the TensorFlow that fits it
         )
     return Finding("tensorflow", True, f"{sys.executable}, which runs the scripts, has TensorFlow")
 

@@ -49,7 +49,7 @@ def test_a_tutorial_on_generators_with_keras_3_imports_runs_unchanged(program: P
     assert "installing packages" in ran.err
     for task in ("worker-0", "worker-1"):
         assert "3.0" in lines_of(ran, task)
-    refused = program.run("train", "main.py", "--no-adapt", "--no-requirements", "--", "2", code=14)
+    refused = program.run("train", "main.py", "--no-adapt", "--no-requirements", "--", "1", "2", code=14)
     assert "works with one worker only" in refused.err
     assert "MW601 hint" in program.run("lint", "main.py").text
 

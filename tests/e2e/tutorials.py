@@ -18,6 +18,7 @@ from tests.program import THREADS, CommandResult, Program, lines_of
 HERE = Path(__file__).parent
 LOSS = re.compile(r"(?:^|[\s,])(?:train_)?loss[:=] ?([0-9.]+)")
 ONE_FILE = re.compile(r"fleet: the data set has 1 file for \d workers: sharing it out by elements")
+SETS_TF_CONFIG = re.compile(r"fleet: the script sets TF_CONFIG \(main\.py:\d+\): using this job's, 2 workers")
 
 
 def losses(ran: CommandResult, task: str) -> list[float]:
@@ -66,6 +67,7 @@ def _check_loop(ran: CommandResult) -> None:
 
 
 def _check_tfds(ran: CommandResult) -> None:
+    assert len(SETS_TF_CONFIG.findall(ran.text)) == 1
     assert len(ONE_FILE.findall(ran.text)) == 1  # for training and evaluation data together
     final = []
     for task in ("worker-0", "worker-1"):
@@ -77,12 +79,15 @@ def _check_tfds(ran: CommandResult) -> None:
 
 
 def _check_four_workers(ran: CommandResult) -> None:
+    assert len(SETS_TF_CONFIG.findall(ran.text)) == 1
+    assert len(re.findall("warning: the script's TF_CONFIG has 4 workers, this job has 2", ran.text)) == 1
     assert len(ONE_FILE.findall(ran.text)) == 1
     for task in ("worker-0", "worker-1"):
         assert len([line for line in lines_of(ran, task) if "2/2 [" in line]) == 2, task
 
 
 def _check_generator(ran: CommandResult) -> None:
+    assert len(SETS_TF_CONFIG.findall(ran.text)) == 1
     assert "`import keras` imports tf-keras on all workers" in ran.err
     final = [LOSS.search(line) for task in ("worker-0", "worker-1") for line in lines_of(ran, task) if "4/4" in line]
     assert len(final) == 2
@@ -108,7 +113,7 @@ TUTORIALS = {
     "loop_tutorial": Tutorial(660, _check_loop),
     "tfds_tutorial": Tutorial(800, _check_tfds),
     "four_workers_tutorial": Tutorial(2_000, _check_four_workers),
-    "generator_tutorial": Tutorial(512, _check_generator, arguments=("2",)),
+    "generator_tutorial": Tutorial(512, _check_generator, arguments=("1", "2")),
     "ps_tutorial": Tutorial(1, _check_parameter_servers, options=("--chief", "--ps", "1"), workers=3),
 }
 

@@ -21,6 +21,7 @@ from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
 from tests.faults.test_tensorflow import DEADLINE_S, QUICK, printed_values
 from tests.program import THREADS, Program, lines_of, task_config, wait_for
 from tests.soak.loop import LOOP
+from train.script import NEWEST_TF_KERAS
 
 # Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
 _EVALUATED = """
@@ -345,6 +346,27 @@ def _slow_input(program: Program) -> None:
     assert inputs["worker-1"] > 10 * inputs["worker-0"]
 
 
+def _newest_tensorflow(report: Callable[[str], None], directory: Path) -> None:
+    """Run the tutorials on the newest TensorFlow or release candidate of the index; a failure is a warning."""
+    python = directory / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
+    install = (python, "-m", "pip", "install", "-q")
+    for words in (("--pre", "tensorflow"), ("tensorboard",), ("--no-deps", f"tf-keras=={NEWEST_TF_KERAS}")):
+        subprocess.run([*install, *words], check=True)
+    for name in tutorials.TUTORIALS:
+        path = directory / name
+        path.mkdir()
+
+        def job(program: Program, name: str = name) -> None:
+            program.script("fleet.toml", f'python = "{python}"\n')
+            tutorials.train(program, name)
+
+        try:
+            _with_program(job, path)
+        except AssertionError as error:
+            report(f"warning: {name} on the newest TensorFlow: {error}")
+
+
 def _batch_script(directory: Path) -> None:
     """Train the custom loop with srun, in a batch script on two nodes of a real Slurm."""
     examples = Path(__file__).parents[2] / "train" / "examples"
@@ -398,6 +420,7 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         ("a killed worker", partial(_with_program, _killed_worker)),
         ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),
         ("a bucket on Compute Engine", partial(_with_program, _bucket_on_gce)),
+        ("the newest TensorFlow", partial(_newest_tensorflow, report)),
         ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
         *((name, partial(_fault, name)) for name in _FAULTS),
         *([] if slurm.obstacle() else [("a batch script of Slurm", _batch_script)]),

@@ -21,6 +21,7 @@ from train.agent.injected import adaptations
 from train.agent.protocol.records import Prepared
 from train.agent.protocol.wording import join_names
 from train.errors import KerasError, ScriptError
+from train.script import NEWEST_TF_KERAS
 from train.script.dotted import Use, uses
 from train.script.source import parse
 
@@ -451,7 +452,8 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def _release(version: str) -> str:
-    return ".".join(map(str, _minor(version))) + ".0"
+    """Return the first release of a minor version, or of the newest one that has a tf-keras."""
+    return ".".join(map(str, min(_minor(version), _minor(NEWEST_TF_KERAS)))) + ".0"
 
 
 def _pip_tensorflow(version: str) -> str:
@@ -460,4 +462,9 @@ def _pip_tensorflow(version: str) -> str:
 
 
 def _pip_tf_keras(tensorflow: str) -> str:
-    return f"pip install tf-keras~={_release(tensorflow)}"
+    if _minor(tensorflow) <= _minor(NEWEST_TF_KERAS):
+        return f"pip install tf-keras~={_release(tensorflow)}"
+    return (
+        f"{_pip_tensorflow(tensorflow)}; or keep TensorFlow {tensorflow} and try the newest tf-keras: "
+        f"pip install --no-deps tf-keras=={NEWEST_TF_KERAS}"
+    )

@@ -1,3 +1,13 @@
+import json
+import os
+
+os.environ['TF_CONFIG'] = json.dumps({
+    'cluster': {
+        'worker': ["192.0.2.6:10090", "192.0.2.3:10088", "192.0.2.4:10087", "192.0.2.5:10089"]
+    },
+    'task': {'type': 'worker', 'index': 0}
+})
+
 import tensorflow as tf
 import tensorflow_datasets as tfds
 

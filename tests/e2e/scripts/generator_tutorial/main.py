@@ -1,4 +1,6 @@
 import argparse
+import json
+import os
 
 import keras.backend as K
 import numpy as np
@@ -8,8 +10,20 @@ from keras.callbacks import ModelCheckpoint
 from keras.datasets import mnist
 
 parser = argparse.ArgumentParser()
+parser.add_argument("rank")
 parser.add_argument("world_size", type=int)
 args = parser.parse_args()
+
+
+def make_config(rank, directory, port):
+    addresses = []
+    for name in os.listdir(directory):
+        with open(directory + name) as file:
+            addresses.append(f"{file.read().split()[0]}:{port}")
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"index": int(rank), "type": "worker"}})
+
+
+os.environ["TF_CONFIG"] = make_config(int(args.rank) - 1, "ips/", 45962)
 
 strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
 

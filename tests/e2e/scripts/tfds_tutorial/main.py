@@ -1,9 +1,18 @@
+import json
 import os
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 tfds.disable_progress_bar()
+
+os.environ.pop('TF_CONFIG', None)
+os.environ['TF_CONFIG'] = json.dumps({
+    'cluster': {
+        'worker': ["localhost:12345", "localhost:23456"]
+    },
+    'task': {'type': 'worker', 'index': 0}
+})
 
 NUM_WORKERS = 2
 BUFFER_SIZE = 10000

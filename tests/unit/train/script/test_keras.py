@@ -261,6 +261,18 @@ def test_data_of_few_files_is_divided_unless_turned_off() -> None:
     assert with_adaptations(nothing, FITS, 2, adapt=False) == nothing
 
 
+@pytest.mark.parametrize("version", ["2.22.0rc0", "2.22.0", "3.0.1"])
+def test_a_tensorflow_without_tf_keras_gets_a_hint_with_releases_that_exist(version: str) -> None:
+    newest = "pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
+    forced = "pip install --no-deps tf-keras==2.21.0"
+    error = refused(FITS, hosts(version, version, tf_keras=False))
+    assert error.hint.startswith(f"install it there: {newest}; ")
+    assert error.hint.endswith(forced)
+    assert newest in choose(FITS, hosts(version, tf_keras=False), {}).note
+    assert refused(FITS, hosts(version, "2.21.0")).hint == f"make them equal: {newest}"
+    assert choose(FITS, hosts(version, version), {}).env == {VARIABLE: "1"}  # the forced tf-keras
+
+
 def test_tf_config_is_restored_unless_turned_off_or_without_tensorflow() -> None:
     setting, nothing = "tf_config::task.py:3", Choice()
     assert with_adaptations(nothing, FITS, 2, adapt=True, tf_config=setting).env == {
