@@ -258,12 +258,14 @@ class Terms:
     Attributes:
         adapt: Whether interpreters are adapted to scripts for older TensorFlow.
         servers: Whether the job has a chief and parameter servers; None: unknown.
+        chief: Whether the job has a task of this type; None: unknown.
         restarts: Whether the job is restarted after a failure.
         keeps: Whether `fleet` keeps the script's checkpoint directory the same on all hosts.
     """
 
     adapt: bool = True
     servers: bool | None = None
+    chief: bool | None = None
     restarts: bool = False
     keeps: bool = False
 
@@ -309,6 +311,7 @@ def script_findings(
         versions=prepared[0].versions if has_final_versions else None,
         adapt=terms.adapt,
         servers=terms.servers,
+        chief=terms.chief,
     )
     resumes = [rule for rule in _RESUME_RULES if terms.restarts and not (terms.keeps and rule == "MW404")]
     return [

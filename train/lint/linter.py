@@ -38,6 +38,7 @@ def lint(
     versions: Mapping[str, str] | None = None,
     adapt: bool = True,
     servers: bool | None = None,
+    chief: bool | None = None,
 ) -> list[Finding]:
     """Return the bugs that a script has with several workers, ordered by file (the script first) and line.
 
@@ -49,11 +50,13 @@ def lint(
         versions: Versions of ``tensorflow``, ``keras``, and ``tf_keras`` on the hosts; None if unknown.
         adapt: True if `fleet` adapts the interpreters to scripts for older TensorFlow.
         servers: True if the job has a chief and parameter servers; None if unknown.
+        chief: True if the job has a task of this type; None if unknown.
     """
     trees, result = _parsed(sources, entry)
     if entry in trees:
         subject = _subject(trees, sources, entry)
-        subject = replace(subject, workers=workers, gpus=gpus, versions=versions, adapt=adapt, servers=servers)
+        subject = replace(subject, workers=workers, gpus=gpus, versions=versions)
+        subject = replace(subject, adapt=adapt, servers=servers, chief=chief)
         result += {item for rule in RULES.values() for item in rule(subject)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]

@@ -55,6 +55,7 @@ class Subject:
         need: The requirement of the script on Keras.
         adapt: True if `fleet` adapts the interpreters to scripts for older TensorFlow.
         servers: True if the job has a chief and parameter servers; None if unknown.
+        chief: True if the job has a task of this type; None if unknown.
         files: The script and its modules, as paths below the directory of imports.
         tf1: Names that only TensorFlow 1 has, with the places of their use.
         idle: The main function of a script that calls none of its functions; None: it runs something.
@@ -67,6 +68,7 @@ class Subject:
     need: Need
     adapt: bool = True
     servers: bool | None = None
+    chief: bool | None = None
     files: tuple[str, ...] = ()
     tf1: tuple[tuple[Location, str], ...] = ()
     idle: Location | None = None

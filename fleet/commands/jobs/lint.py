@@ -59,10 +59,11 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     ]
     for finding in findings:
         sink.emit(finding)
-    if any(finding.severity is Severity.ERROR for finding in findings):
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
         raise UsageError(
             f"{request.script} has {_count_findings(findings)}",
-            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{findings[0].rule}]",
+            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{errors[0].rule}]",
             next_steps=[Again({})],
         )
     sink.emit(

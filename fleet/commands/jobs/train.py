@@ -146,6 +146,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         terms = Terms(
             adapt=request.adapt,
             servers=request.task_types.has_servers,
+            chief=bool(request.task_types.chief),
             restarts=request.policy.restarts > 0,
             keeps=bool(request.replication.directory),
         )

@@ -287,7 +287,12 @@ class Evaluator(State):
             return Opaque(Mark.NONE, "has_tf_config" if isinstance(op, ast.In) else "no_tf_config")
         if isinstance(op, ast.In | ast.NotIn) and conditions.meaning_of(container) in ("cluster", "tf_config"):
             return Opaque()
-        return conditions.compared(values[0], op, values[1])
+        meanings = {conditions.meaning_of(value) for value in values}
+        self.trace.tests_index = self.trace.tests_index or "index" in meanings
+        result = conditions.compared(values[0], op, values[1])
+        if "type" in meanings and conditions.meaning_of(result) in ("chief", "not_chief"):
+            self.trace.chief_tests.append(self.location(node))
+        return result
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.evaluate(node.test)

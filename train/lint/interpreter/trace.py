@@ -63,5 +63,7 @@ class Trace:
     loops: list[Loop] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)  # environment variables
+    chief_tests: list[Location] = field(default_factory=list)  # whether the type of the task is chief
+    tests_index: bool = False  # the script compares the index of the task
     complete: bool = True
     without_ipython: bool = False  # the script expects that get_ipython may not exist

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from train.lint.datasets import Chain, chains, iterated
 from train.lint.interpreter.api_names import DATASET_CREATOR, TFDS, Kind, keras_name, kind_of
@@ -11,6 +11,7 @@ from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import Subject, argument, inner
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
+_ALL_STEPS = (*_STEPS.values(), "validation_steps")
 _DATA = "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA"
 
 
@@ -47,12 +48,17 @@ def _endless(subject: Subject) -> Iterator[Violation]:
             )
 
 
-def _divided(subject: Subject) -> Iterator[tuple[Call, list[Chain]]]:
-    """Yield the data sets that TensorFlow divides among the workers."""
+def _divided(subject: Subject, steps: Collection[str] = _ALL_STEPS) -> Iterator[tuple[Call, list[Chain]]]:
+    """Yield the data sets that TensorFlow divides among the workers.
+
+    Args:
+        subject: The script.
+        steps: Names of arguments for numbers of batches: only data for these arguments of models is included.
+    """
     if subject.workers < 2:
         return
-    for call, value, _ in _uses(subject):
-        result = chains(value) if subject.shared(call.receiver) else []
+    for call, value, name in _uses(subject):
+        result = chains(value) if name in steps and subject.shared(call.receiver) else []
         if result and all(chain.distributed is None for chain in result):
             yield call, result
     for call in subject.of(Kind.STRATEGY, "experimental_distribute_dataset"):
@@ -151,7 +157,7 @@ def _runs_out(subject: Subject) -> Iterator[Violation]:
 
 def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
     """Yield the sizes of batches for all workers together."""
-    for chain in (chain for _, result in _divided(subject) for chain in result):
+    for chain in (chain for _, result in _divided(subject, ("steps_per_epoch",)) for chain in result):
         call, size = chain.batch()
         if call is not None and size is not None and not chain.sharded and chain.policy != "OFF":
             yield call, size
@@ -164,7 +170,8 @@ def _batches(subject: Subject) -> Iterator[tuple[Call, Value]]:
 @rule("MW307", HINT, fix="write global_batch_size = per_worker_batch_size * strategy.num_replicas_in_sync")
 def _batch(subject: Subject) -> Iterator[Violation]:
     for call, size in _batches(subject):
-        if not any(option.marks & (Mark.UNKNOWN | Mark.REPLICAS) for option in options(size)):
+        is_one = isinstance(size, Const) and size.value == 1
+        if not is_one and not any(option.marks & (Mark.UNKNOWN | Mark.REPLICAS) for option in options(size)):
             yield Violation(
                 call,
                 "the batch does not grow with the number of workers",

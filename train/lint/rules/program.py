@@ -42,7 +42,9 @@ def _reads_terminal(subject: Subject) -> Iterator[Violation]:
 def _notebook(subject: Subject) -> Iterator[Violation]:
     for call in subject.calls("get_ipython") if not subject.trace.without_ipython else ():
         if call.name == "builtins.get_ipython":
-            yield Violation(call, "the script has a notebook command (get_ipython)")
+            used = any(call in subject.made_by(other.receiver) for other in subject.calls("getoutput"))
+            fix = "use subprocess.check_output(…, text=True), which returns the output" if used else ""
+            yield Violation(call, "the script has a notebook command (get_ipython)", fix=fix)
 
 
 def _caught(call: Call, exception: str) -> bool:

@@ -5,8 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.api_names import Kind, keras_name, kind_of
-from train.lint.interpreter.values import DIFFERS, Bound, Call, Const, Items, Made, Mark, Opaque, Value, options, text
+from train.lint.interpreter.api_names import Kind, canonical, keras_name, kind_of
+from train.lint.interpreter.values import (
+    DIFFERS,
+    Bound,
+    Call,
+    Const,
+    Instance,
+    Items,
+    Made,
+    Mark,
+    Opaque,
+    Value,
+    options,
+    text,
+)
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.rules.together import GROUPS, collective_calls, only_some
 from train.lint.subject import Subject, argument, inner
@@ -135,8 +148,10 @@ def _nothing_saved(subject: Subject) -> Iterator[Violation]:
         callbacks = given.items if isinstance(given, Items) and given.exact else None
         if given is None or (callbacks is not None and all(map(_resumes_nothing, callbacks))):
             saves = any(not _keeps_nothing(callback) for callback in callbacks or ())
-            unused = "ModelCheckpoint saves checkpoints, and the script does not restore them"
-            yield Violation(call, unused if saves else "the script saves no checkpoint to continue from")
+            repeated = any(save.loops for save in subject.of(Kind.MODEL, "save", "save_weights"))
+            saver = "ModelCheckpoint" if saves else "a callback" if repeated else ""
+            unused = f"{saver} saves checkpoints, and the script does not restore them"
+            yield Violation(call, unused if saver else "the script saves no checkpoint to continue from")
 
 
 def _restores(call: Call) -> bool:
@@ -153,7 +168,9 @@ def _resumes_nothing(value: Value) -> bool:
 
 
 def _keeps_nothing(value: Value) -> bool:
-    """Return whether a callback of Keras saves nothing."""
+    """Return whether a callback of Keras, or a class of the script with such a base, saves nothing."""
+    if isinstance(value, Instance):
+        return keras_name(canonical(value.cls.outside())) == "callbacks.Callback"
     part = keras_name(value.call.name) if isinstance(value, Made) else ""
     return part.startswith("callbacks.") and part.rpartition(".")[2] not in _SAVING_CALLBACKS
 

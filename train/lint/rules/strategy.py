@@ -11,6 +11,7 @@ from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Location, Made, Mark, Ref, Value, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
 from train.lint.subject import TRAINING, Subject, inner, shown
+from train.script.keras import BACKEND
 from train.script.launchers import assignments, is_foreign
 
 _OPERATIONS = re.compile(
@@ -28,6 +29,10 @@ _GPU_SETTINGS = re.compile(
 )
 _THREAD_SETTINGS = re.compile(r"^tensorflow\.config\.threading\.set_\w+$")
 _JOINED_BY = ("TPUStrategy", "experimental_set_strategy", "set_distribution")
+_JAX_FIX = (
+    'use the backend jax, begin with keras.distribution.initialize(os.environ["FLEET_ADDRESSES"], '
+    'int(os.environ["FLEET_NUM_TASKS"]), int(os.environ["FLEET_RANK"])), and set a keras.distribution.DataParallel'
+)
 _OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed")
 
 
@@ -93,6 +98,7 @@ def _single_host(subject: Subject) -> Iterator[Violation]:
         for call in subject.calls(*TRAINING, "apply_gradients", "minimize")
         if kind_of(call.receiver) in (Kind.MODEL, Kind.OPTIMIZER) and _certain(call)
     ]
+    given = [text(item.value) for item in subject.settings() if item.name == BACKEND and item.value is not None]
     if learning:
         first = [*strategies, *learning][0]
         yield Violation(
@@ -101,6 +107,7 @@ def _single_host(subject: Subject) -> Iterator[Violation]:
             if strategies
             else f"the script trains with {first.method} and has no strategy for several workers",
             reason=f"each of the {subject.workers} workers trains a separate model on all data",
+            fix=_JAX_FIX if given and given[-1] in ("jax", "torch") else "",
         )
 
 
@@ -205,6 +212,20 @@ def _writes_cluster(subject: Subject) -> Iterator[Violation]:
         lists = [item.items for item in jobs if isinstance(item, Items)]
         if any(items and all(text(entry) is not None for entry in items) for items in lists):
             yield Violation(call, "the script contains the addresses of the cluster")
+
+
+@rule(
+    "MW111",
+    WARNING,
+    reason="without --chief the job has none: worker 0 is the chief, and no task does it",
+    fix="use fleet train --chief, or test also: task_type == 'worker' and task_id == 0",
+)
+def _only_type_chief(subject: Subject) -> Iterator[Violation]:
+    tests = subject.trace.chief_tests if subject.together and not subject.chief else []
+    if tests and not subject.trace.tests_index:
+        yield Violation(
+            tests[0], "only a task of type chief does something", HINT if subject.chief is None else WARNING
+        )
 
 
 @rule(

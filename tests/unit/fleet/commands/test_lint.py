@@ -58,6 +58,15 @@ def test_an_error_ends_with_exit_code_2(directory: Path) -> None:
     assert "# fleet: ignore[MW101]" in error.hint
 
 
+def test_the_rule_of_an_error_is_the_one_to_suppress(directory: Path) -> None:
+    hint = "import os\nos.environ['TF_CONFIG'] = '{}'\n"
+    (directory / "task.py").write_text(hint + LATE)
+    findings, error = linted("task.py")
+    assert [item.rule for item in findings if isinstance(item, Finding)] == ["MW103", "MW101"]
+    assert error is not None
+    assert "# fleet: ignore[MW101]" in error.hint
+
+
 def test_hints_do_not(directory: Path) -> None:
     (directory / "task.py").write_text(HINTS)
     (finding, note), error = linted("task.py")

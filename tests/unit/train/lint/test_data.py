@@ -306,3 +306,16 @@ def test_undistributed_batches_for_strategy_run_are_reported(loop: str, expected
 
 def test_numpy_arrays_are_divided_automatically() -> None:
     assert findings(READY + "model.fit(x, y, batch_size=batch, epochs=2, callbacks=keep)\n") == []
+
+
+def test_only_the_batch_of_training_should_grow() -> None:
+    data = "data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch)\n"
+    small = "small = tf.data.Dataset.from_tensor_slices((x, y)).batch({})\n"
+    for number, use, expected in (
+        (8, "model.fit(small, epochs=1)\n", ["MW307"]),
+        (1, "model.fit(small, epochs=1)\n", []),
+        (8, "model.evaluate(small)\n", []),
+        (8, "model.predict(small)\n", []),
+        (8, "model.fit(data, validation_data=small)\n", []),
+    ):
+        assert rules(data + small.format(number), use) == expected, (number, use)

@@ -110,3 +110,10 @@ def test_modules_that_hide_packages_are_reported() -> None:
 def test_functions_that_nothing_calls_are_reported(end: str, expected: list[str]) -> None:
     source = "import os\n\ndef main():\n    print('training')\n" + end
     assert [item.split()[0] for item in findings(source) if "MW7" in item] == expected
+
+
+def test_a_notebook_command_whose_value_is_used_is_not_deleted() -> None:
+    (finding,) = (item for item in check(GANG + "n = get_ipython().getoutput('ls')\n") if item.rule == "MW702")
+    assert finding.fix.startswith("use subprocess.check_output(")
+    (finding,) = (item for item in check(GANG + "get_ipython().system('ls')\n") if item.rule == "MW702")
+    assert finding.fix.startswith("delete the line")

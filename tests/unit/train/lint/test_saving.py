@@ -182,6 +182,27 @@ def test_checkpoint_directories_unknown_to_fleet_are_reported(directory: str, ex
 # --- MW405: no checkpoints ---------------------------------------------------------------------------------------
 
 
+CUSTOM = "class Custom(tf.keras.callbacks.{}):\n    def on_epoch_end(self, epoch, logs=None):\n        {}\n"
+CUSTOM_FIT = "model.fit(data, epochs=3, callbacks=[Custom()])\n"
+
+
+@pytest.mark.parametrize(
+    ("custom", "message"),
+    [
+        (CUSTOM.format("Callback", "print(epoch)"), "the script saves no checkpoint to continue from"),
+        (
+            CUSTOM.format("Callback", "self.model.save_weights('w')"),
+            "a callback saves checkpoints, and the script does not",
+        ),
+        (CUSTOM.format("BackupAndRestore", "print(epoch)"), ""),
+        (CUSTOM.format("Callback", "self.model.load_weights('w')"), ""),
+    ],
+)
+def test_a_callback_of_a_class_of_the_script_restores_only_what_it_loads(custom: str, message: str) -> None:
+    result = [item.message for item in check(GANG + DATA + custom + MODEL + CUSTOM_FIT) if item.rule == "MW405"]
+    assert [text[: len(message)] for text in result] == ([message] if message else [])
+
+
 @pytest.mark.parametrize(
     ("fit", "expected"),
     [

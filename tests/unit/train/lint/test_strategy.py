@@ -137,6 +137,43 @@ def test_a_chosen_strategy_counts_as_one_for_several_workers() -> None:
     assert findings(TF + choice + MODEL + "model.fit(x, epochs=1)\n") == []
 
 
+@pytest.mark.parametrize(
+    "setting", ["os.environ['KERAS_BACKEND'] = 'jax'\n", "os.environ.setdefault('KERAS_BACKEND', 'torch')\n"]
+)
+def test_another_backend_of_keras_has_another_way_to_several_workers(setting: str) -> None:
+    (finding,) = check(
+        "import os\n" + setting + "import keras\nimport tensorflow as tf\nm = keras.Sequential()\nm.fit(x)\n"
+    )
+    assert finding.rule == "MW102"
+    assert "keras.distribution.initialize(" in finding.fix
+
+
+# --- MW111: only a task of type chief -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("test", "reported"),
+    [
+        ("task_type == 'chief'", True),
+        ("resolver.task_type == 'chief'", True),
+        ("task_type in ('chief', 'master')", True),
+        ("task_type == 'chief' or (task_type == 'worker' and task_id == 0)", False),
+        ("task_id == 0", False),
+        ("task_type == 'worker'", False),
+    ],
+)
+def test_what_only_a_task_of_type_chief_does_is_reported(test: str, reported: bool) -> None:
+    source = READY + FIT + f"path = 'm' if {test} else f'm/workertemp_{{task_id}}'\nmodel.save(path)\n"
+    expected = ["MW111"] if reported else []
+    for chief, level in ((None, "hint"), (False, "warning")):
+        result = [
+            item for item in lint({"task.py": source}, "task.py", workers=2, chief=chief) if item.rule == "MW111"
+        ]
+        assert [item.rule for item in result] == expected
+        assert all(item.severity.value == level for item in result)
+    assert "MW111" not in [item.rule for item in lint({"task.py": source}, "task.py", workers=2, chief=True)]
+
+
 # --- MW103: TF_CONFIG ---------------------------------------------------------------------------------------------
 
 CLUSTER = '{"cluster": {"worker": ["localhost:12345", "localhost:23456"]}, "task": {"type": "worker", "index": 0}}'
