@@ -334,11 +334,12 @@ def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Next
         return []
     entry = find(request).entry
     names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(_texts(entry).values())))
-    line = f"{assignments(names)} exec {shlex.join(['python', *entry.words])}"
+    assigned = assignments(names)
+    line = f"{assigned} exec {shlex.join(['python', *entry.words])}"
     words = ("bash", "-c", f'{line} "$@"', "bash", *request.arguments) if request.arguments else ("bash", "-c", line)
     here = entry.workdir == Path.cwd()
     change = {"SCRIPT": None, "-m": None, **({} if here else {"--workdir": os.path.relpath(entry.workdir)})}
-    return [Again(change, program=words)]
+    return [Again(change, program=words)] if assigned else []
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:

@@ -6,7 +6,7 @@ import re
 
 from train.agent.injected.adaptations import TF_CONFIG
 from train.script.keras import Need, Requirement
-from train.script.launchers import is_foreign
+from train.script.launchers import LAUNCHERS
 
 _COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|#[^\n]*""")
 _STRATEGY = re.compile(r"MultiWorkerMirroredStrategy|multi_worker_mirrored_strategy|ParameterServerStrategy")
@@ -18,7 +18,7 @@ _BACKEND = re.compile(
 )
 """The choice of a backend of Keras 3 in R: https://keras3.posit.co/reference/use_backend.html."""
 _SETS = re.compile(r"Sys\.setenv\s*\((?:[^()]|\([^()]*\))*?\bTF_CONFIG[\"'`]?\s*=|environ\S*\bTF_CONFIG\S*\s*<-")
-_READS = re.compile(r"Sys\.getenv\s*\(\s*[\"'](?P<name>\w+)")
+_READS = re.compile(rf"Sys\.getenv\s*\(\s*[\"'](?:TF_CONFIG|FLEET_\w+|{LAUNCHERS})\b")
 _TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
 
 
@@ -45,8 +45,6 @@ def tf_config_of_r(text: str, name: str) -> str:
     """Return the name of the adaptation to an R script that sets TF_CONFIG; empty: it does not, or uses the job's."""
     code = _COMMENT.sub(lambda item: item[1] or "", text)
     setting = _SETS.search(code)
-    reads = [item["name"] for item in _READS.finditer(code, 0, setting.start())] if setting else []
-    if setting is None or any(item == "TF_CONFIG" or item.startswith("FLEET_") for item in reads):
+    if setting is None or _READS.search(code, 0, setting.start()):
         return ""
-    foreign = "+".join(item for item in dict.fromkeys(reads) if is_foreign(item))
-    return f"{TF_CONFIG}:{foreign}:{name}:{code.count(chr(10), 0, setting.start()) + 1}"
+    return f"{TF_CONFIG}::{name}:{code.count(chr(10), 0, setting.start()) + 1}"

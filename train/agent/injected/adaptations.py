@@ -123,18 +123,14 @@ def adapt_resolver(module: "Any") -> None:
     """Let the public class `TFConfigClusterResolver` read the job's TF_CONFIG."""
     import functools
 
-    cls = getattr(module, "TFConfigClusterResolver", None)
+    original = module.TFConfigClusterResolver.__init__
 
-    def restored(original: "Callable[..., Any]") -> "Callable[..., Any]":
-        @functools.wraps(original)
-        def method(*args: "Any", **kwargs: "Any") -> "Any":
-            restore_tf_config()
-            return original(*args, **kwargs)
+    @functools.wraps(original)
+    def begin(*args: "Any", **kwargs: "Any") -> None:
+        restore_tf_config()
+        original(*args, **kwargs)
 
-        return method
-
-    for name in ("__init__", "cluster_spec") if cls is not None else ():
-        setattr(cls, name, restored(getattr(cls, name)))
+    module.TFConfigClusterResolver.__init__ = begin
 
 
 def restore_tf_config() -> None:
@@ -145,31 +141,28 @@ def restore_tf_config() -> None:
     variables, _, location = os.environ.get(VARIABLE, "").partition(TF_CONFIG + ":")[2].partition(":")
     processes = sys.modules.get("multiprocessing")
     is_child = processes is not None and processes.parent_process() is not None
-    if not job or given in (None, job) or is_child or any(name in os.environ for name in variables.split("+")):
+    if not job or not given or given == job or is_child or any(name in os.environ for name in variables.split("+")):
         return
-    number, other = _count_workers(json.loads(job)), 0
-    try:
-        config = json.loads(given or "")
-        if config == json.loads(job):
-            return
-        other = _count_workers(config)
-    except Exception:  # noqa: BLE001, S110 - whatever it is, TensorFlow does not read it
-        pass
-    os.environ["TF_CONFIG"] = job
-    if os.environ.get("FLEET_RANK") == "0":
-        workers = "1 worker" if number == 1 else "%d workers" % number
-        text = "the script sets TF_CONFIG (%s): using this job's, %s; `--no-adapt` turns this off" % (
-            location,
-            workers,
-        )
-        _report(TF_CONFIG, text)
-        if other not in (0, number):
+    number, other = _count_workers(job), _count_workers(given)
+    if not other or json.loads(given) != json.loads(job):
+        os.environ["TF_CONFIG"] = job
+        if os.environ.get("FLEET_RANK") == "0":
+            text = "the script sets TF_CONFIG (%s): using this job's, %d worker%s; `--no-adapt` turns this off"
+            _report(TF_CONFIG, text % (location, number, "s" if number > 1 else ""))
             text = "warning: the script's TF_CONFIG has %d workers, this job has %d: check numbers that the script "
-            _report("workers", (text + "computes from it, such as the batch size") % (other, number))
+            if other not in (0, number):
+                _report("workers", text % (other, number) + "computes from it, such as the batch size")
 
 
-def _count_workers(config: "Any") -> int:
-    return sum(len(config["cluster"].get(name, ())) for name in ("chief", "master", "worker"))
+def _count_workers(text: str) -> int:
+    """Return the number of workers in a TF_CONFIG; 0 if it is invalid."""
+    import json
+
+    try:
+        cluster = json.loads(text)["cluster"]
+        return sum(len(cluster.get(name, ())) for name in ("chief", "master", "worker"))
+    except Exception:  # noqa: BLE001 - whatever the script has written
+        return 0
 
 
 def shard_by_elements(original: "Callable[..., Any]") -> "Callable[..., Any]":

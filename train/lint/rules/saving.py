@@ -5,21 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.interpreter.api_names import Kind, canonical, keras_name, kind_of
-from train.lint.interpreter.values import (
-    DIFFERS,
-    Bound,
-    Call,
-    Const,
-    Instance,
-    Items,
-    Made,
-    Mark,
-    Opaque,
-    Value,
-    options,
-    text,
-)
+from train.lint.interpreter.api_names import Kind, keras_name, kind_of, type_of
+from train.lint.interpreter.values import DIFFERS, Bound, Call, Const, Items, Made, Mark, Opaque, Value, options, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule
 from train.lint.rules.together import GROUPS, collective_calls, only_some
 from train.lint.subject import Subject, argument, inner
@@ -36,7 +23,7 @@ _PARAMETERS = {
     "tensorflow.train.Checkpoint.save": ("file_prefix", 0),
 }
 _SAVERS = {"chief": "only the chief saves", "not_chief": "the chief does not save"}
-_SAVING_CALLBACKS = ("BackupAndRestore", "ModelCheckpoint", "LambdaCallback", "Callback")
+_SAVING_CALLBACKS = ("BackupAndRestore", "ModelCheckpoint", "LambdaCallback")
 _SEPARATE = DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY | Mark.TASK_PATH
 
 
@@ -169,9 +156,7 @@ def _resumes_nothing(value: Value) -> bool:
 
 def _keeps_nothing(value: Value) -> bool:
     """Return whether a callback of Keras, or a class of the script with such a base, saves nothing."""
-    if isinstance(value, Instance):
-        return keras_name(canonical(value.cls.outside())) == "callbacks.Callback"
-    part = keras_name(value.call.name) if isinstance(value, Made) else ""
+    part = keras_name(type_of(value))
     return part.startswith("callbacks.") and part.rpartition(".")[2] not in _SAVING_CALLBACKS
 
 

@@ -33,6 +33,7 @@ _JAX_FIX = (
     'use the backend jax, begin with keras.distribution.initialize(os.environ["FLEET_ADDRESSES"], '
     'int(os.environ["FLEET_NUM_TASKS"]), int(os.environ["FLEET_RANK"])), and set a keras.distribution.DataParallel'
 )
+_SETS = "the script sets TF_CONFIG itself"
 _OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed")
 
 
@@ -123,35 +124,26 @@ def _others(subject: Subject) -> bool:
 
 
 @rule(
-    "MW103", ERROR, fix='leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ'
+    "MW103",
+    ERROR,
+    reason="its addresses, ports, and index are not those of this job: TensorFlow silently waits for a missing "
+    "worker for up to an hour",
+    fix='leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ',
 )
 def _writes_tf_config(subject: Subject) -> Iterator[Violation]:
-    for call, value in _early_tf_configs(subject):
+    writes = list(_early_tf_configs(subject))
+    for call, value in writes:
         origin = _origin(subject, call, value)
-        if value is None:
-            if not any(later.order > call.order for later, other in _early_tf_configs(subject) if other is not None):
-                yield Violation(
-                    call,
-                    "the script removes TF_CONFIG",
-                    reason="the workers do not find each other: each trains a separate model",
-                    fix="do not change TF_CONFIG; `fleet` sets it for each task",
-                )
-        elif origin == [] and not subject.adapt:
-            yield Violation(
-                call,
-                "the script sets TF_CONFIG itself",
-                WARNING if value.marks & ~(Mark.GIVEN | Mark.REPLICAS) else ERROR,
-                "its addresses, ports, and index are not those of this job: TensorFlow silently waits for a missing "
-                "worker for up to an hour",
-            )
-        elif origin == []:
-            reason = "`fleet` gives TensorFlow the TF_CONFIG of the job unless --no-adapt is given"
-            yield Violation(call.location, "the script sets TF_CONFIG itself", HINT, reason)
-        elif getattr(value, "meaning", "") != "tf_config":  # which is a modified copy of the given value
-            names = " or ".join((origin or [])[:3])
-            reason = f"TensorFlow uses it if {names} is set, and else this job's" if origin else "TensorFlow uses it"
-            reason += "; fleet has checked the ports of its own TF_CONFIG only"
-            yield Violation(call.location, "the script computes a TF_CONFIG of its own", HINT, reason)
+        if value is None and all(other is None for later, other in writes if later.order > call.order):
+            reason = "the workers do not find each other: each trains a separate model"
+            fix = "do not change TF_CONFIG; `fleet` sets it for each task"
+            yield Violation(call, "the script removes TF_CONFIG", reason=reason, fix=fix)
+        elif origin is not None and subject.adapt:
+            unless = " or ".join(["--no-adapt is given", *(f"{name} is set" for name in origin[:2])])
+            reason = f"`fleet` gives TensorFlow the TF_CONFIG of the job unless {unless}"
+            yield Violation(call.location, _SETS, HINT, reason)
+        elif origin is not None and value is not None:
+            yield Violation(call, _SETS, WARNING if value.marks & ~(Mark.GIVEN | Mark.REPLICAS) else ERROR)
 
 
 def foreign_tf_config(subject: Subject) -> tuple[Location, list[str]] | None:
@@ -159,11 +151,8 @@ def foreign_tf_config(subject: Subject) -> tuple[Location, list[str]] | None:
 
     The second part lists the variables of another launcher from which the value is computed if they are set.
     """
-    for call, value in _early_tf_configs(subject):
-        origin = _origin(subject, call, value) if value is not None else None
-        if origin is not None:
-            return call.location, origin
-    return None
+    writes = ((call.location, _origin(subject, call, value)) for call, value in _early_tf_configs(subject))
+    return next(((location, origin) for location, origin in writes if origin is not None), None)
 
 
 def _origin(subject: Subject, call: Call, value: Value | None) -> list[str] | None:
@@ -223,9 +212,8 @@ def _writes_cluster(subject: Subject) -> Iterator[Violation]:
 def _only_type_chief(subject: Subject) -> Iterator[Violation]:
     tests = subject.trace.chief_tests if subject.together and not subject.chief else []
     if tests and not subject.trace.tests_index:
-        yield Violation(
-            tests[0], "only a task of type chief does something", HINT if subject.chief is None else WARNING
-        )
+        level = HINT if subject.chief is None else WARNING
+        yield Violation(tests[0], "only a task of type chief does something", level)
 
 
 @rule(
@@ -246,18 +234,14 @@ def _slurm(subject: Subject) -> Iterator[Violation]:
 def _launchers(subject: Subject) -> Iterator[Violation]:
     reads = [(call, name) for call, name in subject.reads() if is_foreign(name) and not _optional(call)]
     names = list(dict.fromkeys(name for _, name in reads))
-    if not reads:
-        return
     fails = any(call.name.endswith("__getitem__") for call, _ in reads)
-    values = assignments(names)
-    command = f"fleet train -- bash -c '{values} exec python {subject.files[0]}'"
-    yield Violation(
-        reads[0][0].location,
-        f"the script reads {join_names(names)}, which mpirun, srun, or another launcher sets",
-        reason="it fails with a KeyError under `fleet`" if fails else "all tasks take the same default",
-        fix="use FLEET_RANK, FLEET_NUM_TASKS, and FLEET_ADDRESSES"
-        + (f"; or start it with {command}" if values else ""),
-    )
+    reason = "it fails with a KeyError under `fleet`" if fails else "all tasks take the same default"
+    fix = "use FLEET_RANK, FLEET_NUM_TASKS, and FLEET_ADDRESSES"
+    if assignments(names):
+        fix += f"; or start it with fleet train -- bash -c '{assignments(names)} exec python {subject.files[0]}'"
+    for call, _ in reads[:1]:
+        message = f"the script reads {join_names(names)}, which mpirun, srun, or another launcher sets"
+        yield Violation(call.location, message, reason=reason, fix=fix)
 
 
 def _optional(call: Call) -> bool:

@@ -226,7 +226,7 @@ def test_the_python_of_an_r_script_reads_the_tf_config_of_the_job(tmp_path: Path
         (R, "tf_config::task.R:3"),
         ('Sys.setenv("TF_CONFIG" = x)\n', "tf_config::task.R:1"),
         ('os <- import("os")\nos$environ[["TF_CONFIG"]] <- x\n', "tf_config::task.R:2"),
-        ('rank <- Sys.getenv("SLURM_PROCID")\nSys.setenv(TF_CONFIG = f(rank))\n', "tf_config:SLURM_PROCID:task.R:2"),
+        ('rank <- Sys.getenv("SLURM_PROCID")\nSys.setenv(TF_CONFIG = f(rank))\n', ""),
         ('old <- Sys.getenv("TF_CONFIG")\nSys.setenv(TF_CONFIG = f(old))\n', ""),
         ('Sys.setenv(OTHER = 1)\nprint("TF_CONFIG")\n', ""),
     ],
