@@ -351,8 +351,9 @@ def _with_request(diagnosis: Diagnosis, cloud: GceOptions, count: int, project: 
         limit = needed if needed > diagnosis.limit else diagnosis.limit + needed
         region = "" if diagnosis.scope is Scope.EVERYTHING else region
         diagnosis.next_steps = [quota_request(diagnosis.metric, project, region, limit)]
-    if diagnosis.metric.startswith("PREEMPTIBLE_") and is_temporary(cloud):
-        diagnosis.hint, diagnosis.again = f"{diagnosis.hint}; or use {AS_STANDARD}", {"--max-duration": "8d"}
+    if diagnosis.metric.startswith("PREEMPTIBLE_") and is_temporary(cloud) and not cloud.max_cost_usd:
+        diagnosis.hint = f"{diagnosis.hint}; or use {AS_STANDARD}"
+        diagnosis.again = {"--max-duration": "8d", "--idle-timeout": "1h"}
     return diagnosis
 
 
@@ -362,7 +363,7 @@ def _exhausted(count: int, cloud: GceOptions, refusals: Mapping[str, ProviderErr
     Only a lack of capacity ends by itself: without one, the first quota that is too small is the reason.
     """
     short = [each for each in refusals.values() if each.kind is ErrorKind.QUOTA]
-    cause = _listed({place: each.message for place, each in refusals.items()})
+    cause = _listed({place: each.message.rpartition(": ")[2] for place, each in refusals.items()})
     if all(each.kind is not ErrorKind.CAPACITY for each in refusals.values()):
         first = next(iter(short or refusals.values()))
         first.cause = cause

@@ -19,7 +19,7 @@ from provision.gce.options.machines import LOCAL_SSD_GB
 from provision.gce.options.time import BACKSTOP_S
 from provision.provider import ErrorKind
 
-AS_STANDARD = "--max-duration 8d, with which instances do not count as preemptible"
+AS_STANDARD = "--max-duration 8d --idle-timeout 1h: with a lifetime above 7 days, they do not count as preemptible"
 """A way out if Google counts GPUs of temporary instances as preemptible."""
 
 _SHARED_QUOTA = frozenset({"n1", "e2", "f1", "g1", "custom"})

@@ -8,8 +8,9 @@ from provision.gce.options import GceOptions
 from provision.gce.rest.price_list import read_page
 
 
-def _prices(account: Account, _cloud: GceOptions) -> str:
+def _prices(account: Account, cloud: GceOptions) -> str:
     read_page(account.api, size=1)
+    account.update_prices(cloud)  # `fleet up` tries the zones in their order
     return "the Cloud Billing catalog can be read"
 
 

@@ -64,8 +64,9 @@ def _regional(account: Account, cloud: GceOptions, *, count: int) -> str | Findi
     doubts = [_of_region(quotas, cloud, count, name, strict=True) for name in room]
     if not all(doubts):
         return text
-    doubt = replace(doubts[0][0], message=f"{text}; but Google may use {doubts[0][0].message.removeprefix('the ')}")
-    return replace(doubt.finding("regional quota"), ok=None, hint=f"{doubt.hint}; or use {AS_STANDARD}")
+    doubt = doubts[0][0].finding("regional quota")
+    message = f"{text}; but Google may count them as preemptible: {doubt.message}"
+    return replace(doubt, ok=None, message=message, hint=f"{doubt.hint}; or use {AS_STANDARD}")
 
 
 def _reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:

@@ -1,4 +1,4 @@
-"""A stand-in for gcloud on the caller's computer: opens tunnels of the emulator's proxy, and prints access tokens.
+"""A stand-in for gcloud on the caller's computer: tunnels of the emulator's proxy, access tokens, and quotas.
 
 It starts for each connection, so it imports little. FLEET_GCE_ENDPOINT has the emulator's URL, and the file `account`
 next to this program the account that is logged in.
@@ -43,6 +43,25 @@ def _print_token(token: str, words: list[str]) -> int:
     return 0
 
 
+def _print_account(token: str, words: list[str]) -> int:
+    sys.stdout.write(f"{token.removeprefix('emulated:')}\n")
+    return 0
+
+
+def _request_quota(token: str, words: list[str]) -> int:
+    """Request a quota, which is granted at once."""
+    assert words[-1].startswith("--email="), words
+    options = dict(zip(words[:-1:2], words[1::2], strict=True))
+    assert (options.pop("--service"), options.pop("--project")) == ("compute.googleapis.com", "proj-1"), words
+    quota, region = options.pop("--quota-id"), options.pop("--dimensions", "").removeprefix("region=")
+    end = "-per-project-region" if region else "-per-project"
+    assert quota.endswith(end), words
+    metric = quota.removesuffix(end).replace("-", "_")
+    _post(token, {"metric": metric, "limit": float(options.pop("--preferred-value")), "region": region}, "quota")
+    assert not options, words
+    return 0
+
+
 def _open_tunnel(token: str, words: list[str]) -> int:
     options = dict(word.removeprefix("--").partition("=")[::2] for word in words if word.startswith("--"))
     instance, port = (word for word in words if not word.startswith("--"))
@@ -57,10 +76,10 @@ def _open_tunnel(token: str, words: list[str]) -> int:
     return 0
 
 
-def _post(token: str, body: dict[str, Any]) -> dict[str, Any]:
+def _post(token: str, body: dict[str, Any], path: str = "tunnel") -> dict[str, Any]:
     host, _, port = os.environ["FLEET_GCE_ENDPOINT"].removeprefix("http://").rstrip("/").partition(":")
     content = dumps(body).encode()
-    head = ("POST /emulator/tunnel HTTP/1.0", f"Authorization: Bearer {token}", f"Content-Length: {len(content)}")
+    head = (f"POST /emulator/{path} HTTP/1.0", f"Authorization: Bearer {token}", f"Content-Length: {len(content)}")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall("\r\n".join((*head, "", "")).encode() + content)
         answer = connection.makefile("rb").read()
@@ -88,7 +107,9 @@ def _relay(connection: socket.socket) -> None:
 
 _COMMANDS = {
     ("auth", "print-access-token"): _print_token,
+    ("beta", "quotas", "preferences", "create"): _request_quota,
     ("compute", "start-iap-tunnel"): _open_tunnel,
+    ("config", "get", "account"): _print_account,
 }
 
 if __name__ == "__main__":
