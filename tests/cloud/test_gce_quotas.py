@@ -20,7 +20,7 @@ OK, QUOTA, MISSING = 0, 11, 14
 
 @dataclass
 class Screen:
-    """What a command has printed.
+    """Output of a command.
 
     Attributes:
         text: Its output, without line breaks.
@@ -86,11 +86,11 @@ def set_quotas(emulator: Emulator, usual: int, preemptible: int) -> None:
 
 def test_spot_vms_need_the_quota_for_them_once_there_is_one(user: User, emulator: Emulator) -> None:
     set_quotas(emulator, 8, 1)
-    found = user.run("doctor", "--provider", "gce", "--gpu", "t4", "--spot", code=MISSING)
+    before = user.run("doctor", "--provider", "gce", "--gpu", "t4", "--spot", code=MISSING)
     refused = user.run(*UP, "--spot", code=QUOTA)
     assert "the quota PREEMPTIBLE_NVIDIA_T4_GPUS of project proj-1 allows 1 in us-central1" in refused.text
     assert not any("ulkInsert" in name for name in emulator.state()["calls"])
-    assert found.steps[0] == refused.steps[0]
+    assert before.steps[0] == refused.steps[0]
     assert user.request_quotas(refused) == ["PREEMPTIBLE-NVIDIA-T4-GPUS-per-project-region"]
     user.run("doctor", "--provider", "gce", "--gpu", "t4", "--spot")
     user.assert_up(*UP, "--spot")
