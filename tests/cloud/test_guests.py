@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -260,6 +261,26 @@ def test_only_keys_of_the_metadata_can_log_in(boot: Boot, key: Key, tmp_path: Pa
     guest.guest.update_metadata({"ssh-keys": f"more-2:{other.pair.public}"}, {})
     assert guest.ssh("true", other.path).returncode == 255
     assert guest.read("id -un", key.path) == "fleet\n"  # added by the user, not by the metadata
+
+
+def test_no_account_gets_the_name_of_a_group_of_the_image(boot: Boot, key: Key) -> None:
+    names = ("admin", "docker", "sudo", "ann")
+    guest = boot({"ssh-keys": "\n".join(f"{name}:{key.pair.public}" for name in names)})
+    assert [guest.ssh("true", key.path, name).returncode for name in names] == [255, 255, 255, 0]
+
+
+def test_only_login_shells_of_deep_learning_images_print_a_banner_and_find_other_cuda_libraries(
+    boot: Boot, key: Key
+) -> None:
+    guest = boot()
+    show = "printf '[%s]' \"$LD_LIBRARY_PATH\""
+    assert guest.read(show, key.path) == "[]"
+    assert guest.read(f"sh -c {shlex.quote(show)}", key.path) == "[]"
+    text = guest.read(f"bash -lc {shlex.quote(show)}", key.path)
+    assert "Welcome to the Google Deep Learning VM" in text
+    assert "[/usr/local/cuda/lib64:" in text
+    plain = boot(image=find_image("projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"))
+    assert plain.read(f"bash -lc {shlex.quote(show)}", key.path) == "[]"
 
 
 def test_ssh_keys_of_the_metadata_are_read_as_by_the_guest_agent() -> None:

@@ -95,6 +95,8 @@ def run_pages(rented: Program, emulator: Emulator) -> CommandResult:
     assert len(names(emulator)) == 2
     assert "2 hosts" in rented.run(*shown).text
     assert rented.run(*listed).text == "worker-[0-1] | Tesla T4\n"
+    show = ("exec", "--", "sh", "-c", 'echo "[$LD_LIBRARY_PATH]"')  # which the image sets for login shells
+    assert rented.run(*show).text == "worker-[0-1] | []\n"
     ran = rented.run(*train, timeout=180)
     assert lines_of(rented.run(*logs), "worker-1") == lines_of(ran, "worker-1")[-5:]
     [_, status] = rented.run("status", "-o", "json").events

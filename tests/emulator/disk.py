@@ -43,6 +43,7 @@ _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
 _AGENTS = Path("/var/lib/emulator/agents")
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
+_LOGIN_SCRIPT = "/etc/profile.d/image.sh"
 _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
@@ -344,7 +345,8 @@ class Disk:
             "mount -t tmpfs tmpfs memory",
             "mkdir memory/upper memory/work",
             "mount -t overlay overlay -o lowerdir=/etc,upperdir=memory/upper,workdir=memory/work /etc",
-            "mkdir -p /etc/apt/apt.conf.d /etc/systemd/system /etc/ssl/certs",
+            "mkdir -p /etc/apt/apt.conf.d /etc/profile.d /etc/systemd/system /etc/ssl/certs",
+            f"printf %s {shlex.quote(self._spec.image.login_script if self._spec.image else '')} > {_LOGIN_SCRIPT}",
             "touch /etc/machine-id",
             f"cat etc/authority.pem >> {_AUTHORITIES}",
         ]

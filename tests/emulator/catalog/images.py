@@ -12,6 +12,15 @@ from tests.emulator.catalog.entries import entry, numeric_id
 Json = dict[str, Any]
 
 
+_DEEP_LEARNING = "deeplearning-platform-release"
+_LOGIN_SCRIPT = """\
+echo "======================================"
+echo "Welcome to the Google Deep Learning VM"
+echo "======================================"
+export LD_LIBRARY_PATH=/usr/local/cuda/lib64:/usr/local/nccl2/lib:/usr/local/cuda/extras/CUPTI/lib64
+"""
+
+
 @dataclass(frozen=True)
 class Image:
     """A boot image.
@@ -49,6 +58,11 @@ class Image:
         return tuple(map(int, self.python.split("."))) >= (3, 11)
 
     @property
+    def login_script(self) -> str:
+        """Return its file in /etc/profile.d, with what login shells print and set; empty: it has none."""
+        return _LOGIN_SCRIPT if self.project == _DEEP_LEARNING else ""
+
+    @property
     def path(self) -> str:
         """``projects/debian-cloud/global/images/…``."""
         return f"projects/{self.project}/global/images/{self.name}"
@@ -64,7 +78,6 @@ class Image:
         return self.number or numeric_id(self.path)
 
 
-_DEEP_LEARNING = "deeplearning-platform-release"
 _PYTHON = {"2404": "3.12", "2204": "3.10"}
 
 
