@@ -163,12 +163,13 @@ def _origin(subject: Subject, call: Call, value: Value | None) -> list[str] | No
     if value is None or getattr(value, "meaning", "") == "tf_config":
         return None
     names = [name for read, name in subject.reads() if read.order < call.order]
-    if not value.marks & (Mark.ROLE | Mark.REPLICAS | Mark.UNKNOWN):
+    depends = value.marks & Mark.ROLE or any(guard.marks & Mark.ROLE for guard in call.guards)
+    if not depends and not value.marks & (Mark.REPLICAS | Mark.UNKNOWN):
         return []
     if any(name == "TF_CONFIG" or name.startswith("FLEET_") for name in names):
         return None
     foreign = [name for name in dict.fromkeys(names) if is_foreign(name)]
-    return None if not foreign and value.marks & Mark.ROLE else foreign
+    return None if not foreign and depends else foreign
 
 
 def _early_tf_configs(subject: Subject) -> Iterator[tuple[Call, Value | None]]:

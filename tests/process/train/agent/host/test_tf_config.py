@@ -138,6 +138,10 @@ hosts, task = [a.split(':')[0] + ':4000' for a in old['cluster']['worker']], old
 w = [a.replace('2222', '4000') for a in json.loads(os.environ.get('TF_CONFIG'))['cluster']['worker']]
 os.environ.update(TF_CONFIG=json.dumps({'cluster': {'chief': w[:1], 'worker': w}, 'task': {'type': 'chief'}}))
 """,
+    "an evaluator": """
+if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 0:
+    os.environ['TF_CONFIG'] = '{"cluster": {"worker": ["10.0.0.3:4000"]}, "task": {"type": "evaluator", "index": 0}}'
+""",
     "addresses": """
 hosts = os.environ['FLEET_ADDRESSES'].replace('2222', '4000').split(',')
 task = {'type': 'worker', 'index': int(os.environ['FLEET_RANK'])}
