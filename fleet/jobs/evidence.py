@@ -33,6 +33,7 @@ from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, TaskEvidence, Ve
 
 _TAILS = 8 << 20  # bytes of the ends of all logs of an attempt
 _LEAST_TAIL = 16 << 10  # of one log
+_AT_ONCE_S = 10.0
 
 MOST_ATTEMPTS = 8
 """Maximum number of attempts of a slot that are kept without a verdict; older ones are dropped."""
@@ -44,6 +45,7 @@ class _Task:
 
     task: str = ""
     stopped: bool = False
+    running_at: float = 0.0
     exited: TaskState | None = None
     inspection: HangInspection | None = None
     head: bytearray = field(default_factory=bytearray)
@@ -56,6 +58,7 @@ class _Task:
             self.inspection = record
         elif isinstance(record, TaskState):
             self.stopped = self.stopped or record.phase is Phase.STOPPING
+            self.running_at = record.at if record.phase is Phase.RUNNING else self.running_at
             self.exited = record if record.phase is Phase.EXITED else self.exited
         else:
             self.head += payload[: LARGEST_HEAD - len(self.head)]
@@ -163,6 +166,15 @@ class Evidence:
         return independence_warning(
             result, [(entry.task, entry.exited.listened if entry.exited else None) for _, entry in participants]
         )
+
+    def silence(self, result: JobResult) -> str:
+        """Return a sentence about a job that succeeded at once and printed nothing; empty: another job."""
+        tasks = [entry for _, entry in self._participants(result.attempt, result)]
+        times = [entry.exited.at - entry.running_at for entry in tasks if entry.exited and entry.running_at]
+        is_silent = tasks and len(times) == len(tasks) and not any(entry.tail for entry in tasks)
+        if result.outcome is not Outcome.SUCCEEDED or not is_silent or max(times) > _AT_ONCE_S:
+            return ""
+        return f"the job ran {max(times):.1f} s and printed nothing: check that the script calls its main function"
 
     def _verdict(self, attempt: int, outcome: Outcome, end: AttemptEnded | JobResult) -> Verdict | None:
         if outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED):  # nothing to diagnose, with modules that load slowly

@@ -11,6 +11,7 @@ from typing import Any
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
+from fleet.jobs.following.losses import LossWatch
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
 from fleet.remote.merge import split
@@ -49,6 +50,7 @@ class LocalTask:
         self._stop_by = float("inf")
         self._evidence = Evidence(())
         self._restarts = Restarts()
+        self._losses = LossWatch()
 
     @property
     def stopped_by(self) -> str:
@@ -118,11 +120,13 @@ class LocalTask:
         self._runs = self._follows = False
         if result is None:
             raise NotReadyError("the agent did not report how the job ended")
+        for note in self._losses.final(result.attempt) if leads else ():
+            sink.emit(note)
         return result
 
     def _report(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
         self._evidence.add(record, payload)
-        for note in self._restarts.add(record) if leads else []:
+        for note in (*self._restarts.add(record), *self._losses.add(record, payload)) if leads else ():
             sink.emit(note)
         if isinstance(record, Log):
             for piece, data in split(record, payload):

@@ -18,6 +18,7 @@ from fleet.fleets.repair import Repairer
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.following.awaiting import Awaiting
 from fleet.jobs.following.log_view import EVERYTHING, LogView, Selection
+from fleet.jobs.following.losses import LossWatch
 from fleet.jobs.growth.limits import allowed_tasks
 from fleet.jobs.growth.members import added_slots
 from fleet.jobs.queue.waiting import queued
@@ -260,6 +261,7 @@ class _Reporter:
         self._results: dict[str, JobResult] = {}  # by host
         self._noticed: set[tuple[int, str]] = set()
         self._restarts = Restarts()
+        self._losses = LossWatch()
         self._awaiting = Awaiting()
         self._ended: dict[int, _Ends] = {}  # attempts that were reported as failed
         self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
@@ -282,7 +284,7 @@ class _Reporter:
         else:
             self._emit(item.host, record, item.payload)
             self._evidence.add(record, item.payload)
-            for note in self._restarts.add(record):
+            for note in (*self._restarts.add(record), *self._losses.add(record, item.payload)):
                 self._sink.emit(note)
         if isinstance(record, (Beat, JobResult, ConnectionLost)) and item.host in self._behind:
             self._behind.discard(item.host)
@@ -404,6 +406,9 @@ class _Reporter:
         warning = self._evidence.independence_warning(result)
         if warning:
             self._sink.emit(Note(warning, Level.WARNING))
+        silence = self._evidence.silence(result) if self._followed.whole and self._followed.logs else ""
+        for note in (*self._losses.final(result.attempt), *([Note(silence)] if silence else [])):
+            self._sink.emit(note)
         verdict = self._verdict(result)
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))

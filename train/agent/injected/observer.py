@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WAITING = "waiting for the other workers"
 _TRACING = "tracing a tf.function"
 _DATA = "loading data"
-_SERVING = "serving the other tasks"
+SERVING = "serving the other tasks"
 
 _BUILDING = "tf.function-graph_building"  # name of TensorFlow's own trace event
 _NOT_FUNCTIONS = ("tf.constant", _BUILDING)
@@ -318,7 +318,7 @@ class Observer:
         self._wrap(module.ParameterServerStrategyV2, "_connect_to_cluster", WAITING)
 
     def _patch_server(self, module: "Any") -> None:
-        self._wrap(module.Server, "join", _SERVING)
+        self._wrap(module.Server, "join", SERVING)
 
     def _patch_download(self, module: "Any") -> None:
         code = module.get_file.__code__

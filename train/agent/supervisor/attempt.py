@@ -360,6 +360,8 @@ class Attempt:
         if self._failure or not self._store("log", lambda: self._write_log(data)):
             return
         self._output_at = now = time.monotonic()
+        if self._port_watch is not None:
+            self._port_watch.read_output(data)
         self._announce(now)
         self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
@@ -400,6 +402,8 @@ class Attempt:
         """Take a report of the hook."""
         self._worked_at = time.monotonic()
         self._observations.add(report, self._worked_at)
+        if self._port_watch is not None and self._observations.has_server:
+            self._port_watch.find_server()
         if not self._loop.waits_for("progress"):
             self._loop.after("progress", _PROGRESS_S, self._publish_progress, slack_s=_PROGRESS_SLACK_S)
 

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 PERIOD_S = 1.0
 _SLACK = 1.5  # of the period, to wait for another reason to wake up: the next heartbeat
+_SHORT_S = 0.25  # the period at first: the port of a short job is open for less than a second
+_SHORT_UNTIL_S = 20.0
+LEAST_CHECKS = 20  # with TensorFlow loaded, before it is certain that the task does not listen
 _OFTEN_S = 60.0  # for which the port is checked this often; later only together with the libraries
 TIMER = "port"
+_STARTED = re.compile(rb"Started server with target: grpc\S{0,200}:(\d{1,5})")  # TensorFlow's log
 _TABLES = ("tcp", "tcp6")
 _LISTEN = "0A"
 _TENSORFLOW = re.compile(r"/libtensorflow(?:_cc|_framework)?\.so")
@@ -68,13 +72,24 @@ class PortWatch:
         self._opened = False
         self._tensorflow = False
         self._another = False
+        self._checks = 0  # with TensorFlow loaded
 
     @property
     def listened(self) -> Optional[bool]:
         """Return whether the task listened on its port; None if unknown, or if the task need not listen."""
         if self._opened:
             return True
-        return False if self._tensorflow and not self._another else None
+        return False if self._checks >= LEAST_CHECKS and not self._another else None
+
+    def read_output(self, data: bytes) -> None:
+        """Find the server that TensorFlow reports in the task's output."""
+        match = None if self._opened or b"Started server" not in data else _STARTED.search(data)
+        if match:
+            self._find({int(match.group(1))})
+
+    def find_server(self) -> None:
+        """Record that the hook saw the task start its server."""
+        self._find({self._port})
 
     def begin(self, pid: int) -> None:
         """Start to watch.
@@ -94,19 +109,23 @@ class PortWatch:
         self._pids = frozenset(pids)
         self._sockets = set(sockets_of(pids))
         self._compare()
+        self._checks += self._tensorflow
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
     def _check_port(self) -> None:
+        self._checks += self._tensorflow
         sockets = set(sockets_of(self._pids))
         if sockets - self._sockets or not self._has_compared_again:
             self._has_compared_again = sockets <= self._sockets
             self._sockets = sockets
             self._compare()
         if not self._opened and time.monotonic() < self._seldom_at:
-            self._loop.after(TIMER, PERIOD_S, self._check_port, slack_s=_SLACK * PERIOD_S)
+            is_short = time.monotonic() < self._seldom_at - _OFTEN_S + _SHORT_UNTIL_S
+            period_s = min(_SHORT_S, PERIOD_S) if is_short else PERIOD_S
+            self._loop.after(TIMER, period_s, self._check_port, slack_s=0.0 if is_short else _SLACK * PERIOD_S)
 
     def _compare(self) -> None:
         """Compare the sockets of the task with all that listen on this host."""
@@ -115,9 +134,12 @@ class PortWatch:
         listeners: Dict[str, int] = {}
         for name in _TABLES:
             listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
-        task_ports = {listeners[inode] for inode in self._sockets if inode in listeners}
-        if self._port in task_ports:
+        self._find({listeners[inode] for inode in self._sockets if inode in listeners})
+
+    def _find(self, ports: Collection[int]) -> None:
+        """Record the ports on which the task listens."""
+        if self._port in ports:
             self._opened = True
             self._loop.cancel(TIMER)
-        elif task_ports:  # a script may set a TF_CONFIG of its own
+        elif ports:  # a script may set a TF_CONFIG of its own
             self._another = True

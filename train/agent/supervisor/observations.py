@@ -9,6 +9,7 @@ import json
 import re
 from collections import deque
 
+from train.agent.injected.observer import SERVING, WAITING
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Observations:
 
     def __init__(self) -> None:
         self._activity: Optional[str] = None
+        self.has_server = False  # True once the task has begun to wait for its peers, or to serve them
         self._windows: Deque[StepTimes] = deque(maxlen=_WINDOWS)
         self._at = 0.0
 
@@ -86,6 +88,7 @@ class Observations:
             self._activity = None
         elif isinstance(activity, str) and activity.isprintable() and len(activity) <= _LONGEST_ACTIVITY:
             self._activity = activity
+            self.has_server = self.has_server or activity in (WAITING, SERVING)
 
     def latest(self, now: float) -> Observation:
         """Return the present activity, and the medians of the last windows unless they are too few or too old."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +14,29 @@ import pytest
 
 from train.agent.host.loop import Loop
 from train.agent.supervisor import listening
-from train.agent.supervisor.listening import TIMER, PortWatch, listening_ports, loads_another, loads_tensorflow
+from train.agent.supervisor.listening import (
+    LEAST_CHECKS,
+    TIMER,
+    PortWatch,
+    listening_ports,
+    loads_another,
+    loads_tensorflow,
+)
 
 TASK = """
-import mmap, socket, sys
+import mmap, socket, sys, time
 files = [open(path, "rb") for path in sys.argv[1:]]
 mapped = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for file in files]
 sockets = [socket.socket()]
 sockets[0].bind(("127.0.0.1", 0))
 print(sockets[0].getsockname()[1], flush=True)
 for line in sys.stdin:
+    if line == "briefly\\n":
+        sockets[0].listen()
+        time.sleep(0.3)
+        sockets.pop().close()
+        print(flush=True)
+        continue
     sockets[0].listen() if line == "listen\\n" else sockets.append(socket.socket())
     print(flush=True)
 """
@@ -91,13 +105,54 @@ def _task(*libraries: Path) -> Iterator[_Task]:
 def _watch(task: _Task, port: int) -> PortWatch:
     watch = PortWatch(Loop(), port)
     watch.begin(task.process.pid)
-    watch.examine({task.process.pid})
+    for _ in range(LEAST_CHECKS + 1):
+        watch.examine({task.process.pid})
     return watch
 
 
 def test_a_task_with_tensorflow_that_listens_nowhere(tmp_path: Path) -> None:
     with _task(tmp_path / "libtensorflow_cc.so.2") as task:
         assert _watch(task, task.port).listened is False
+
+
+def test_after_a_few_checks_it_is_unknown_whether_a_task_listens(tmp_path: Path) -> None:
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
+        watch = PortWatch(Loop(), task.port)
+        watch.begin(task.process.pid)
+        for _ in range(LEAST_CHECKS):
+            watch.examine({task.process.pid})
+            assert watch.listened is None
+        watch.examine({task.process.pid})
+        assert watch.listened is False
+
+
+def test_a_server_that_is_closed_again_is_known_from_the_log_and_from_the_hook(tmp_path: Path) -> None:
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
+        watch = _watch(task, task.port)
+        watch.read_output(
+            b"I0000 grpc_server_lib.cc:467] Started server with target: grpc://10.0.0.2:%d\n" % task.port
+        )
+        assert watch.listened is True
+        watch = _watch(task, task.port)
+        watch.read_output(b"Started server with target: grpc://localhost:1\n")
+        assert watch.listened is None
+        watch = _watch(task, task.port)
+        watch.find_server()
+        assert watch.listened is True
+
+
+def test_a_port_that_is_open_for_a_short_time_does_not_count_as_absent(tmp_path: Path) -> None:
+    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
+        loop = Loop()
+        watch = PortWatch(loop, task.port)
+        watch.begin(task.process.pid)
+        watch.examine({task.process.pid})
+        assert task.process.stdin is not None
+        assert task.process.stdout is not None
+        print("briefly", file=task.process.stdin, flush=True)
+        while watch.listened is not True and not select.select([task.process.stdout], [], [], 0)[0]:
+            loop.turn()
+        assert watch.listened is not False
 
 
 def test_another_library_or_no_tensorflow_leaves_it_unknown(tmp_path: Path) -> None:

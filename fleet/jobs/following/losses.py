@@ -1,0 +1,84 @@
+"""Warn if the loss that the tasks print is not a number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fleet.events import Level, Note
+from train.agent.protocol.records import Log
+
+_STOPPED = b"Invalid loss, terminating training"
+_NAMED = rb"(?<![A-Za-z])((?:[A-Za-z]{1,24}_){0,3}(?:[Ll]oss|LOSS))"
+_AFTER = rb"[\"']?\s{0,3}[:=]?\s{0,3}(?:tf\.Tensor\()?\[?"
+# Expressions that begin with fixed text are much faster.
+_NEAR = tuple(re.compile(word + _AFTER + rb"[-+]?(?i:nan|inf)\b") for word in (rb"oss", rb"OSS"))
+_WRONG = re.compile(_NAMED + _AFTER + rb"[-+]?((?i:nan|inf))\b|" + _STOPPED)
+_VALUE = re.compile(_NAMED + _AFTER + rb"[-+]?((?i:nan|inf)\b|\d)")
+_TAIL = 4096
+_OTHERS = (b"best", b"min", b"lowest", b"prev", b"init")
+_PLACES = tuple((word, re.compile(rb"%bs?\W{0,3}(\d{1,9})" % word[1:])) for word in (b"epoch", b"step"))
+
+
+def _is_other(match: re.Match[bytes]) -> bool:
+    """Return whether a value is the initial one of a best loss."""
+    return bool(match[1]) and match[1].lower().startswith(_OTHERS)
+
+
+@dataclass
+class _Loss:
+    """The latest loss of a slot, and where it began to be wrong; `text` is empty while it is a number."""
+
+    attempt: int
+    place: str = ""
+    name: str = ""
+    text: str = ""
+
+    def read(self, data: bytes) -> None:
+        """Read the next output; a value that is cut in two is not read."""
+        is_suspect = not self.text and (_STOPPED in data or any(near.search(data) for near in _NEAR))
+        wrong = next((each for each in _WRONG.finditer(data) if not _is_other(each)), None) if is_suspect else None
+        self._find_place(data[: wrong.start()] if wrong else data)
+        if wrong:
+            self.name = (wrong[1] or b"loss").decode("ascii", "replace")
+            since = f" since {self.place}" if self.place else ""
+            value = wrong[2].lower().decode() if wrong[2] else "nan or infinite"
+            self.text = f"{self.name.lower()} is {value}{since}"
+            self.text += "" if wrong[2] else ", and TerminateOnNaN ended the training"
+            self._find_place(data)
+        if self.text:
+            values = [each[2] for each in _VALUE.finditer(data[-_TAIL:]) if each[1].decode("ascii") == self.name]
+            self.text = "" if values and values[-1].isdigit() else self.text
+
+    def _find_place(self, data: bytes) -> None:
+        for word, pattern in _PLACES:
+            last = data.rfind(word[1:])  # the first letter may be a capital one
+            match = pattern.match(data, last) if last >= 0 else None
+            if match and not (word == b"step" and self.place.startswith("epoch")):
+                self.place = f"{word.decode()} {int(match[1])}"
+
+
+class LossWatch:
+    """Reads the losses in the output of all tasks."""
+
+    def __init__(self) -> None:
+        self._losses: dict[str, _Loss] = {}  # by slot
+        self._warned = 0  # the newest attempt with a warning
+
+    def add(self, record: object, payload: bytes) -> list[Note]:
+        """Add the next record; return a warning when a loss is not a number for the first time in an attempt."""
+        if not isinstance(record, Log):
+            return []
+        loss = self._losses.get(record.slot)
+        if loss is None or loss.attempt != record.attempt:
+            loss = self._losses[record.slot] = _Loss(record.attempt)
+        loss.read(payload)
+        if not loss.text or record.attempt <= self._warned:
+            return []
+        self._warned = record.attempt
+        return [Note(loss.text, Level.WARNING)]
+
+    def final(self, attempt: int) -> list[Note]:
+        """Return a warning if the last loss of an attempt was not a number."""
+        texts = [loss.text for loss in self._losses.values() if loss.attempt == attempt and loss.text]
+        return [Note(text, Level.WARNING) for text in texts[:1]]
