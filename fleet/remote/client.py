@@ -628,7 +628,7 @@ class AgentClient:
         """Return the error of an answer that does not match the request, which may be a refusal."""
         if isinstance(record, Refused):
             return refusal(self.host, record)
-        steps = [Step("down"), Step("up")]
+        steps = [Step("status"), _UP]
         return NotReadyError(
             f"{where(self.host)} sent an unexpected record: {name_of(record)}", next_steps=_of_fleet(self.host, steps)
         )

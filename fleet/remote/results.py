@@ -125,9 +125,11 @@ def list_files(
     agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas), list(names)), doing=doing)
     entries: list[FileEntry] = []
     for record in _records(agent, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
-        if isinstance(record, FilesListed) and _are_names(record.fingerprint, *record.notes[:_MOST_NOTES]):
-            return Listing(tuple(entries), record.fingerprint[:64], tuple(record.notes[:_MOST_NOTES]))
-        if not isinstance(record, FileEntry) or not _is_entry(record) or (areas and record.area not in areas):
+        if isinstance(record, FilesListed):
+            notes = tuple(note[:_LONGEST_PATH] for note in record.notes[:_MOST_NOTES])
+            return Listing(tuple(entries), record.fingerprint[:64], notes)
+        entry = _shortened(record) if isinstance(record, FileEntry) else None
+        if entry is None or not _is_entry(entry) or (areas and entry.area not in areas):
             raise agent.unexpected(record)
         if len(entries) >= MOST_FILES:
             raise NotReadyError(
@@ -135,8 +137,15 @@ def list_files(
                 hint=f"copy them by other means: {job.path}",
             )
         on_entry()
-        entries.append(record)
+        entries.append(entry)
     raise AssertionError  # _records only ends with an error
+
+
+def _shortened(entry: FileEntry) -> FileEntry:
+    """Return an entry; one with a path that is too long becomes a file that cannot be read, and is left out."""
+    if _are_names(entry.path, entry.target):
+        return entry
+    return entry._replace(kind=EntryKind.FILE, path=entry.path[:_LONGEST_PATH], target="", sha256="")
 
 
 def read_files(agent: AgentClient, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:

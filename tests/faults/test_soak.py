@@ -26,9 +26,9 @@ def test_a_seed_always_gives_the_same_history() -> None:
 
 
 def test_no_result_is_lost_in_a_sample_of_interrupted_pulls() -> None:
-    """One history: a link is lost during `train --pull`, and the deletion of the fleet is interrupted."""
+    """One history: faults during `train --pull`; a pulled file is edited; `down` without a pull of the chief."""
     reports: list[str] = []
-    assert results.run(seed=3052, histories=1, report=reports.append) == 0, reports
+    assert results.run(seed=204, histories=1, report=reports.append) == 0, reports
 
 
 def test_a_seed_always_gives_the_same_interrupted_pulls() -> None:

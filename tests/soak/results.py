@@ -1,7 +1,8 @@
-"""Run the campaign `results`: kills of the client, a link, or a host while results are pulled and a fleet is deleted.
+"""Run the campaign `results`: faults and users' actions while results are pulled, pruned, and a fleet is deleted.
 
 A history trains, pulls with `fleet pull` or `fleet train --pull`, and runs `fleet down` without consent to any loss.
-After each command, each file of the job must be on its host or whole on this computer.
+Between the commands, hosts are lost and repaired, pulled files are edited, deleted, or blocked, and jobs are pruned.
+After each command, each file of each task must be on its host or whole on this computer.
 
 A fault is aimed at a window by what the command does to files: the client is stopped at the event, the fault is
 injected, and the client continues.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import random
+import resource
 import signal
 import tempfile
 import threading
@@ -24,21 +26,24 @@ from tests.soak.file_events import Change, FileEvents
 from tests.soak.lane import HOSTS, Client, Lane
 from tests.soak.processes import ProcessKind
 
-KINDS = ("kill the client", "interrupt the client", "cut a link", "kill a host")
+KINDS = ("kill the client", "interrupt the client", "fill the disk", "cut a link", "kill a host")
+EVENTS = ("lose a host", "repair", "edit a file", "delete a file", "block a file", "prune", "pull one task")
 _COMMANDS = ("pull", "pull", "logs", "jobs")
 _ATTEMPTS = 8
 _MARK = ".fleet-results"
 _DIRECTORIES = {"MODEL": "model", "CHECKPOINT": "checkpoints", "LOG": "tensorboard"}
-_FILES = tuple((kind, rank, name) for kind in _DIRECTORIES for rank in range(len(HOSTS)) for name in ("a", "b c\n"))
+_FILES = tuple(
+    (kind, rank, name) for kind in _DIRECTORIES for rank in range(len(HOSTS)) for name in ("a", "b c\n", "same")
+)
 
 # Writes files whose contents follow from their names. Argument: size of each file in KiB.
 TASK = r"""
 import hashlib, os, sys
 size, rank = int(sys.argv[1]) << 10, os.environ["FLEET_RANK"]
 for kind in ("MODEL", "CHECKPOINT", "LOG"):
-    for name in ("a", "b c\n"):
-        seed = hashlib.sha256(f"{kind} {rank} {name}".encode()).digest()
-        with open(os.path.join(os.environ[f"FLEET_{kind}_DIR"], f"{name}{rank}"), "wb") as file:
+    for name in ("a", "b c\n", "same"):
+        seed = hashlib.sha256(f"{kind} {name if name == 'same' else rank} {name}".encode()).digest()
+        with open(os.path.join(os.environ[f"FLEET_{kind}_DIR"], name), "wb") as file:
             file.write(seed * (size // len(seed)))
 print("written", flush=True)
 """
@@ -74,7 +79,7 @@ class History:
         seed: The seed of the plan.
         size_kib: Size of each file in KiB.
         requested: Whether `train --pull` is used; it has the first fault of `pulls`.
-        pulls: Commands that pull, each with its fault.
+        pulls: Commands that pull, each after an event and with its fault.
         complete: Whether the fleet is repaired and pulled before `down`; otherwise, `down` often refuses to delete.
         downs: The faults of `down`.
     """
@@ -82,7 +87,7 @@ class History:
     seed: int
     size_kib: int
     requested: bool
-    pulls: tuple[tuple[str, Fault], ...]
+    pulls: tuple[tuple[str, str, Fault], ...]
     complete: bool
     downs: tuple[Fault, ...]
 
@@ -93,12 +98,14 @@ def plan(seed: int) -> History:
 
     def fault(windows: tuple[str, ...]) -> Fault:
         window = chance.choice(windows)
-        kinds = KINDS[:2] if window == "deletion" else KINDS  # nothing is connected during a deletion
+        kinds = KINDS[:3] if window == "deletion" else KINDS  # nothing is connected during a deletion
         return Fault(chance.choice(kinds), chance.choice(HOSTS), window, chance.randint(1, 6))
 
     requested = chance.random() < 0.5
     size = chance.choice((64, 1024, 4096))
-    pulls = tuple((chance.choice(_COMMANDS), fault(_PULLS)) for _ in range(chance.randint(1, 2)))
+    pulls = tuple(
+        (chance.choice(("", *EVENTS)), chance.choice(_COMMANDS), fault(_PULLS)) for _ in range(chance.randint(1, 3))
+    )
     downs = tuple(fault(_DOWNS) for _ in range(chance.randint(0, 2)))
     return History(seed, size, requested, pulls, chance.random() < 0.7, downs)
 
@@ -111,6 +118,7 @@ class _Player:
 
     def __post_init__(self) -> None:
         self.targets = [self.lane.work / "pulled-1"]
+        self.chance = random.Random(self.history.seed)
 
     def play(self) -> str:
         """Play the history; return the violation, empty if there is none."""
@@ -118,11 +126,12 @@ class _Player:
         arguments = ["write.py", "--", str(self.history.size_kib)]
         first, *others = self.history.pulls
         if self.history.requested:
-            problem = self._step(["train", "--pull", self.target.name, *arguments], first[1])
+            problem = self._step(["train", "--pull", self.target.name, *arguments], first[2])
         else:
             others = [first, *others]
             problem = self._check(self.lane.run("train", *arguments))
-        for command, fault in others:
+        for event, command, fault in others:
+            problem = problem or self._disturb(event)
             is_pending = self.history.requested and self._missing()
             problem = problem or self._step(self._arguments(command if is_pending else "pull"), fault)
         if self.history.complete and self.history.downs and not problem:
@@ -136,9 +145,49 @@ class _Player:
     def target(self) -> Path:
         return self.targets[-1]
 
+    def _disturb(self, event: str) -> str:
+        """Do what a user, or chance, does between two commands; return the violation."""
+        self.hit[event or "no event"] += 1
+        if event in ("repair", "prune", "pull one task"):
+            commands = {
+                "repair": ["up", "--workers", str(len(HOSTS))],
+                "prune": ["jobs", "--prune", "--yes"],
+                "pull one task": [
+                    "pull",
+                    "--worker",
+                    str(self.chance.randrange(len(HOSTS))),
+                    "--to",
+                    self.target.name,
+                ],
+            }
+            return self._check(self.lane.run(*commands[event]))
+        if event == "lose a host":
+            lost = self.chance.choice((HOSTS[0], *HOSTS))  # mostly the one of the chief
+            for process in self.lane.processes():
+                if process.host == lost and process.part is not ProcessKind.TASK:
+                    process.send(signal.SIGKILL)
+        elif event and (copies := self._copies()):
+            path = self.chance.choice(copies)
+            if event == "edit a file":
+                path.write_bytes(path.read_bytes()[::-1] + b"mine")
+            else:
+                path.unlink()
+            if event == "block a file":
+                path.mkdir()
+        return ""
+
+    def _copies(self) -> list[Path]:
+        """Return the files on this computer that are also on their hosts: a user may change them."""
+        on_hosts = [path for path in _FILES if self._is_on_host(*path)]
+        return sorted(
+            {path for each in on_hosts for path in self._paths(*each) if self._is_whole(path, *each)}
+            if len(on_hosts) == len(_FILES)
+            else ()
+        )
+
     def _arguments(self, command: str) -> list[str]:
-        """Return the arguments of a command; a pull after a complete one copies everything to a new directory."""
-        if command == "pull" and not self._missing():
+        """Return the arguments of a command; a pull after a complete one may copy everything to a new directory."""
+        if command == "pull" and not self._missing() and self.chance.random() < 0.5:
             self.targets.append(self.lane.work / f"pulled-{len(self.targets) + 1}")
         return [command, "--to", self.target.name] if command == "pull" else [command]
 
@@ -172,8 +221,10 @@ class _Player:
             client.process.send_signal(signal.SIGKILL)
         elif fault.kind == KINDS[1]:
             client.process.send_signal(signal.SIGINT)
+        elif fault.kind == KINDS[2]:  # no file can become larger than this
+            resource.prlimit(client.process.pid, resource.RLIMIT_FSIZE, (self.history.size_kib << 9,) * 2)
         else:
-            parts = {ProcessKind.SESSION} | ({ProcessKind.LISTENER} if fault.kind == KINDS[3] else set())
+            parts = {ProcessKind.SESSION} | ({ProcessKind.LISTENER} if fault.kind == KINDS[4] else set())
             processes = [item for item in self.lane.processes() if item.host == fault.host and item.part in parts]
             is_hit &= sum(process.send(signal.SIGKILL) for process in processes) > 0
         client.process.send_signal(signal.SIGCONT)
@@ -193,25 +244,24 @@ class _Player:
 
     def _missing(self) -> list[tuple[str, int, str]]:
         """Return the files that are not whole on this computer."""
-        missing = []
-        for kind, rank, name in _FILES:
-            directory, local = _DIRECTORIES[kind], f"{name}{rank}".replace("\n", "%0A")
-            paths = [
-                f"{directory}/{local}",
-                f"others/worker-{rank}/{directory}/{local}",
-                f"{directory}/worker-{rank}/{local}",
-            ]
-            copies = [target / path for target in self.targets for path in paths]
-            if not any(self._is_whole(path, kind, rank, name) for path in copies):
-                missing.append((kind, rank, name))
-        return missing
+        return [each for each in _FILES if not any(self._is_whole(path, *each) for path in self._paths(*each))]
+
+    def _paths(self, kind: str, rank: int, name: str) -> list[Path]:
+        """Return the paths that a file can have on this computer."""
+        directory, local = _DIRECTORIES[kind], name.replace("\n", "%0A")
+        paths = [
+            f"{directory}/{local}",
+            f"others/worker-{rank}/{directory}/{local}",
+            f"{directory}/worker-{rank}/{local}",
+        ]
+        return [target / path for target in self.targets for path in paths]
 
     def _is_on_host(self, kind: str, rank: int, name: str) -> bool:
-        pattern = f"*-worker-{rank}/fleet/jobs/*/worker-{rank}/*/{name}{rank}"
+        pattern = f"*-worker-{rank}/fleet/jobs/*/worker-{rank}/*/{name}"
         return any(self._is_whole(path, kind, rank, name) for path in (self.lane.state / "local").glob(pattern))
 
     def _is_whole(self, path: Path, kind: str, rank: int, name: str) -> bool:
-        seed = hashlib.sha256(f"{kind} {rank} {name}".encode()).digest()
+        seed = hashlib.sha256(f"{kind} {name if name == 'same' else rank} {name}".encode()).digest()
         try:
             return path.read_bytes() == seed * ((self.history.size_kib << 10) // len(seed))
         except OSError:
@@ -222,11 +272,13 @@ class _Player:
         words = ""
         for _ in range(_ATTEMPTS):
             pull = ["pull", "--to", self.target.name]
-            for arguments in (["down"], ["up", "--workers", str(len(HOSTS))], pull):
+            for arguments in (["down"], ["up", "--workers", str(len(HOSTS))], ["down"], pull):
                 client = self.lane.run(*arguments)
                 problem = self._check(client)
                 if problem:
                     return problem
+                if arguments == pull and client.code == 2:  # a file was changed here
+                    self.targets.append(self.lane.work / f"pulled-{len(self.targets) + 1}")
                 if arguments == ["down"] and client.code == 0:
                     return f"not pulled before `down`: {self._missing()[0]}" if self._missing() else ""
                 words = client.words

@@ -124,6 +124,12 @@ def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(prog
     assert "0 left" in program.run("down").err
 
 
+def pruned(program: Program) -> list[str]:
+    """Delete the jobs of which nothing would be lost, and return them."""
+    events = program.run("jobs", "--prune", "--yes", "-o", "json").events
+    return [job for event in events if event["event"] == "jobs_deleted" for job in event["jobs"]]
+
+
 MODELS = """
 import os
 rank = os.environ["FLEET_RANK"]
@@ -157,7 +163,7 @@ def test_a_pulled_file_is_never_replaced_by_another_tasks_and_counts_only_while_
     for change in (Path.unlink, lambda path: path.write_bytes(b"mine")):
         change(target / "model/weights")
         assert "partly pulled" in two.run("down", code=2).err
-        assert "no job was deleted" in two.run("jobs", "--prune", "--yes").err
+        assert target.name not in pruned(two)
         (target / "model/weights").unlink(missing_ok=True)
         two.run("pull")
         assert files(target)["model/weights"] == first
@@ -174,7 +180,26 @@ def test_a_pulled_file_is_never_replaced_by_another_tasks_and_counts_only_while_
     note.rmdir()
     two.run("pull")
     assert files(target)["files/worker-0/note"] == b"by 0"
-    assert "1 job deleted" in two.run("jobs", "--prune", "--yes").err
+    assert target.name in pruned(two)
+
+
+def test_a_log_that_is_left_out_shows_in_the_exit_code(two: Program) -> None:
+    two.script("quiet.py", QUIET)
+    two.run("train", "--detach", "quiet.py")
+    job = newest(two)
+    two.run("logs", "-f", "-n", "0")
+    (listener,) = two.listeners("worker-1")
+    listener.kill()
+    for command in (["logs"], ["logs", "-f"], ["logs", "-o", "json"], ["report"]):
+        ran = two.run(*command, code=13)
+        assert "worker-1" in ran.text + ran.err
+        assert "internal error" not in ran.err
+    assert (two.directory / f"{job}.html").exists()
+    assert "only a log" in two.run("logs", "--worker", "0").text
+    two.run("up", "--workers", "2")
+    assert job not in pruned(two)  # the log of worker-1 was not shown
+    two.run("logs")
+    assert job in pruned(two)
 
 
 def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None:
@@ -296,7 +321,7 @@ from train.agent.protocol.records import (
 )
 MODE = %r
 OUT = ["../../../evil", "/evil", "a/../../evil", "nul\\0", "x" * 300]
-NAMES = [*OUT, "bell\\x07\\x1b]0;title\\x1b\\\\", "d/evil", "ok"]
+NAMES = [*OUT, "long/" * 1000 + "x", "bell\\x07\\x1b]0;title\\x1b\\\\", "d/evil", "ok"]
 
 def answer(channel, host, request):
     if isinstance(request, ListJobs):
@@ -311,7 +336,7 @@ def answer(channel, host, request):
         for number, name in enumerate(NAMES):
             size = 1 << 62 if MODE == "huge" else 1
             channel.send(FileEntry(Area.MODEL, name, EntryKind.FILE, 0o7777, size, 0, digest))
-        channel.send(FilesListed("f" * 64, ["\\x1b[2Jnote"]))
+        channel.send(FilesListed("f" * 64, ["\\x1b[2Jnote" + "n" * 5000]))
     else:
         for part in request.parts:
             if MODE == "payload":
@@ -360,6 +385,9 @@ def test_a_hostile_host_cannot_write_outside_the_target_directory(
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))
     ran = hostile.run("pull", "--to", mode, "-o", "lines", code=code)
     assert message in ran.err
+    assert "fleet down" not in ran.err  # it would delete the results
+    if mode == "names":
+        assert "worker-0: left out 1 file: a content that cannot be read on the host" in ran.err
     assert "\x1b" not in ran.err + ran.text
     good = {"model/bell%07%1B]0;title%1B\\": b"x", "model/ok": b"x", "model/d/evil": b"x"}
     assert files(hostile.directory / mode) == (good if mode == "names" else {})

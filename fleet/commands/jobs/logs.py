@@ -6,14 +6,15 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fleet.errors import NotFoundError
+from fleet.errors import NotFoundError, UnreachableError
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, newest_reports, open_some
 from fleet.fleets.agreement import description, latest_attempt
 from fleet.fleets.rejoin import missing_slots
 from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
-from fleet.jobs.following.follow import Followed, follow, outcome_or_raise
+from fleet.folding import fold
+from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
 from fleet.jobs.following.log_view import EVERYTHING, Selection
 from fleet.jobs.growth.members import all_members
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
@@ -68,7 +69,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
 
     Raises:
         NotFoundError: The fleet, worker, or job does not exist.
-        FleetError: no host, or not the requested host, can be reached.
+        FleetError: no host, or not the requested host, can be reached; or the job succeeded, and a log is left out.
         JobFailedError: the job failed.
         JobNotFinished: the job keeps running.
         CancelledError: the job was stopped.
@@ -126,7 +127,7 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         )
         ended = follow(followed, sink)
         if ended.result is not None:
-            directory.note_results(first.job, log_shown=followed.whole and request.selection.pattern is None)
+            directory.note_results(first.job, log_shown=ended.shown and request.selection.pattern is None)
             stored = report_results(record, directory, first.job, followed.clients, sink)
             ended = replace(ended, resumable=is_resumable(stored, directory))
     if lost and not request.follow:
@@ -134,7 +135,21 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
     pull_ended(request.fleet, services, sink)
     if starts is not None and ended.result is None:
         raise queued(first.job)
-    return outcome_or_raise(ended)
+    left_out = [outcome for outcome in unreached if repairer is None and outcome.host.name in slots]
+    return _shown_outcome(ended, followed, left_out)
+
+
+def _shown_outcome(ended: Ended, followed: Followed, left_out: Sequence[Outcome[AgentClient]]) -> JobResult:
+    """Return the result of a job that succeeded, and whose logs were shown."""
+    result = outcome_or_raise(ended)
+    in_job = {member.slot for member in followed.members}
+    raise_failures([outcome for outcome in left_out if outcome.host.name in in_job], "show all logs")
+    if ended.incomplete:
+        raise UnreachableError(
+            f"the log of {fold(ended.incomplete)} is incomplete",
+            next_steps=[Step("status"), Step("logs", "--worker", ended.incomplete[0], "--job", followed.job)],
+        )
+    return result
 
 
 def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:

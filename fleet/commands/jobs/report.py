@@ -12,10 +12,11 @@ from fleet.events import Level, Note, ReportWritten, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
 from fleet.jobs.pulls.partial import copy_named, find_pulled
+from fleet.jobs.pulls.pull import raise_if_silent
 from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.reporting.copying import Collected, store_capsule
 from fleet.jobs.reporting.repetition import Words, repeat
-from fleet.jobs.results import survey_job
+from fleet.jobs.results import Survey, survey_job
 from fleet.reports.capsule import SUFFIX, is_capsule
 from fleet.reports.measures import Measure, measure
 from fleet.reports.record import LARGEST, JobRecord, decode_record
@@ -58,8 +59,9 @@ def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten
         NotFoundError: the fleet or job does not exist.
         UsageError: the file or directory is wrong, or several jobs are meant.
         NotReadyError: the page cannot be written.
-        UnreachableError: no host answers.
+        UnreachableError: a host does not answer; the page has what the others have.
     """
+    survey: Survey | None = None
     if request.directory and request.job:
         raise UsageError("JOB and --dir exclude each other", next_steps=[Step("report", request.job)])
     if request.to:
@@ -69,8 +71,10 @@ def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten
         record, measures = _from_results(results, sink)
         written = _write(_page_of(request, record.job), record, measures)
     else:
-        written = _report_hosts(request, services, sink)
+        written, survey = _report_hosts(request, services, sink)
     sink.emit(written)
+    if survey is not None:
+        raise_if_silent(survey)
     return written
 
 
@@ -80,7 +84,7 @@ def _page_of(request: ReportRequest, job: str) -> Path:
     return path
 
 
-def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten:
+def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> tuple[ReportWritten, Survey]:
     directory, record = services.store.need(request.fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
         stored = survey_job(request.job, clients, directory, unreached)
@@ -101,9 +105,9 @@ def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> Rep
                 collected = Collected(job, clients, directory.key, described, Path(scratch))
                 described, capsule = _write_capsule(page, collected, directory.commands(), request.split, sink)
         written = _write(page, described, measures)
-        if capsule is None:
-            return written
-        return replace(written, capsule=str(capsule), capsule_size=capsule.stat().st_size)
+        if capsule is not None:
+            written = replace(written, capsule=str(capsule), capsule_size=capsule.stat().st_size)
+        return written, stored
 
 
 def _write_capsule(

@@ -419,7 +419,7 @@ def _follow(
     with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
-        fleet.directory.note_results(first.job, log_shown=followed.whole)
+        fleet.directory.note_results(first.job, log_shown=ended.shown)
     return _finish(request, fleet, first.job, clients, ended, sink)
 
 

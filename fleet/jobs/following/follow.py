@@ -117,11 +117,15 @@ class Ended:
         result: The result of the job; None while it is running.
         verdict: The first cause, if the job failed.
         resumable: Whether a new job can continue from a checkpoint of the job.
+        shown: Whether the logs of all tasks were shown from the beginning to the end.
+        incomplete: The tasks whose log was not shown to its end.
     """
 
     result: JobResult | None
     verdict: Verdict | None = None
     resumable: bool = False
+    shown: bool = False
+    incomplete: tuple[str, ...] = ()
 
 
 def open_follower(followed: Followed, interval_s: float) -> Follower:
@@ -215,10 +219,12 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
                 if followed.unread():
                     return _unread(followed)
             reporter.end_log()
-            reporter.report_incomplete(follower.incomplete)
+            incomplete = reporter.report_incomplete(follower.incomplete)
     except KeyboardInterrupt:
         raise (queued(followed.job, "detached; ") if reporter.is_queued else detached(followed.job)) from None
-    return reporter.end()
+    ended = reporter.end()
+    shown = ended.result is not None and followed.whole and not incomplete
+    return replace(ended, shown=shown, incomplete=incomplete)
 
 
 @dataclass
@@ -375,10 +381,10 @@ class _Reporter:
         if verdict is not None:
             self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
 
-    def report_incomplete(self, positions: Mapping[str, Position]) -> None:
-        """Warn about the logs of hosts that could not be reached again."""
+    def report_incomplete(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
+        """Warn about the logs of hosts that could not be reached again; return their tasks."""
         if not self._followed.logs:
-            return
+            return ()
         for host, position in positions.items():
             task = self._tasks.get(host) or host
             attempt, size = position.reached
@@ -391,6 +397,7 @@ class _Reporter:
             command = step.text(self._followed.record.spec.name)
             text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
             self._sink.emit(Note(text, Level.WARNING))
+        return tuple(self._tasks.get(host) or host for host in positions)
 
     def end(self) -> Ended:
         """Emit the result of the job and its cause, and return both."""

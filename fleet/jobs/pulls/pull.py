@@ -103,7 +103,7 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
         command = request.step(job.job).text(request.fleet)
         sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
     pull.raise_failures()
-    _raise_if_silent(stored)
+    raise_if_silent(stored)
     if not name and not areas and not job.is_running:
         directory.forget_pull(job.job)
     return summary
@@ -120,11 +120,16 @@ def _select_job(request: PullRequest, stored: Survey) -> StoredJobs:
     try:
         return stored.select(request.job, request.fleet)
     except NotFoundError:
-        _raise_if_silent(stored)
+        raise_if_silent(stored)
         raise
 
 
-def _raise_if_silent(stored: Survey) -> None:
+def raise_if_silent(stored: Survey) -> None:
+    """Report the hosts that did not answer.
+
+    Raises:
+        FleetError: there are some.
+    """
     if stored.silent:
         error = next(iter(stored.silent.values()))
         raise type(error)(

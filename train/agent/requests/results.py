@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20
 _MOST_NOTES = 20
+_LONGEST_PATH = 3000  # characters of a path that is only named
 _REGENERABLE = "__pycache__"
 _LOG_FILES = {  # by their names among the results
     "log": TaskPaths.log,
@@ -134,8 +135,10 @@ class Results:
                 with os.scandir(os.path.join(root_path, directory)) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
                 status = os.lstat(os.path.join(root_path, directory))
-            except OSError as error:
-                self._note(f"{os.path.join(root_path, directory)} cannot be read: {error.strerror}")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                yield _unreadable(root.area, directory)
                 continue
             if empty and directory and not entries:
                 yield ResultFile(
@@ -207,6 +210,7 @@ class Results:
         )
 
     def _note(self, text: str) -> None:
+        text = text[:_LONGEST_PATH]
         if text not in self.notes:
             self.notes.append(text)
 
@@ -255,9 +259,18 @@ def _read_entry(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[Re
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             return ResultFile(area, path, entry.path, EntryKind.LINK, status, os.readlink(entry.path))
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError:  # for example, its path is too long
+        return _unreadable(area, path)
     return ResultFile(area, path, entry.path, EntryKind.FILE, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _unreadable(area: Area, path: str) -> ResultFile:
+    """Return an entry for what cannot be read: it counts as a result that was not copied."""
+    return ResultFile(
+        area, path[:_LONGEST_PATH] or ".", "", EntryKind.FILE, os.stat_result((0,) * 10, {"st_mtime_ns": 0})
+    )
 
 
 def _size(file: ResultFile) -> int:

@@ -169,6 +169,30 @@ def test_a_directory_that_is_a_link_is_not_followed(connect: Connect, tmp_path: 
     assert last.fingerprint == ""
 
 
+DEEP = """
+import os
+open("result.txt", "w").close()
+for _ in range(40):
+    os.mkdir("d" * 163)
+    os.chdir("d" * 163)
+open("deep.txt", "w").close()
+"""
+
+
+def test_a_path_that_is_too_long_is_one_result_that_cannot_be_read(connect: Connect) -> None:
+    agent = connect()
+    finished(agent, "j", Bundle(DEEP))
+    *records, last = answers(agent, ListFiles("j", "worker-0", "", [Area.FILES]), FilesListed)
+    entries = [record for record in records if isinstance(record, FileEntry) and record.kind is EntryKind.FILE]
+    assert [bool(entry.sha256) for entry in sorted(entries, key=lambda entry: len(entry.path))] == [True, False]
+    assert max(len(entry.path) for entry in entries) == 3000
+    (stored, *_) = answers(agent, ListJobs(["j"]), End)
+    assert isinstance(stored, StoredJob)
+    assert isinstance(last, FilesListed)
+    assert stored.fingerprint == last.fingerprint  # it is not changed by reading it
+    assert {use.area: use.files for use in stored.areas}[Area.FILES] == 2
+
+
 def test_jobs_are_deleted_but_never_one_that_runs(connect: Connect) -> None:
     agent = connect()
     finished(agent, "old", bundle())
