@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from fleet.commands.fleets import down, up
 from fleet.commands.jobs import pull, train
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.resolution import PACKAGES, UpRequest
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Shell
@@ -75,7 +77,7 @@ def _need_tensorflow() -> None:
     if find_spec("tensorflow") is None:
         raise NotReadyError(
             "the demo requires TensorFlow, which is not installed",
-            next_steps=[Shell("pip install 'fleet[tensorflow]'")],
+            next_steps=[Shell(shlex.join([sys.executable, "-m", "pip", "install", *PACKAGES]))],
         )
 
 

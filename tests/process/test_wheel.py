@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,20 @@ ROOT = Path(__file__).parents[2]
 CHECK = "from train.pack import build_agent; print(build_agent().digest)"
 
 
+def test_no_text_offers_the_project_of_another_owner_to_an_installer() -> None:
+    """On the package index, the name fleet belongs to a stranger, whose code would run."""
+    files = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True, cwd=ROOT).stdout.split(
+        "\n"
+    )
+    offers = re.compile(
+        r"\b(?:pip|pipx|uv|uvx)\b[^\n]*\b(?:install|run|add|uvx)\b[^\n]*[\s'\"](?:fleet|train|provision)(?:\[|[=<>~!]=|['\"]|\s*$)",
+        re.M,
+    )
+    texts = {name: (ROOT / name).read_text("utf-8", "replace") for name in files if (ROOT / name).is_file()}
+    found = {name: match[0] for name, text in texts.items() if (match := offers.search(text))}
+    assert found == {}
+
+
 def run(*command: str | Path) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FLEET_"))}
     return subprocess.run(
@@ -26,7 +41,7 @@ def run(*command: str | Path) -> str:
 
 def test_the_wheel_holds_all_files_and_runs_in_an_environment_of_its_own(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT)
-    (wheel,) = tmp_path.glob("fleet-*.whl")
+    (wheel,) = tmp_path.glob("fleet_train-*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name and ".data/" not in name}
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "fleet", "provision", "train"],

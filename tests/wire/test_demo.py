@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from fleet.cli.runtime import make_services
 from fleet.commands import demo
+from fleet.errors import NotReadyError
 from fleet.events import Event, Note, ResultsFound
+from tests.next_steps import next_lines
 from tests.program import Program
 
 pytestmark = pytest.mark.wire
@@ -29,6 +34,18 @@ class _Recorder:
 
     def close(self) -> None:
         pass
+
+
+def test_without_tensorflow_the_demo_names_what_to_install_where(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(NotReadyError, match="requires TensorFlow") as raised:
+        demo.run(demo.DemoRequest(), make_services(yes=True), _Recorder())
+    python, *words = shlex.split(next_lines(raised.value))
+    assert python == sys.executable
+    assert words[:3] == ["-m", "pip", "install"]
+    assert [word.split("~=")[0] for word in words[3:]] == ["tensorflow", "tf-keras", "tensorboard"]
 
 
 def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
