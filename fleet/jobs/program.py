@@ -259,6 +259,7 @@ class Terms:
         adapt: Whether interpreters are adapted to scripts for older TensorFlow.
         servers: Whether the job has a chief and parameter servers; None: unknown.
         chief: Whether the job has a task of this type; None: unknown.
+        variables: Names of the variables that the user sets.
         restarts: Whether the job is restarted after a failure.
         keeps: Whether `fleet` keeps the script's checkpoint directory the same on all hosts.
     """
@@ -266,6 +267,7 @@ class Terms:
     adapt: bool = True
     servers: bool | None = None
     chief: bool | None = None
+    variables: frozenset[str] = frozenset()
     restarts: bool = False
     keeps: bool = False
 
@@ -319,13 +321,14 @@ def script_findings(
         for finding in findings
         if finding.rule != _KERAS_RULE
         and (finding.severity is not Severity.HINT or finding.rule in resumes)
-        and not (finding.rule == _LAUNCHERS_RULE and _sets_variables(entry, finding.message))
+        and not (finding.rule == _LAUNCHERS_RULE and _sets_variables(entry, finding.message, terms))
     ]
 
 
-def _sets_variables(entry: EntryPoint, message: str) -> bool:
-    """Return whether a command sets all variables of another launcher that a message names."""
-    return all(entry.settings_of(name) for name in filter(is_foreign, re.findall(r"\w+", message)))
+def _sets_variables(entry: EntryPoint, message: str, terms: Terms) -> bool:
+    """Return whether a job sets all variables of another launcher that a message names."""
+    names = filter(is_foreign, re.findall(r"\w+", message))
+    return all(name in terms.variables or entry.settings_of(name) for name in names)
 
 
 def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:

@@ -358,7 +358,7 @@ def _newest_tensorflow(report: Callable[[str], None], directory: Path) -> None:
         path.mkdir()
 
         def job(program: Program, name: str = name) -> None:
-            program.script("fleet.toml", f'python = "{python}"\n')
+            program.script("fleet.toml", f'[fleet]\npython = "{python}"\n')
             tutorials.train(program, name)
 
         try:

@@ -181,7 +181,7 @@ class _Check:
             findings = script_findings(
                 self.program.entry,
                 prepared,
-                Terms(adapt=self.request.adapt),
+                Terms(adapt=self.request.adapt, variables=frozenset({*self.request.env, *self.request.secrets})),
                 has_final_versions=not self._installs_keras,
             )
             self._findings = [finding for finding in findings if finding.fails]

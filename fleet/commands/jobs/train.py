@@ -147,6 +147,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             adapt=request.adapt,
             servers=request.task_types.has_servers,
             chief=bool(request.task_types.chief),
+            variables=frozenset({*request.env, *request.secrets}),
             restarts=request.policy.restarts > 0,
             keeps=bool(request.replication.directory),
         )

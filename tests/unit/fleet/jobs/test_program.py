@@ -114,13 +114,16 @@ def prepared(task: str, *gpus: str) -> Prepared:
     return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
+TERMS = Terms()
+
+
 def warned(
-    directory: Path, text: str, hosts: int = 2, *, adapt: bool = True, command: tuple[str, ...] = ()
+    directory: Path, text: str, hosts: int = 2, *, terms: Terms = TERMS, command: tuple[str, ...] = ()
 ) -> list[str]:
     write(directory, {"task.py": text})
     script = "" if command else str(directory / "task.py")
     entry = find_entry(script, "", command, str(directory) if command else "")
-    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], Terms(adapt=adapt))
+    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], terms)
     return [described(finding).partition(";")[0] for finding in findings]
 
 
@@ -133,7 +136,7 @@ FIT = (
 def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:
     own_cluster = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
     assert warned(tmp_path, own_cluster + STRATEGY.format("")) == []  # `fleet` restores the job's
-    sets = warned(tmp_path, own_cluster + STRATEGY.format(""), adapt=False)
+    sets = warned(tmp_path, own_cluster + STRATEGY.format(""), terms=Terms(adapt=False))
     assert sets == ["task.py:2: the script sets TF_CONFIG itself"]
     (alone,) = warned(tmp_path, "import tensorflow as tf\n" + FIT)
     assert "trains with fit and has no strategy for several workers" in alone
@@ -147,7 +150,9 @@ def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(
     assert finding.startswith("task.py:2: the script reads PMI_RANK and PMI_SIZE, which mpirun")
     shell = "PMI_RANK=$FLEET_RANK PMI_SIZE=$FLEET_NUM_TASKS exec python task.py"
     assert warned(tmp_path, text, command=("bash", "-c", shell)) == []
-    assert len(warned(tmp_path, text, command=("bash", "-c", shell.replace("PMI_SIZE", "SIZE")))) == 1
+    partial = ("bash", "-c", shell.replace("PMI_SIZE", "SIZE"))
+    assert len(warned(tmp_path, text, command=partial)) == 1
+    assert warned(tmp_path, text, command=partial, terms=Terms(variables=frozenset({"PMI_SIZE"}))) == []
 
 
 def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
