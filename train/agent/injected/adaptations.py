@@ -121,16 +121,19 @@ def adapt_data(module: "Any") -> None:
 
 def adapt_resolver(module: "Any") -> None:
     """Let the public class `TFConfigClusterResolver` read the job's TF_CONFIG."""
+    import contextlib
     import functools
 
-    original = module.TFConfigClusterResolver.__init__
+    cls: "Any" = getattr(module, "TFConfigClusterResolver", object)
 
-    @functools.wraps(original)
-    def begin(*args: "Any", **kwargs: "Any") -> None:
-        restore_tf_config()
+    @functools.wraps(cls.__init__)
+    def begin(*args: "Any", original: "Any" = cls.__init__, **kwargs: "Any") -> None:
+        with contextlib.suppress(Exception):  # the strategy is created as without fleet
+            restore_tf_config()
         original(*args, **kwargs)
 
-    module.TFConfigClusterResolver.__init__ = begin
+    if cls is not object:
+        cls.__init__ = begin
 
 
 def restore_tf_config() -> None:

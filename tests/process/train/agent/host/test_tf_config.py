@@ -54,7 +54,14 @@ def tensorflow_in(directory: Path) -> None:
 
 
 def seen(
-    directory: Path, script: str, adaptation: str | None = None, task: str = "worker-0", shell: str = "", **user: str
+    directory: Path,
+    script: str,
+    adaptation: str | None = None,
+    *,
+    task: str = "worker-0",
+    shell: str = "",
+    has_tensorflow: bool = False,
+    **user: str,
 ) -> list[str]:
     """Return the lines that a script prints in a task of two workers, adapted as `fleet train` decides.
 
@@ -63,10 +70,12 @@ def seen(
         script: Its text.
         adaptation: Replaces the decision.
         task: The task.
+        has_tensorflow: Whether the directory contains a stand-in already.
         shell: Command of a shell that runs the script, in place of the interpreter.
         user: Variables of the job.
     """
-    tensorflow_in(directory)
+    if not has_tensorflow:
+        tensorflow_in(directory)
     modules = {path.name: path.read_bytes() for path in directory.glob("*.py")}
     decided = job_tf_config({"task.py": script.encode(), **modules}) if adaptation is None else adaptation
     members = [
@@ -201,6 +210,22 @@ def test_processes_of_the_script_may_have_a_cluster_of_their_own(tmp_path: Path)
         "'fork')\nchild = context.Process(target=train)\nchild.start()\nchild.join()\n"
     )
     assert "172.17.0.6:1" in resolved(seen(tmp_path, script, "tf_config::task.py:3"))
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"cluster": 3}'])
+def test_an_invalid_tf_config_is_replaced(tmp_path: Path, text: str) -> None:
+    lines = seen(tmp_path, BEGIN + f"os.environ['TF_CONFIG'] = {text!r}\n" + END)
+    assert lines == [REPORT % 2, f"resolved {JOB} {{'type': 'worker', 'index': 0}}"]
+
+
+def test_a_tensorflow_without_the_class_is_imported_as_it_is(tmp_path: Path) -> None:
+    tensorflow_in(tmp_path)
+    (tmp_path / "tensorflow" / "__init__.py").write_text(
+        "import tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver\n"
+    )
+    (tmp_path / "tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py").write_text("")
+    lines = seen(tmp_path, "import tensorflow\nprint('imported')\n", "tf_config::task.py:3", has_tensorflow=True)
+    assert lines == ["imported"]
 
 
 def test_nothing_is_restored_with_no_adapt(tmp_path: Path) -> None:
