@@ -31,7 +31,8 @@ _THREAD_SETTINGS = re.compile(r"^tensorflow\.config\.threading\.set_\w+$")
 _JOINED_BY = ("TPUStrategy", "experimental_set_strategy", "set_distribution")
 _JAX_FIX = (
     'use the backend jax, begin with keras.distribution.initialize(os.environ["FLEET_ADDRESSES"], '
-    'int(os.environ["FLEET_NUM_TASKS"]), int(os.environ["FLEET_RANK"])), and set a keras.distribution.DataParallel'
+    'int(os.environ["FLEET_NUM_TASKS"]), int(os.environ["FLEET_RANK"])), and set a '
+    "keras.distribution.DataParallel(auto_shard_dataset=False)"
 )
 _SETS = "the script sets TF_CONFIG itself"
 _OTHER_LAUNCHERS = ("horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed")
