@@ -28,8 +28,8 @@ def test_no_text_offers_the_project_of_another_owner_to_an_installer() -> None:
         re.M,
     )
     texts = {name: (ROOT / name).read_text("utf-8", "replace") for name in files if (ROOT / name).is_file()}
-    found = {name: match[0] for name, text in texts.items() if (match := offers.search(text))}
-    assert found == {}
+    offered = {name: match[0] for name, text in texts.items() if (match := offers.search(text))}
+    assert offered == {}
 
 
 def run(*command: str | Path) -> str:
