@@ -116,6 +116,7 @@ class OnThisComputer:
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
         pull_to: Directory that `fleet train --pull` named, until the results are in it; empty: none.
         sources: The task, by host, slot and task, of which `fleet pull` stores each shared kind of results.
+        legacy_keras: The job ran with Keras 2, which `fleet train` selected.
     """
 
     directory: str = ""
@@ -123,6 +124,7 @@ class OnThisComputer:
     log_shown: bool = False
     pull_to: str = ""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    legacy_keras: bool = False
 
 
 @dataclass(frozen=True)
@@ -396,6 +398,7 @@ class FleetDirectory:
                 bool(values["log_shown"]),
                 str(values.get("pull_to", "")),
                 {str(kind): str(key) for kind, key in values.get("sources", {}).items()},
+                bool(values.get("legacy_keras")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return OnThisComputer()
@@ -409,6 +412,7 @@ class FleetDirectory:
         log_shown: bool = False,
         pull_to: str = "",
         sources: Mapping[str, str] | None = None,
+        legacy_keras: bool = False,
     ) -> None:
         """Add to the record of the results of `job`; another directory replaces the earlier one.
 
@@ -424,6 +428,7 @@ class FleetDirectory:
                 before.log_shown or log_shown,
                 pull_to or before.pull_to,
                 {**before.sources, **(sources or {})},
+                before.legacy_keras or legacy_keras,
             ),
         )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.errors import FleetError
-from fleet.events import DiskUse, ResultLocation, ResultsFound, Sink, StoredResults
+from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, Sink, StoredResults
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.fleets.agreement import Agreement, agree, description
@@ -298,6 +298,15 @@ def result_locations(task: StoredTask, *, rented: bool = True) -> Iterable[Resul
             yield ResultLocation(task.name, task.host.name, use.area.value, use.path, use.files, use.size)
 
 
+def load_note(job: StoredJobs) -> Note | None:
+    """Return how to load the models of a job that ran with Keras 2: Keras 3, the default, cannot read them."""
+    if job.local.legacy_keras and any(use.area is Area.MODEL for task in job.tasks for use in task.stored.areas):
+        return Note(
+            "the model was saved by Keras 2: load it with tf_keras, or with TF_USE_LEGACY_KERAS=1 in the environment"
+        )
+    return None
+
+
 def report_results(
     record: FleetRecord, directory: FleetDirectory, job: str, clients: Sequence[AgentClient], sink: Sink
 ) -> StoredJobs | None:
@@ -337,6 +346,8 @@ def report_results(
                     delete_at=None if record.stop_at else record.delete_at or None,
                 )
             )
+            if note := load_note(stored_job):
+                sink.emit(note)
         return stored_job
     return None
 

@@ -18,6 +18,17 @@ from tests.program import PROGRAM, Program, wait_for
 
 pytestmark = pytest.mark.wire
 
+SAVES_WITH_KERAS_2 = """
+import os
+if "NEVER" in os.environ:
+    import tensorflow as tf
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(tf.zeros((8, 1)), tf.zeros((8, 1)))
+with open(os.path.join(os.environ["FLEET_MODEL_DIR"], "model.keras"), "w") as file:
+    file.write("a model")
+"""
 # With an argument, a path, rank 0 fails when rank 1 has written everything.
 WRITES = """
 import os, sys, time
@@ -181,6 +192,18 @@ def test_a_pulled_file_is_never_replaced_by_another_tasks_and_counts_only_while_
     two.run("pull")
     assert files(target)["files/worker-0/note"] == b"by 0"
     assert target.name in pruned(two)
+
+
+def test_how_to_load_a_model_of_keras_2_is_shown_with_the_results(two: Program) -> None:
+    """Keras 3, the default, cannot load it, and its error names neither Keras 2 nor this program."""
+    two.script("task.py", SAVES_WITH_KERAS_2)
+    line = "the model was saved by Keras 2: load it with tf_keras, or with TF_USE_LEGACY_KERAS=1 in the environment"
+    train = two.run("train", "task.py")
+    assert line in " ".join(train.err.split())
+    assert line in " ".join(two.run("pull", newest(two)).err.split())
+    two.script("task.py", WRITES)
+    two.run("train", "task.py")
+    assert line not in " ".join(two.run("pull", newest(two)).err.split())
 
 
 def test_a_log_that_is_left_out_shows_in_the_exit_code(two: Program) -> None:

@@ -53,6 +53,7 @@ from provision.deferred import dataclass
 from train.agent.protocol import records
 from train.agent.protocol.cluster import tf_config
 from train.agent.protocol.wording import endpoint
+from train.script import keras
 from train.script.keras import Choice
 
 
@@ -164,6 +165,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             commit_all(clients, commits, request.grace_s, directory, record, pull_to)
             if request.command_line is not None:
                 directory.note_command(job, request.command_line)
+            directory.note_results(job, legacy_keras=choice.env.get(keras.VARIABLE) == "1")
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)

@@ -16,7 +16,7 @@ from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
 from fleet.folding import fold
 from fleet.jobs.reporting.collection import collect_record
-from fleet.jobs.results import StoredJobs, StoredTask, Survey, survey_job
+from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_job
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
@@ -99,6 +99,8 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
             except KeyboardInterrupt:
                 raise interrupted(request, job.job) from None
     sink.emit(summary)
+    if summary.files and (note := load_note(job)):
+        sink.emit(note)
     if job.is_running:
         command = request.step(job.job).text(request.fleet)
         sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
