@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -24,16 +27,19 @@ from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.diagnosis.texts import LAUNCHER_HINT
 from train.diagnosis.verdict import Verdict
+from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
 from train.script.launchers import assignments, is_foreign
+from train.script.notebook import read_notebook
 from train.script.r_script import needs_of_r, tf_config_of_r
 from train.script.requirements import Requirements, read_requirements
 
 REQUIREMENTS = "requirements.txt"
+PROJECT = "pyproject.toml"
 
 _KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
 _LAUNCHERS_RULE = "MW110"
@@ -123,10 +129,35 @@ def find(request: ProgramRequest) -> Inputs:
         UsageError: a file does not exist, cannot be started, or refers to something only on this computer.
     """
     with translate_errors():
-        entry = find_entry(request.script, request.module, request.command, request.workdir)
+        if Path(request.script).suffix == ".ipynb" and Path(request.script).expanduser().is_file():
+            entry = _notebook_entry(Path(request.script).expanduser(), request.workdir)
+        else:
+            entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
     data = tuple(parse_data(item) for item in request.data)
     return Inputs(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
+
+
+def _notebook_entry(notebook: Path, workdir: str) -> EntryPoint:
+    """Write the files of a notebook into a temporary directory, and return the script among them that trains.
+
+    Modules and requirements next to the notebook belong to the job as well.
+    """
+    files, main = read_notebook(notebook)
+    if workdir:
+        message = "--workdir does not apply to a notebook, whose files are written into a directory of their own"
+        raise ScriptError(message, again={"--workdir": None})
+    directory = Path(tempfile.mkdtemp(prefix="fleet-notebook-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    for path in [*notebook.parent.glob("*.py"), *notebook.parent.glob(REQUIREMENTS), *notebook.parent.glob(PROJECT)]:
+        if path.is_file():
+            shutil.copy(path, directory)
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
+    entry = find_entry(str(directory / main), "", (), str(directory))
+    names = ", ".join(files)
+    return replace(entry, note=f"{notebook.name} writes {names}: running {main} in a directory of its own")
 
 
 def collect(inputs: Inputs, services: Services, python_path: str = "") -> Program:
@@ -285,8 +316,8 @@ def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> It
     missing = {item.member.slot: item.missing for item in prepared}
     for text in missing_imports(program.imports.locations, missing, program.entry.workdir):
         yield Note(text, Level.WARNING)
-    if program.imports.note:
-        yield Note(program.imports.note)
+    for text in filter(None, (program.entry.note, program.imports.note)):
+        yield Note(text)
 
 
 def script_findings(
@@ -333,7 +364,7 @@ def _sets_variables(entry: EntryPoint, message: str, terms: Terms) -> bool:
 
 def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:
     """Return the command that sets the variables of another launcher without which a script failed, if any."""
-    if verdict is None or verdict.hint != LAUNCHER_HINT or request.command:
+    if verdict is None or verdict.hint != LAUNCHER_HINT or request.command or request.script.endswith(".ipynb"):
         return []
     entry = find(request).entry
     names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(_texts(entry).values())))

@@ -45,6 +45,7 @@ class EntryPoint:
         workdir: Absolute; the directory that becomes the task's working directory.
         file: Absolute; the file that runs first if it is in the directory. It is uploaded even if it is ignored.
         words: The command, without the interpreter if there is one, and without arguments of the command line.
+        note: What the user should know about it; empty: nothing.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class EntryPoint:
     workdir: Path
     file: Path | None
     words: tuple[str, ...]
+    note: str = ""
 
     @property
     def program(self) -> str:

@@ -1,0 +1,92 @@
+"""Read the files that a notebook writes with ``%%writefile``; nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from train.errors import ScriptError
+
+_LARGEST = 64 << 20  # bytes, with the outputs of the cells
+_WRITES = re.compile(
+    r"%%(?:writefile|file)[ \t]+(-a[ \t]+|--append[ \t]+)?(\"[^\"\n]+\"|'[^'\n]+'|\S+)[ \t]*(?:\n|$)"
+)
+_RUNS = re.compile(
+    r"^[ \t]*(?:[!%].{0,300}?\b)?(?:python[\d.]*|%?run)[ \t]+(?:-\w+[ \t]+)*([\w./-]+\.py)\b", re.MULTILINE
+)
+_SHELLS = re.compile(r"[ \t]*(?:%%(?:bash|sh|script)\b|[!%])|.*\n[ \t]*[!%]", re.DOTALL)
+_STRATEGY = re.compile(r"\btf\.distribute\b|\btensorflow\.distribute\b|Strategy\(")
+
+
+class Notebook(NamedTuple):
+    """The files that a notebook writes, and the script among them that it runs.
+
+    Attributes:
+        files: The text of each file, by its path below the directory of the notebook.
+        main: The script that begins the training.
+    """
+
+    files: dict[str, str]
+    main: str
+
+
+def read_notebook(path: Path) -> Notebook:
+    """Return the files that a notebook writes.
+
+    Raises:
+        ScriptError: It cannot be read, writes no script, or writes outside its directory.
+    """
+    files: dict[str, str] = {}
+    runs: list[str] = []
+    for cell in _cells(path):
+        writes = _WRITES.match(cell)
+        if writes:
+            name = _inside(writes[2].strip("\"'"), path)
+            files[name] = (files.get(name, "") if writes[1] else "") + cell[writes.end() :].rstrip("\n") + "\n"
+        elif _SHELLS.match(cell):
+            runs += [posixpath.normpath(name) for name in _RUNS.findall(cell)]
+    parents = {parent for name in files for parent in map(str, Path(name).parents)}
+    if parents & {*files}:
+        raise ScriptError(f"{path} writes {min(parents & {*files})} as a file and as a directory", hint="rename one")
+    scripts = [name for name in files if name.endswith(".py")]
+    if not scripts:
+        raise ScriptError(
+            f"{path} is a notebook, not a script",
+            hint="a notebook runs only if its cells write the script with %%writefile",
+            next_steps=[("jupyter", "nbconvert", "--to", "script", str(path))],
+        )
+    likely = [name for name in runs if name in scripts] or scripts
+    return Notebook(files, next((name for name in reversed(likely) if _STRATEGY.search(files[name])), likely[-1]))
+
+
+def _cells(path: Path) -> Iterator[str]:
+    """Yield the text of each cell with code."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ScriptError(f"the notebook {path} is too large", hint="clear the outputs of its cells")
+        notebook = json.loads(path.read_bytes())
+        for cell in notebook.get("cells", []):
+            if cell["cell_type"] == "code":
+                yield "".join(cell["source"]).lstrip("\n")
+    except OSError as error:
+        raise ScriptError(
+            f"the notebook {path} cannot be read", cause=(error.strerror or str(error)).lower()
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        hint = "open it in Jupyter and save it again"
+        raise ScriptError(f"{path} is a damaged notebook, or one of an old format", hint=hint) from error
+
+
+def _inside(name: str, path: Path) -> str:
+    """Return the normalized path of a file that a cell writes."""
+    normal = posixpath.normpath(name)
+    if name.startswith(("/", "~")) or normal.split("/")[0] in ("..", ".") or not name.isprintable() or "\\" in name:
+        raise ScriptError(
+            f"{path} writes {name[:200]!r}, which is not a file below its directory",
+            hint="name the file in %%writefile by a relative path",
+        )
+    return normal
