@@ -18,6 +18,7 @@ from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, r
 from provision.gce.doctor import doctor
 from provision.gce.limit import exceeded
 from provision.gce.options import GceOptions
+from provision.gce.options.access import check_login
 from provision.gce.options.account import ENDPOINT_VARIABLE, is_loopback
 from provision.gce.options.identity import check_account, check_identity, complete_scopes
 from provision.gce.options.labels import check_labels
@@ -98,6 +99,8 @@ class GceProvider(Provider):
         if gpu is not None:
             name, colon, _ = gpu.strip().lower().partition(":")
             fields |= {"gpu": name, "gpus": find_gpu(gpu)[1] if colon else 0}
+        if "ssh_user" in fields:
+            check_login(fields["ssh_user"])
         changed = replace(options, **fields)
         check_preparation(changed)
         check_labels(changed)

@@ -14,6 +14,7 @@ from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
 from tests.emulator.outage import Outage
@@ -132,4 +133,6 @@ def test_login_names_that_the_images_cannot_have_are_refused(user: User, name: s
 
 def test_login_names_of_users_are_accepted() -> None:
     for name in ("fleet", "ann", "ubuntu", "root", "a_b-1", "administrator"):
-        assert resolved(GceOptions(ssh_user=name)).ssh_user == name
+        assert GceProvider.change(GceOptions(), {"ssh_user": name}).ssh_user == name
+    stored = GceOptions(ssh_user="admin")  # of a fleet that exists, and can be deleted
+    assert resolved(stored).ssh_user == "admin"

@@ -30,7 +30,6 @@ from provision.gce.catalog.series import (
     series_of,
 )
 from provision.gce.options import GceOptions
-from provision.gce.options.access import check_login
 from provision.gce.options.machines import LOCAL_SSD
 from provision.gce.options.time import IDLE_TIMEOUT_MIN_S, MAX_DURATION_MAX_S
 from provision.options import InvalidOptionError
@@ -531,7 +530,6 @@ def _check_words(cloud: GceOptions) -> None:
         message = f"invalid project {cloud.project!r}; give its ID, which is not its name"
         raise InvalidOptionError(message, next_steps=[("gcloud", "projects", "list")])
     _check_network(cloud)
-    check_login(cloud.ssh_user)
     if cloud.reservation and not _RESERVATION.fullmatch(cloud.reservation):
         raise ValueError(
             f"invalid reservation {cloud.reservation!r}; expected its name, or projects/PROJECT/reservations/NAME"
