@@ -10,19 +10,13 @@ from train.agent.protocol.records import Log
 
 _STOPPED = b"Invalid loss, terminating training"
 _NAMED = rb"(?<![A-Za-z])((?:[A-Za-z]{1,24}_){0,3}(?:[Ll]oss|LOSS))"
-_AFTER = rb"[\"']?\s{0,3}[:=]?\s{0,3}(?:tf\.Tensor\()?\[?"
+_AFTER = rb"[\"']?\s{0,3}[:=]?\s{0,3}(?:tf\.Tensor\()?\[?[-+]?"
 # Expressions that begin with fixed text are much faster.
-_NEAR = tuple(re.compile(word + _AFTER + rb"[-+]?(?i:nan|inf)\b") for word in (rb"oss", rb"OSS"))
-_WRONG = re.compile(_NAMED + _AFTER + rb"[-+]?((?i:nan|inf))\b|" + _STOPPED)
-_VALUE = re.compile(_NAMED + _AFTER + rb"[-+]?((?i:nan|inf)\b|\d)")
+_NEAR = tuple(re.compile(word + _AFTER + rb"(?i:nan|inf)\b") for word in (rb"oss", rb"OSS"))
+_VALUE = re.compile(_NAMED + _AFTER + rb"((?i:nan|inf)\b|\d)|" + _STOPPED)
 _TAIL = 4096
-_OTHERS = (b"best", b"min", b"lowest", b"prev", b"init")
+_OTHERS = (b"best", b"min", b"lowest", b"prev", b"init")  # initial values of the best loss
 _PLACES = tuple((word, re.compile(rb"%bs?\W{0,3}(\d{1,9})" % word[1:])) for word in (b"epoch", b"step"))
-
-
-def _is_other(match: re.Match[bytes]) -> bool:
-    """Return whether a value is the initial one of a best loss."""
-    return bool(match[1]) and match[1].lower().startswith(_OTHERS)
 
 
 @dataclass
@@ -37,17 +31,18 @@ class _Loss:
     def read(self, data: bytes) -> None:
         """Read the next output; a value that is cut in two is not read."""
         is_suspect = not self.text and (_STOPPED in data or any(near.search(data) for near in _NEAR))
-        wrong = next((each for each in _WRONG.finditer(data) if not _is_other(each)), None) if is_suspect else None
-        self._find_place(data[: wrong.start()] if wrong else data)
-        if wrong:
-            self.name = (wrong[1] or b"loss").decode("ascii", "replace")
-            since = f" since {self.place}" if self.place else ""
-            value = wrong[2].lower().decode() if wrong[2] else "nan or infinite"
-            self.text = f"{self.name.lower()} is {value}{since}"
-            self.text += "" if wrong[2] else ", and TerminateOnNaN ended the training"
-            self._find_place(data)
+        for wrong in _VALUE.finditer(data) if is_suspect else ():
+            name, value = (wrong[1] or b"loss"), (wrong[2] or b"nan or infinite").lower().decode()
+            if not value.isdigit() and not name.lower().startswith(_OTHERS):
+                self._find_place(data[: wrong.start()])
+                self.name, since = name.decode(), f" since {self.place}" if self.place else ""
+                why = "" if wrong[2] else ", and TerminateOnNaN ended the training"
+                self.text = f"{self.name.lower()} is {value}{since}{why}"
+                break
+        self._find_place(data)
         if self.text:
-            values = [each[2] for each in _VALUE.finditer(data[-_TAIL:]) if each[1].decode("ascii") == self.name]
+            named = self.name.encode()
+            values = [each[2] for each in _VALUE.finditer(data[-_TAIL:]) if each[1] == named]
             self.text = "" if values and values[-1].isdigit() else self.text
 
     def _find_place(self, data: bytes) -> None:
