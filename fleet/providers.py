@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fleet.config import caller
 from fleet.errors import UsageError
 from fleet.state import Store
@@ -23,13 +25,16 @@ def find_options(name: str) -> type[ProviderOptions]:
         raise _unknown_error(error) from error
 
 
-def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) -> Provider:
+def make_provider(
+    options: ProviderOptions, store: Store, *, keep: bool = True, report: Callable[[str], None] = lambda _: None
+) -> Provider:
     """Return the provider of a fleet.
 
     Args:
         options: Options of the fleet.
         store: State on this computer.
         keep: The provider may create files in the state directory; otherwise it cannot create instances.
+        report: Takes what the provider waits for.
 
     Raises:
         UsageError: the provider cannot be imported.
@@ -38,7 +43,7 @@ def make_provider(options: ProviderOptions, store: Store, *, keep: bool = True) 
         kind = provider_class(type(options))
     except UnknownProviderError as error:
         raise _unknown_error(error) from error
-    return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal))
+    return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal, report))
 
 
 def _unknown_error(error: UnknownProviderError) -> UsageError:

@@ -514,9 +514,9 @@ class Store:
         """Reject a state directory in which another user could create files.
 
         Raises:
-            UsageError: it belongs to another user, or others may write to it.
+            UsageError: it belongs to another user, others may write to it, or it cannot be read.
         """
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        with _writing(self.root, "read"), contextlib.suppress(FileNotFoundError):
             _check_owner(self.root, self.root.stat())
             for path in self.root.iterdir():
                 if path.is_dir():
@@ -689,14 +689,14 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 
 @contextlib.contextmanager
-def _writing(directory: Path) -> Iterator[None]:
-    """Raise UsageError if files of a state directory cannot be written."""
+def _writing(directory: Path, verb: str = "written") -> Iterator[None]:
+    """Raise UsageError if files of a state directory cannot be written, or read."""
     try:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise UsageError(
-            f"the state directory {directory} cannot be written",
+            f"the state directory {directory} cannot be {verb}",
             cause=error.strerror or str(error),
             hint="free space on its disk" if is_full else "set FLEET_STATE_DIR to a directory of your own",
             next_steps=[Shell(shlex.join(["df", "-h", str(directory)])) if is_full else _DEFAULT_DIRECTORY],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from fleet.errors import (
@@ -52,17 +53,25 @@ def meaning(error: Exception) -> FleetError | None:
 class _Translating:
     """An object whose methods raise errors of the program."""
 
-    def __init__(self, inner: object) -> None:
+    def __init__(self, inner: object, around: Callable[[], AbstractContextManager[None]]) -> None:
         self._inner = inner
+        self._around = around
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        return translate_errors()(value) if callable(value) else value
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with translate_errors(), self._around():
+                return value(*args, **kwargs)
+
+        return call
 
 
-def wrap_provider(provider: T) -> T:
-    """Return a provider that raises its errors as errors of the program."""
-    return cast("T", _Translating(provider))
+def wrap_provider(provider: T, around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> T:
+    """Return a provider that raises its errors as errors of the program, and makes each call within `around`."""
+    return cast("T", _Translating(provider, around))
 
 
 @contextlib.contextmanager

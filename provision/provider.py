@@ -49,12 +49,14 @@ class Site:
         user: Login and computer of the user, in characters that cloud labels can have.
         owner: Function that returns the ID of the state directory.
         journal: Journal that records intents.
+        report: Takes what the provider waits for; called from any thread.
     """
 
     directory: Path
     user: str
     owner: Callable[[], str]
     journal: Journal
+    report: Callable[[str], None] = lambda _: None
 
 
 class ErrorKind(Enum):

@@ -83,6 +83,7 @@ def _answer(question: str) -> str:
 
 def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     """Return the services of a command; `sink` releases the terminal while a question is asked."""
+    from fleet.events import Note
     from fleet.services import Services
     from fleet.state import Store
 
@@ -101,6 +102,12 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
             sink.close()
         return _answer(f"{question} [y/N] ") in ("y", "yes")
 
+    def report(text: str) -> None:
+        if sink is not None:
+            sink.emit(Note(text))
+        else:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
     attended = is_attended()
     store = Store(state_root())
     store.check()
@@ -111,6 +118,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
         attended=yes or attended,
         confirm_keys=confirm_keys if attended else None,
         unread=lambda: getattr(sink, "unread", False),
+        report=report,
     )
 
 

@@ -109,8 +109,12 @@ def describe_state(row: Row, slow: frozenset[str]) -> str:
 
 
 def describe_activity(row: Row) -> str:
-    """Return what a running task does before its first step, if it is known."""
-    return clean(row.progress.activity or "") if row.running and row.progress.step <= 0 else ""
+    """Return what a running task does before its first step or between two epochs, if it is known."""
+    if not row.running:
+        return ""
+    if row.progress.epoch >= 0 and 0 < row.progress.steps <= row.progress.step:
+        return "end of the epoch: validating or saving"
+    return clean(row.progress.activity or "") if row.progress.step <= 0 else ""
 
 
 def find_awaited_row(rows: Sequence[Row]) -> TaskAwaited | None:
@@ -189,7 +193,7 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozens
     metrics = enumerate(_metrics(rows))
     return [
         Column(title, tuple(Span(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
-        Column("STATE", tuple(_state(row, slow) for row in rows), limit=30, reserve=7),
+        Column("STATE", tuple(_state(row, slow) for row in rows), limit=48, reserve=7),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
         numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1, 5),
         numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2, 9),

@@ -11,10 +11,12 @@ from fleet.errors import FleetError
 from fleet.events import FleetOpened
 from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
+from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetDirectory, FleetRecord
+from fleet.waits import announce
 from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
@@ -86,13 +88,18 @@ def opened(
         clients.append(client)
         return client
 
+    def waiting() -> str:
+        names = {client.host.name for client in clients}
+        return f"waiting for SSH on {fold(host.name for host in hosts if host.name not in names)}"
+
     try:
         with dialing(hosts):
             from fleet.remote.ssh.receiving import share_window
             from fleet.remote.ssh.transport import open_agent
 
             window = None if whole_window else share_window(len(hosts))
-            outcomes = fan_out(hosts, connect)
+            with announce(access.services.report if access else lambda _: None, waiting):
+                outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
         for client in clients:

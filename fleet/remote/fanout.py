@@ -15,6 +15,7 @@ from fleet.folding import fold
 from fleet.steps import Shell, Step
 from provision.deferred import dataclass
 from provision.model import Host
+from provision.quantities import counted
 from train.agent.protocol.wording import endpoint
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ T = TypeVar("T")
 _INTERRUPTED_JOIN_S = 2.0
 _FILES_PER_HOST = 3  # socket and wake-up pipe
 _OTHER_FILES = 128
+_FILES_MIN = 32  # with which a small fleet works
 _FILES = 65_536  # enough for several fleets at the same time
 _FILE_LIMIT_LOCK = threading.Lock()
 
@@ -101,24 +103,25 @@ def fan_out(
 
 
 def _raise_file_limit(hosts: int) -> None:
-    """Allow as many open files as connections to all hosts need.
+    """Allow as many open files as connections to all hosts need, and some more if the hard limit is high enough.
 
     Raises:
-        NotReadyError: the hard limit is lower.
+        NotReadyError: the hard limit is lower than the connections alone need.
     """
     needed = _OTHER_FILES + _FILES_PER_HOST * hosts
+    least = _FILES_MIN + _FILES_PER_HOST * hosts
     with _FILE_LIMIT_LOCK:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _FILES if hard == resource.RLIM_INFINITY else hard
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, max(needed, _FILES))
         if soft == resource.RLIM_INFINITY or soft >= needed:
             return
-        if most < needed and most == hard:
+        if most < least and most == hard:
             raise NotReadyError(
-                f"connections to {hosts} hosts need {needed} open files, and the limit is {hard}",
+                f"connections to {counted(hosts, 'host')} need {least} open files, and the limit is {hard}",
                 hint="raise the hard limit of this user (nofile in /etc/security/limits.conf), or use fewer hosts",
                 next_steps=[Shell("ulimit -Hn")],
             )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(needed, min(_FILES, most)), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most if most == hard else max(needed, most), hard))
 
 
 class _Calls(Generic[T]):

@@ -48,6 +48,7 @@ class GceProvider(Provider):
         timing: Timeouts and intervals; None: the defaults.
         clock: Returns the time in seconds since the epoch.
         price_file: File with the latest price list; None: only the prices of this program are used.
+        report: Takes what a call waits for.
     """
 
     name = "gce"
@@ -61,8 +62,9 @@ class GceProvider(Provider):
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
         price_file: Path | None = None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        api = Api(cloud.project, cloud.endpoint, timing or Timing(), clock)
+        api = Api(cloud.project, cloud.endpoint, timing or Timing(), clock, report)
         self._cloud = cloud
         host = _NETWORK.search(cloud.network)
         self._account = Account(
@@ -79,7 +81,8 @@ class GceProvider(Provider):
     @classmethod
     def open(cls, options: GceOptions, site: Site) -> GceProvider:
         """Return the provider of a project."""
-        return cls(site.owner(), site.user, site.journal, options, price_file=site.directory / "gce" / "prices.json")
+        prices = site.directory / "gce" / "prices.json"
+        return cls(site.owner(), site.user, site.journal, options, price_file=prices, report=site.report)
 
     @classmethod
     def change(cls, options: GceOptions, given: Mapping[str, Any]) -> GceOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -222,6 +223,16 @@ def test_guests_end_with_a_failed_bulk_insert_a_reset_and_the_emulator(tmp_path:
         stage.emulator.reset()
         stage.client.create("other")
     assert [guest.done for guest in stage.guests] == [["boot", "remove"]] * 3
+
+
+def test_the_emulator_names_a_missing_requirement_before_it_is_ready(tmp_path: Path) -> None:
+    (tmp_path / "googleapiclient").mkdir()
+    (tmp_path / "googleapiclient" / "__init__.py").touch()  # without documents
+    words = [sys.executable, "-m", "tests.emulator", "--no-guests"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(words, env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "install the development tools: pip install -e '.[dev]'" in ran.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

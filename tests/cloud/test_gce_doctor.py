@@ -332,3 +332,10 @@ def test_doctor_succeeds_if_only_optional_checks_are_unknown(program: Program, e
     checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
     assert (checks["policies"], checks["permissions"]) == (None, True)
     assert "guest attributes" not in checks
+
+
+def test_commands_name_the_errors_for_which_they_repeat_calls(emulator: Emulator, program: Program) -> None:
+    emulator.faults.add("503", times=1)
+    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
+    ran = program.run("doctor", "--provider", "gce", code=None)
+    assert "asking Compute Engine; retrying after HTTP 503\n" in ran.err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.emulator import guests
 from tests.emulator.boot import parse_delays
+from tests.emulator.discovery import discovery
 from tests.emulator.server import Emulator
 
 
@@ -32,6 +33,10 @@ def main() -> int:
         delays = parse_delays(options.boot)
     except ValueError as error:
         parser.error(str(error))
+    try:
+        discovery()
+    except OSError as error:
+        parser.error(f"{error}; install the development tools: pip install -e '.[dev]'")
     obstacle = "" if options.no_guests else guests.obstacle(options.ssh_port)
     if obstacle:
         parser.error(f"instances with sshd are not possible here: {obstacle}; start with --no-guests")

@@ -216,6 +216,7 @@ def _relative(script: Path, root: Path, workdir: Path) -> str:
 # --- the walk ---------------------------------------------------------------------------------------------------
 
 
+_VANISHED = "it vanished"
 _WITHHELD = "it holds values of --secret or --env-file"
 
 
@@ -235,6 +236,7 @@ class _Tree:
     Attributes:
         entries_by_path: The collected entries, by path relative to the bundle.
         skipped: The reason why a path cannot be uploaded, by path relative to the bundle.
+        outside: The target of each link whose content is uploaded, because it is outside the directory.
         results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
         size: Number of bytes of the working directory that are uploaded, without ``--data``.
     """
@@ -244,6 +246,7 @@ class _Tree:
     ) -> None:
         self.entries_by_path: dict[str, _Entry] = {}
         self.skipped: dict[str, str] = {}
+        self.outside: dict[str, str] = {}
         self.results: list[str] = []
         self._root = root
         self._state = state.resolve() if state is not None else None
@@ -300,7 +303,11 @@ class _Tree:
         if child.is_symlink():
             self._links[path] = Path(child.path)
             return True
-        status = child.stat(follow_symlinks=False)
+        try:
+            status = child.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            self.skipped[path] = _VANISHED
+            return False
         if not stat.S_ISREG(status.st_mode):
             self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             return False
@@ -358,12 +365,14 @@ class _Tree:
             if str(target) in self._withheld:
                 self.skipped[path] = _WITHHELD
             elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-                self.entries_by_path[path] = self._resolved(path, source, target, (top, base), kind)
+                self.entries_by_path[path] = self._resolved(path, source, target, (top, base), kind, mode)
             else:
                 self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"
         self._links.clear()
 
-    def _resolved(self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind) -> _Entry:
+    def _resolved(
+        self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind, mode: int
+    ) -> _Entry:
         top, base = roots
         if target.is_relative_to(top):
             inside = target.relative_to(top).as_posix()
@@ -372,13 +381,15 @@ class _Tree:
             if full in self._directories or full in self.entries_by_path:
                 here = PurePosixPath(path).parent
                 return _Entry(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
-        if target.is_dir():
+        if stat.S_ISDIR(mode):
             raise UsageError(
                 f"{printable(path)} is a link to a directory outside the upload",
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
-        return _Entry(kind, target, stat.S_IMODE(target.stat().st_mode) & 0o777)
+        if not target.is_relative_to(top):
+            self.outside[path] = f"a link to {printable(str(target))}"
+        return _Entry(kind, target, stat.S_IMODE(mode) & 0o777)
 
     def add_data(self, source: DataSource) -> None:
         """Add a file or directory of data; it replaces existing entries."""
@@ -399,9 +410,10 @@ class _Tree:
 def _notes(tree: _Tree) -> tuple[str, ...]:
     """Return the notes for the user before the upload starts."""
     notes = []
-    if tree.skipped:
-        skipped = _first([f"{printable(path)} ({why})" for path, why in sorted(tree.skipped.items())])
-        notes.append(f"not uploaded: {skipped}")
+    for verb, reasons in (("not uploaded", tree.skipped), ("uploaded as files", tree.outside)):
+        if reasons:
+            paths = _first([f"{printable(path)} ({why})" for path, why in sorted(reasons.items())])
+            notes.append(f"{verb}: {paths}")
     if tree.results:
         results = _first([f"{printable(path)}/" for path in sorted(tree.results)])
         notes.append(f"not uploaded: {results} (results that fleet pull copied; --data uploads them)")
@@ -424,6 +436,8 @@ def _listed(directory: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as children:
             return sorted(children, key=lambda child: child.name)
+    except FileNotFoundError:  # it vanished
+        return []
     except OSError as error:
         raise _unreadable(directory, error) from error
 
@@ -472,7 +486,7 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
         try:
             sha, size, stamp = hashes.hash(str(item.source))
         except FileNotFoundError:
-            tree.skipped[path] = "it vanished"
+            tree.skipped[path] = _VANISHED
             continue
         except OSError as error:
             raise _unreadable(item.source, error) from error

@@ -179,19 +179,29 @@ class Api:
         endpoint: URL of a private API, without a path; empty: the public one.
         timing: Timeouts and intervals.
         clock: Returns the time in seconds since the epoch, by the clock of this computer.
+        report: Takes why a call is repeated.
 
     Attributes:
         ahead_s: Seconds by which Google's clock was ahead of this one at the last answer, in multiples of 10: an
             answer shows its time without fractions of a second, and is on its way for some time.
     """
 
-    def __init__(self, project: str, endpoint: str, timing: Timing, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        project: str,
+        endpoint: str,
+        timing: Timing,
+        clock: Callable[[], float] = time.time,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._project = project
         self.endpoint = endpoint.rstrip("/") or PUBLIC_ENDPOINT
         self._private = bool(endpoint)
         self.timing = timing
         self.ahead_s = 0.0
         self._clock = clock
+        self._report = report
+        self._reported = ""
         self._answered = False
         self._loading = threading.Lock()
 
@@ -288,6 +298,8 @@ class Api:
             return self.timing.retry_s if self._answered else self.timing.contact_s
 
         for _ in self.timing.polls(limit_s, jitter=True):
+            if failed is not None:
+                self._report_retry(failed)
             try:
                 with _translated():
                     result = action()
@@ -300,6 +312,12 @@ class Api:
                 self._answered = True
                 return result
         raise failed or AssertionError("there is at least one attempt")
+
+    def _report_retry(self, failed: ApiError) -> None:
+        why = f"after HTTP {failed.status}" if failed.status else "because it did not answer"
+        if why != self._reported:
+            self._reported = why
+            self._report(f"asking Compute Engine; retrying {why}")
 
     def _request(self, client: str, method: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Json:
         """Make one call, and return the resource or operation of its answer."""

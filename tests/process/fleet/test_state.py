@@ -18,6 +18,7 @@ from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
 from tests.next_steps import next_lines
+from tests.program import Program
 from train.agent.files.disk import write_atomic
 
 HOST = Host(
@@ -242,3 +243,13 @@ def test_replacing_a_file_leaves_the_old_one_where_it_fails(tmp_path: Path, monk
         write_atomic(str(file), b"new", sync=True)
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("below", ["", "fleet"])
+def test_commands_that_only_read_report_a_state_directory_that_is_a_file(program: Program, below: str) -> None:
+    program.state.write_text("")
+    env = {"FLEET_STATE_DIR": str(program.state / below) if below else str(program.state)}
+    for command in (["status"], ["jobs"], ["down", "--yes"], ["logs"]):
+        ran = program.run(*command, code=2, env=env)
+        assert ran.err.startswith("error: the state directory ")
+        assert "cannot be read\ncause: Not a directory" in ran.err

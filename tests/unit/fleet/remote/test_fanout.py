@@ -212,5 +212,28 @@ def test_the_limit_of_open_files_follows_the_number_of_hosts(monkeypatch: pytest
     assert limits == [(256, 1000)]
     fan_out([host(1)] * 100, lambda each: each.name)
     assert limits[1:] == [(1000, 1000)]
-    with pytest.raises(NotReadyError, match="connections to 400 hosts need 1328 open files, and the limit is 1000"):
+    with pytest.raises(NotReadyError, match="connections to 400 hosts need 1232 open files, and the limit is 1000"):
         fan_out([host(1)] * 400, lambda each: each.name)
+
+
+@pytest.mark.parametrize(
+    ("limit", "hosts", "expected"),
+    [
+        ((64, 64), 2, (64, 64)),
+        ((40, 64), 2, (64, 64)),
+        ((64, 64), 11, "connections to 11 hosts"),
+        ((34, 34), 1, "connections to 1 host need 35 open files"),
+    ],
+)
+def test_a_low_hard_limit_of_open_files_leaves_small_fleets_usable(
+    monkeypatch: pytest.MonkeyPatch, limit: tuple[int, int], hosts: int, expected: tuple[int, int] | str
+) -> None:
+    limits = [limit]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, changed: limits.append(changed))
+    if isinstance(expected, str):
+        with pytest.raises(NotReadyError, match=expected):
+            fan_out([host(1)] * hosts, lambda each: each.name)
+    else:
+        assert len(fan_out([host(1)] * hosts, lambda each: each.name)) == hosts
+        assert limits[-1] == expected

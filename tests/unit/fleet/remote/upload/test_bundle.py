@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,7 @@ def test_a_link_to_a_file_outside_takes_its_content_along(root: Path) -> None:
     (root / "note").symlink_to(outside)
     entry = by_path(scanned(root))["note"]
     assert (entry.kind, entry.size) == (EntryKind.FILE, 6)
+    assert scanned(root).notes == (f"uploaded as files: note (a link to {outside.resolve()})",)
 
 
 def test_a_link_to_an_ignored_file_takes_its_content_along(root: Path) -> None:
@@ -179,6 +182,28 @@ def test_a_file_that_vanishes_is_left_out(root: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(hashes, "hash_file", vanished)
     assert scanned(root).notes == ("not uploaded: lock (it vanished)",)
+
+
+def test_files_and_directories_that_vanish_during_the_scan_are_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root / "task.py")
+    put(root / "lock")
+    put(root / "parts" / "1")
+    list_directory = os.scandir
+
+    def remove_then_list(directory: Path) -> Any:
+        with list_directory(directory) as listed:
+            children = list(listed)
+        if directory == root.resolve():
+            (root / "lock").unlink()
+            shutil.rmtree(root / "parts")
+        return contextlib.nullcontext(children)
+
+    monkeypatch.setattr(os, "scandir", remove_then_list)
+    bundle = scanned(root)
+    assert {path for path, entry in by_path(bundle).items() if entry.kind is EntryKind.FILE} == {"task.py"}
+    assert bundle.notes == ("not uploaded: lock (it vanished)",)
 
 
 @pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
