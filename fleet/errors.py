@@ -29,6 +29,13 @@ from fleet.steps import NextStep
 _E = TypeVar("_E", bound="FleetError")
 
 
+_LONGEST = 4000  # characters of a text; a file can contain a name of any length
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
 class FleetError(Exception):
     """An error that the user can act on.
 
@@ -43,9 +50,7 @@ class FleetError(Exception):
 
     def __init__(self, message: str, *, cause: str = "", hint: str = "", next_steps: Sequence[NextStep] = ()) -> None:
         super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.hint = hint
+        self.message, self.cause, self.hint = map(_shorten, (message, cause, hint))
         self.next_steps = tuple(next_steps)
 
     def replaced(self: _E, **texts: Any) -> _E:

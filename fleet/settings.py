@@ -15,15 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.errors import UsageError
 from fleet.translation import translate_errors
+from provision.bounds import CpuLimitError, check_text, limit_cpu
 from provision.deferred import dataclass
 from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
+from provision.options import FILE as FILE_CONTENT
 from provision.registry import NAMES, UnknownProviderError, options_class
+from provision.ssh_config.ownership import require_ownership
 
 if TYPE_CHECKING:
     from provision.model import FleetSpec
     from train.agent.protocol.records import PipSource
 
 FILE = "fleet.toml"
+_SIZE_MAX = 1 << 20
+_WORD_MAX = 60  # characters of a key in a message
+_READ_S = 5.0  # of CPU time
 
 Values = Mapping[str, Mapping[str, Any]]
 """Options of providers: by provider, by field of its options."""
@@ -42,6 +48,7 @@ class Settings:
         index_url: URL of the index for pip on the hosts.
         pip_proxy: URL of the proxy for pip on the hosts.
         options: Options of each provider. An option of several providers is set for each of them.
+        file: The fleet.toml; None: none.
     """
 
     name: str | None = None
@@ -52,6 +59,7 @@ class Settings:
     index_url: str | None = None
     pip_proxy: str | None = None
     options: Values = dataclasses.field(default_factory=dict)
+    file: Path | None = dataclasses.field(default=None, compare=False)
 
     def over(self, others: Settings) -> Settings:
         """Return these settings, completed by `others`."""
@@ -126,25 +134,31 @@ def load(path: Path) -> Settings:
     are relative to the file's directory.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, or has an unknown key or an invalid value.
+        UsageError: others can change it, it cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
+    with translate_errors():
+        require_ownership(path)
     fields: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
     for name, table in _tables(path).items():
         keys = _keys(name)
         if keys is None and not isinstance(table, dict):
-            raise UsageError(f"{path}: key {name!r} is not in a table", hint="write it below [fleet] or [gce]")
+            raise UsageError(
+                f"{path}: key {name[:_WORD_MAX]!r} is not in a table", hint="write it below [fleet] or [gce]"
+            )
         if keys is None:
-            raise _unknown_error(f"{path}: unknown table [{name}]", name, list_keys())
+            raise _unknown_error(f"{path}: unknown table [{name[:_WORD_MAX]}]", name, list_keys())
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
         values = fields if name == _FLEET else options.setdefault(name, {})
         for key, value in table.items():
             if key not in keys:
-                raise _unknown_error(f"{path}: unknown key {key!r} in [{name}]", key, keys)
+                raise _unknown_error(f"{path}: unknown key {key[:_WORD_MAX]!r} in [{name}]", key, keys)
             field, declared = keys[key]
+            if declared.kind is FILE_CONTENT:
+                _value(f"{path}: {key} in [{name}]", partial(_check_file, path.parent), value)
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
-    settings = Settings(**fields, options=options)
+    settings = Settings(**fields, options=options, file=path)
     providers = [settings.provider] if settings.provider else list(settings.exclusive)
     return dataclasses.replace(settings, provider=providers[0] if len(providers) == 1 else None)
 
@@ -156,19 +170,27 @@ def _tables(path: Path) -> dict[str, Any]:
         import tomli as tomllib
 
     try:
-        tables: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML", cause=str(error), hint="fix the syntax") from error
+        with path.open("rb") as file:
+            content = file.read(_SIZE_MAX + 1)
+        if len(content) > _SIZE_MAX:
+            raise UsageError(f"{path} is larger than {_SIZE_MAX >> 20} MiB", hint="check the file")
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        with limit_cpu(_READ_S):
+            tables: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"{path} is nested too deeply", hint="correct the file") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{path} cannot be read", cause=reason or "", hint="check the file") from error
+    except (ValueError, CpuLimitError) as error:  # a number with 5,000 digits is a ValueError
+        raise UsageError(f"{path} is not valid TOML", cause=str(error), hint="fix the syntax") from error
     return tables
 
 
 def _unknown_error(message: str, word: str, valid: Mapping[str, Any]) -> UsageError:
     from difflib import get_close_matches
 
-    meant = get_close_matches(word, valid, n=1)
+    meant = get_close_matches(word[:_WORD_MAX], valid, n=1)
     return UsageError(
         message,
         cause=f"valid keys: {', '.join(valid)}" if valid else "",
@@ -178,11 +200,16 @@ def _unknown_error(message: str, word: str, valid: Mapping[str, Any]) -> UsageEr
 
 def _value(where: str, read: Callable[[Any], Any], value: Any) -> Any:
     try:
-        return read(value)
+        with translate_errors():
+            return read(value)
     except ValueError as error:
         reason = str(error)
         separator = " " if reason.startswith("must") else ": "
         raise UsageError(f"{where}{separator}{reason}", hint="correct the value") from None
+
+
+def _check_file(directory: Path, value: Any) -> None:
+    require_ownership(directory / Path(check_text(TEXT.read(value))).expanduser())
 
 
 def _read_index_url(value: Any) -> str:

@@ -6,9 +6,24 @@ from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 from ipaddress import IPv4Network
+from typing import NamedTuple
 
 from provision.deferred import dataclass
 from provision.options import ProviderOptions
+
+
+class LocalProgram(NamedTuple):
+    """A program that a file lets run on this computer.
+
+    Attributes:
+        source: The file that names it.
+        text: Its command line, or the lines of an SSH configuration.
+        digest: Hash of both, and of the files that the command line names.
+    """
+
+    source: str
+    text: str
+    digest: str
 
 
 class InstanceState(Enum):

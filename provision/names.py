@@ -20,7 +20,8 @@ def validate_fleet_name(name: str) -> str:
     """
     if len(name) > FLEET_NAME_LENGTH_MAX:
         raise ValueError(
-            f"fleet name {name!r} has {len(name)} characters; at most {FLEET_NAME_LENGTH_MAX} are allowed"
+            f"fleet name {name[: 2 * FLEET_NAME_LENGTH_MAX]!r} has {len(name)} characters; "
+            f"at most {FLEET_NAME_LENGTH_MAX} are allowed"
         )
     if not _FLEET_NAME.fullmatch(name):
         raise ValueError(

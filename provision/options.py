@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from provision.bounds import check_text
 from provision.deferred import dataclass
 from provision.durations import format_duration, seconds
 from provision.quantities import format_money
@@ -19,6 +20,7 @@ O = TypeVar("O", bound="ProviderOptions")  # noqa: E741
 
 _METADATA = "option"
 _USD_MAX = 1e6
+_COUNT_MAX = 10**9
 
 
 def _read_text(value: Any) -> str:
@@ -36,6 +38,8 @@ def _read_texts(value: Any) -> tuple[str, ...]:
 def _read_count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError("must be a whole number")
+    if abs(value) >= _COUNT_MAX:
+        raise ValueError(f"must be a whole number below {_COUNT_MAX:,}")
     return value
 
 
@@ -197,8 +201,11 @@ class Option:
             directory: Directory to which a path is relative.
 
         Raises:
-            ValueError: a file cannot be read.
+            ValueError: it is too long, has control characters, or a file cannot be read.
         """
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                check_text(text)
         if self.kind is PATH or (self.kind is FILE and value):
             path = (directory / Path(value).expanduser()).absolute()
             return _read_file(path) if self.kind is FILE else str(path)

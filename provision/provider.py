@@ -18,6 +18,7 @@ from provision.model import (
     Host,
     Image,
     Instance,
+    LocalProgram,
     Orphan,
     Quote,
     SshAccess,
@@ -188,6 +189,15 @@ class Provider(ABC):
         """
         del spec
         return Quote(len(names))
+
+    def programs(self, spec: FleetSpec) -> Sequence[LocalProgram]:
+        """Return the programs on this computer that the files of `spec` name; run none.
+
+        Raises:
+            ProviderError: a file cannot be read, or others can change it.
+        """
+        del spec
+        return ()
 
     @abstractmethod
     def create(self, spec: FleetSpec, names: Sequence[str], progress: Progress) -> None:

@@ -14,9 +14,11 @@ from fleet.cli.runtime import failures_of, make_services
 from fleet.errors import UsageError
 from fleet.state import TrainCommand
 from fleet.steps import Step
+from fleet.translation import translate_errors
 from provision.deferred import dataclass
 
 if TYPE_CHECKING:
+    from fleet.jobs.reporting.repetition import Capsule
     from fleet.reports.capsule import Manifest
 
 _ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after", "--verbose")
@@ -33,10 +35,12 @@ class Repeated:
     Attributes:
         command: The command that repeats it.
         versions: Versions of Python and packages on its hosts.
+        capsule: What it does with this computer.
     """
 
     command: TrainCommand
     versions: Mapping[str, str]
+    capsule: Capsule
 
 
 def remembered(typed: CommandLine, name: str) -> TrainCommand:
@@ -62,7 +66,7 @@ def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
     Raises:
         CommandFailed: the capsule is damaged, or the command line names a program.
     """
-    from fleet.jobs.reporting.repetition import check_repetition, located
+    from fleet.jobs.reporting.repetition import Capsule, check_repetition, located, variables_in
     from fleet.reports.capsule import unpack_capsule
 
     with tempfile.TemporaryDirectory(prefix="fleet-capsule-") as name:
@@ -79,11 +83,15 @@ def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
             manifest = unpack_capsule(Path(file).expanduser(), source)
             words = split_train(manifest.options)
             check_repetition(words, source)
-        options = [*located(words, source), *_requirements(manifest, Path(name))]
+            mine = variables_in([(word.option, word.text) for word in typed.words])
+            words = [word for word in words if not mine & variables_in([word])]
+            options = [*located(words, source), *_requirements(manifest, Path(name))]
+        indexes = [line for line in manifest.requirements.splitlines() if line.lstrip().startswith("-")]
+        capsule = Capsule(tuple(sorted(variables_in(words))), tuple(indexes))
         further = typed.changed({"--from-capsule": None, "--fleet": None})
         options += [part for word in further.words for part in word.text]
         command = TrainCommand(os.getcwd(), tuple(options), tuple(manifest.program))  # noqa: PTH109
-        about = Repeated(remembered(typed, ""), manifest.versions)
+        about = Repeated(remembered(typed, ""), manifest.versions, capsule)
         run_again(command, fleet, [], about)
 
 
@@ -92,11 +100,20 @@ def _names_program(word: Word) -> bool:
 
 
 def _requirements(manifest: Manifest, directory: Path) -> list[str]:
-    """Write the requirements of a capsule; return the option that names them."""
+    """Write the requirements of a capsule; return the option that names them.
+
+    Raises:
+        UsageError: they name a file of this computer.
+    """
+    from train.script.requirements import read_requirements
+
     if not manifest.requirements.strip():
         return ["--no-requirements"]
     constraints, requirements = directory / "constraints.txt", directory / "requirements.txt"
-    constraints.write_text(manifest.constraints)
+    for file, text in ((constraints, manifest.constraints), (requirements, manifest.requirements)):
+        file.write_text(text)
+        with translate_errors():
+            read_requirements(file, includes=False)
     requirements.write_text(f"-c {constraints.name}\n{manifest.requirements}")
     return ["--requirements", str(requirements)]
 

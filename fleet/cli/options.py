@@ -14,6 +14,7 @@ import typer
 
 from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
+from provision.bounds import check_text
 from provision.durations import seconds
 from provision.options import MONEY
 from provision.registry import NAMES
@@ -47,6 +48,11 @@ def parse_count(text: str) -> int:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+def parse_text(text: str) -> str:
+    """Return a value of bounded length without control characters."""
+    return _checked(check_text, text)
 
 
 def parse_duration(given: str | float) -> float:

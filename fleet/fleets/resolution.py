@@ -20,6 +20,7 @@ from provision.options import InvalidOptionError, ProviderOptions, declarations
 from provision.planner import conflicts
 from provision.registry import NAMES, options_class, provider_class
 from train.script import NEWEST_TF_KERAS
+from train.script.requirements import is_requirement
 
 DEFAULT_PROVIDER = "local"
 DEFAULT_WORKERS = 2
@@ -40,6 +41,7 @@ class UpRequest:
         dry_run: Show the plan and the price; create nothing.
         retry_until_up: If capacity is missing, wait and try again.
         accept_new: Accept the host keys of unknown hosts.
+        allow_programs: Accept the programs that fleet.toml or the inventory runs on this computer.
         advises: Show the command to type next.
     """
 
@@ -49,6 +51,7 @@ class UpRequest:
     dry_run: bool = False
     retry_until_up: bool = False
     accept_new: bool = False
+    allow_programs: bool = False
     advises: bool = True
 
 
@@ -203,7 +206,18 @@ def _default_packages(options: ProviderOptions) -> tuple[str, ...]:
 
 
 def _local_environment(request: UpRequest) -> tuple[str, tuple[str, ...]]:
-    """Return interpreter and packages of a fleet on this computer, whose provider refuses packages."""
+    """Return interpreter and packages of a fleet on this computer, whose provider refuses packages.
+
+    Raises:
+        UsageError: fleet.toml has packages, and the command line does not select this computer.
+    """
+    if request.defaults.packages and not request.given.provider:
+        raise UsageError(
+            "packages in fleet.toml cannot be installed for a fleet on this computer",
+            cause="its scripts run with the interpreter that runs fleet",
+            hint="remove packages from the file, or select other hosts; --provider local ignores them",
+            next_steps=[Again({"--provider": "local"})],
+        )
     return request.given.over(request.defaults).python or "", request.given.packages or ()
 
 
@@ -286,9 +300,9 @@ def _environment(request: UpRequest, otherwise: tuple[str, ...]) -> tuple[str, t
 
 def _check_packages(packages: tuple[str, ...]) -> tuple[str, ...]:
     for package in packages:
-        if not package.strip() or len(package.splitlines()) > 1:
+        if not is_requirement(package):
             raise UsageError(
-                f"package {package!r} is not a requirement, such as tensorflow~={NEWEST_TF_KERAS}",
+                f"package {package!r:.200} is not a requirement, such as tensorflow~={NEWEST_TF_KERAS}",
                 hint="correct --package, or packages in fleet.toml",
                 next_steps=[Again({"--package": None})],
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
+
 LONGEST = 600  # characters
 
 
@@ -15,3 +18,13 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     kept = " ".join(text[: 2 * longest].split())
     line = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in kept)
     return line if len(line) <= longest and len(text) <= 2 * longest else f"{line[: longest - 1]}…"
+
+
+def show_command(words: Iterable[str]) -> str:
+    """Return a command line for a shell in which control characters are visible, as escapes in ANSI-C quotes."""
+    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)
+
+
+def _escaped(word: str) -> str:
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in plain)

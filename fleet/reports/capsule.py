@@ -36,6 +36,8 @@ SUFFIX = ".capsule.zip"
 _MANIFEST = "capsule.json"
 _SOURCE = "source/"
 _MOST_MEMBERS = 25_000
+_LARGEST_LIST = 8 << 20  # bytes
+_END_BYTES = (1 << 16) + 64  # at the end of a ZIP file, with its comment
 _LARGEST_MANIFEST = 32 << 20
 _PIECE = 1 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -120,10 +122,30 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> None:
 def is_capsule(path: Path) -> bool:
     """Return whether a file may be a capsule, by the names of its members."""
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             return _MANIFEST in archive.namelist()
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
         return False
+
+
+def _check_directory(path: Path) -> None:
+    """Check the size of the list of members, which `zipfile` reads at once, and that it has the form for small lists.
+
+    Format: APPNOTE.TXT of ZIP, 4.3.16 (end of central directory record) and 4.3.15 (its locator in ZIP64).
+
+    Raises:
+        ValueError: it is too large.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _END_BYTES))
+        end = file.read(_END_BYTES)
+    at = end.rfind(b"PK\x05\x06")
+    if at >= 0 and (
+        int.from_bytes(end[at + 12 : at + 16], "little") > _LARGEST_LIST or b"PK\x06\x07" in end[max(0, at - 20) : at]
+    ):
+        raise ValueError("it has too many members")
 
 
 def unpack_capsule(path: Path, directory: Path) -> Manifest:
@@ -137,6 +159,7 @@ def unpack_capsule(path: Path, directory: Path) -> Manifest:
         UsageError: it is not a capsule, is damaged, is too large, or contains something that it must not.
     """
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
             manifest = _read_manifest(archive)
             _check_members(archive, manifest)

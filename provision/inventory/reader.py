@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from provision.bounds import CpuLimitError, limit_cpu
 from provision.inventory.ansible.entries import Entry, entry
 from provision.inventory.ansible.files import read_text
 from provision.inventory.ansible.groups import Groups
@@ -20,6 +21,8 @@ from provision.inventory.plain import is_plain, read_plain
 
 Kind = Literal["ini", "yaml", "plain"]
 
+_READERS = {"yaml": read_yaml, "plain": read_plain, "ini": read_ini}
+_READ_S = 20.0  # of CPU time
 _YAML_SUFFIXES = (".yml", ".yaml", ".json")
 _YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
 
@@ -92,14 +95,12 @@ def read_inventory(path: Path) -> Inventory:
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
         raise only_for_ansible(f"{path} is executable; dynamic inventories are not supported", path)
-    kind = _kind(text, path)
-    if kind == "yaml":
-        content = read_yaml(text, path)
-    elif kind == "plain":
-        content = read_plain(text, path)
-    else:
-        content = read_ini(text, path)
-    return Inventory(path, kind, content)
+    try:
+        with limit_cpu(_READ_S):
+            kind = _kind(text, path)
+            return Inventory(path, kind, _READERS[kind](text, path))
+    except CpuLimitError as error:
+        raise InventoryError(f"cannot be read: {error}", location=Location(path)) from None
 
 
 def _kind(text: str, path: Path) -> Kind:

@@ -18,6 +18,7 @@ from pathlib import Path
 from provision.deferred import dataclass
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, ProviderError
+from provision.ssh_config.programs import programs_of_ssh
 
 ANSWER_TIMEOUT_S = 30.0
 DEFAULT_AGENT = "SSH_AUTH_SOCK"
@@ -79,7 +80,9 @@ def run_openssh(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT_S
         )
-    except FileNotFoundError:
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise SshConfigError(ErrorKind.USAGE, f"{command[0]} cannot be started: {error}") from None
         raise SshConfigError(
             ErrorKind.MISSING,
             f"{command[0]} is not installed on this computer",
@@ -92,8 +95,13 @@ def run_openssh(*command: str) -> subprocess.CompletedProcess[str]:
             ErrorKind.USAGE,
             f"{shlex.join(command)} did not answer within {ANSWER_TIMEOUT_S:g} s",
             cause="a `Match exec` of your SSH configuration may be blocked" if command[0] == "ssh" else "",
-            next_steps=[command],
+            next_steps=_repeat(command),
         ) from None
+
+
+def _repeat(command: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the command to try, unless a file names a program that it would run."""
+    return [] if programs_of_ssh("", command) else [tuple(command)]
 
 
 def read_configuration(command: Sequence[str]) -> str:
@@ -109,7 +117,7 @@ def read_configuration(command: Sequence[str]) -> str:
             ErrorKind.USAGE,
             f"your SSH configuration cannot be read: {words[0] if words else 'ssh -G failed'}",
             cause="; ".join(words[1:]),
-            next_steps=[tuple(command)],
+            next_steps=_repeat(command),
         )
     return done.stdout
 

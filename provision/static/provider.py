@@ -10,15 +10,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from provision.keys import fingerprint
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote, UnknownHost
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, LocalProgram, Quote, UnknownHost
 from provision.names import index_of, instance_name
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 from provision.ssh_config.known_hosts import KnownKeys, known_keys
+from provision.ssh_config.programs import AcceptedPrograms, programs_of_ssh
 from provision.ssh_config.routes import Route, resolve_route
 from provision.static.assignments import Assignment, Assignments
 from provision.static.options import StaticOptions
-from provision.static.selection import SelectedHost, map_parallel, read_selection, select_hosts
+from provision.static.selection import (
+    SelectedHost,
+    map_parallel,
+    read_selection,
+    select_entries,
+    select_hosts,
+    ssh_words,
+)
 
 DIRECTORY = ".fleet"
 """Of all fleets on a host, in the login directory."""
@@ -35,6 +43,7 @@ class StaticProvider(Provider):
 
     def __init__(self, root: Path) -> None:
         self._assignments = Assignments(root.absolute())
+        self._accepted = AcceptedPrograms(root.absolute().parent / "programs")
 
     @classmethod
     def open(cls, options: StaticOptions, site: Site) -> StaticProvider:
@@ -62,7 +71,20 @@ class StaticProvider(Provider):
         super().check(spec)
         assignments = self._assignments.read(spec.name)
         if len(assignments) < spec.workers:
-            _check_new(select_hosts(spec), assignments)
+            if any(each.text.startswith("-F") for each in self.programs(spec)):
+                select_entries(spec)  # ssh would run programs of that configuration, even for its options alone
+            else:
+                _check_new(select_hosts(spec), assignments)
+
+    def programs(self, spec: FleetSpec) -> Sequence[LocalProgram]:
+        """Return the programs that ssh runs for the hosts of the fleet, and for those of the inventory.
+
+        Raises:
+            ProviderError: the inventory, or an SSH configuration that it names, cannot be read.
+        """
+        assignments = self._assignments.read(spec.name)
+        entries = select_entries(spec)[1] if len(assignments) < spec.workers else ()
+        return _programs(spec, [each.options for each in assignments] + [ssh_words(entry) for entry in entries])
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return the hosts of the inventory that would be used, without a price."""
@@ -80,6 +102,7 @@ class StaticProvider(Provider):
             assignment.name: assignment for assignment in self._assignments.read(spec.name) if assignment.id
         }
         if not set(names) <= set(assignments):
+            self._accepted.require(self.programs(spec))
             now = time.time()
             for index, selected in enumerate(select_hosts(spec)):
                 name = instance_name(index)
@@ -98,6 +121,7 @@ class StaticProvider(Provider):
             ProviderError: a host has left the fleet, its key is not confirmed, or two are the same machine.
         """
         assignments = [self._assignment(instance) for instance in instances]
+        self._accepted.require(_programs(spec, [assignment.options for assignment in assignments]))
         hosts = [host for host, _, _ in map_parallel(_probe, [(spec, assignment) for assignment in assignments])]
         for assignment, host in zip(assignments, hosts, strict=True):
             if not host.host_key:
@@ -113,6 +137,7 @@ class StaticProvider(Provider):
     def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
         """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
         assignments = [assignment for assignment in self._assignments.read(spec.name) if assignment.id]
+        self._accepted.require(_programs(spec, [assignment.options for assignment in assignments]))
         probed = map_parallel(_probe, [(spec, assignment) for assignment in assignments])
         return [
             _unknown_host(assignment, host, route, entries)
@@ -175,6 +200,11 @@ class StaticProvider(Provider):
             f"{instance.name} in fleet {instance.fleet} is not in the state directory any more",
             next_steps=[("fleet", "up")],
         )
+
+
+def _programs(spec: FleetSpec, options: Sequence[Sequence[str]]) -> list[LocalProgram]:
+    source = StaticOptions.of(spec.options).inventory
+    return [each for words in dict.fromkeys(map(tuple, options)) for each in programs_of_ssh(source, words)]
 
 
 def _check_new(selected: Sequence[SelectedHost], assignments: Sequence[Assignment]) -> None:

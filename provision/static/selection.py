@@ -20,6 +20,7 @@ from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
+from provision.ssh_config.programs import programs_of_ssh
 from provision.ssh_config.routes import Route, SshConfigError, agent_socket, expanded, home_directory, resolve_route
 from provision.static.options import StaticOptions
 
@@ -83,11 +84,11 @@ def read_selection(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, 
     return hosts, hosts.select(limit)
 
 
-def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
-    """Return the hosts of fleet `spec`, in the order of their indices.
+def select_entries(spec: FleetSpec) -> tuple[Inventory, tuple[Entry, ...]]:
+    """Return the hosts of fleet `spec`, in the order of their indices, as the inventory describes them.
 
     Raises:
-        ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
+        ProviderError: there are too few hosts, or the inventory cannot be read.
     """
     options = StaticOptions.of(spec.options)
     inventory, entries = read_selection(options.inventory, options.limit)
@@ -99,7 +100,18 @@ def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
             hint="remove --workers to use all hosts",
             again={"--workers": None},
         )
-    hosts = map_parallel(lambda entry: _resolve(entry, inventory.location(entry.name)), entries[: spec.workers])
+    return inventory, entries[: spec.workers]
+
+
+def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
+    """Return the hosts of fleet `spec`, in the order of their indices.
+
+    Raises:
+        ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
+    """
+    options = StaticOptions.of(spec.options)
+    inventory, entries = select_entries(spec)
+    hosts = map_parallel(lambda entry: _resolve(entry, inventory.location(entry.name)), entries)
     _reject_duplicates(hosts)
     if not is_allocation(options.inventory):
         return hosts
@@ -123,7 +135,7 @@ def _relative(path: Path) -> Path:
 
 def _resolve(entry: Entry, location: Location) -> SelectedHost:
     _check_keys(entry, location)
-    words = entry.ssh.words(_absolute)  # valid in every working directory
+    words = ssh_words(entry)
     try:
         route = resolve_route(entry.address, options=words)
     except SshConfigError as error:
@@ -135,9 +147,14 @@ def _resolve(entry: Entry, location: Location) -> SelectedHost:
             location=location,
             cause="no private key file for it exists, and no SSH agent is available",
             hint="this command must log in without a password",
-            next_steps=[("ssh", *words, entry.address)],
+            next_steps=[] if programs_of_ssh("", words) else [("ssh", *words, entry.address)],
         )
     return SelectedHost(entry, location, words, route, _private_address(entry, location))
+
+
+def ssh_words(entry: Entry) -> tuple[str, ...]:
+    """Return the options of ssh for a host, which are valid in every working directory."""
+    return entry.ssh.words(_absolute)
 
 
 def _absolute(path: str) -> str:

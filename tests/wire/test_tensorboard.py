@@ -60,6 +60,13 @@ def check_capsule(two: Program) -> None:
     again = two.run("train", "--from-capsule", "live.capsule.zip", "--dry-run")
     assert "task.py" in again.out.decode()
     assert "the capsule copies variables of this computer: MODE" in again.err
+    assert "the capsule runs: task.py" in again.err
+    refused = two.run("train", "--from-capsule", "live.capsule.zip", code=2).err
+    assert "the capsule copies variables of this computer, and confirmation requires a terminal: MODE" in refused
+    assert "next:  fleet train --env MODE --from-capsule live.capsule.zip" in refused
+    named = two.run("train", "--from-capsule", "live.capsule.zip", "--env", "MODE=mine", "--dry-run")
+    assert "the capsule copies" not in named.err
+    assert "mine" in named.text
 
 
 def check_report_of_pulled_results(two: Program) -> None:

@@ -13,12 +13,20 @@ from pathlib import Path
 
 from train.errors import ScriptError
 
+_LONGEST = 1000  # characters
 _DEEPEST = 20  # files that include each other
 _LINES = re.compile(r"\r\n|\r|\n")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _OPTION = re.compile(r"(-[a-zA-Z]|--[a-z][a-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-zA-Z])(?=\S)|$)(.*)")
 _NAME = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(?:[<>=!~;@(]|$)")
 _ARCHIVE = re.compile(r"\.(?:whl|zip|tar\.gz|tgz|tar\.bz2|tar\.xz)(?:\[[^\]]*\])?$", re.IGNORECASE)
+_URL = r"(?:\w+\+)?(?:https?|ssh)://\S+"
+_VERSION = r"(?:===|[<>=!~]=|[<>]) ?[\w.*+!-]+"
+_VERSIONS = rf"{_VERSION}(?: ?, ?{_VERSION})*"
+_REQUIREMENT = re.compile(  # PEP 508, with one space where it allows several
+    rf"[A-Za-z0-9][\w.-]* ?(?:\[[\w., -]*\] ?)?(?:@ ?{_URL}|{_VERSIONS}|\( ?{_VERSIONS} ?\))?(?: ?;.*)?|{_URL}",
+    re.ASCII,
+)
 _INCLUDES = ("-r", "--requirement")
 _CONSTRAINS = ("-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
@@ -105,18 +113,27 @@ class Requirements:
         return any(module in _IMPORTED_AS.get(name, ()) for name in self.names)
 
 
+def is_requirement(text: str) -> bool:
+    """Return whether a text is one requirement specifier or a URL, not an option or a path."""
+    return len(text) <= _LONGEST and text.isprintable() and bool(_REQUIREMENT.fullmatch(" ".join(text.split())))
+
+
 def normalised(name: str) -> str:
     """Return a package's name as PyPI compares it: ``tf_keras`` is ``tf-keras``."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_requirements(file: Path) -> Requirements:
+def read_requirements(file: Path, *, includes: bool = True) -> Requirements:
     """Read a requirements file and all files that it includes.
+
+    Args:
+        file: The file.
+        includes: It may include files of this computer.
 
     Raises:
         ScriptError: A file cannot be read, or a line is valid only on this computer.
     """
-    reading = _Reading()
+    reading = _Reading(includes)
     reading.read(file, reading.lines, ())
     names = {match[1] for line in reading.lines if (match := _NAME.match(line))}
     return Requirements(
@@ -129,7 +146,8 @@ def read_requirements(file: Path) -> Requirements:
 class _Reading:
     """Lines of requirements and of constraints, collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, includes: bool) -> None:
+        self._includes = includes
         self.lines: list[str] = []
         self.constraints: list[str] = []
 
@@ -140,7 +158,9 @@ class _Reading:
             location = f"{file}:{number}"
             option = _OPTION.match(line)
             name, value = (option[1], _unquoted(option[2])) if option else ("", line)
-            if name in _INCLUDES + _CONSTRAINS and "://" not in value:
+            if name in _INCLUDES + _CONSTRAINS and ("://" not in value or value.startswith("file:")):
+                if not self._includes:
+                    raise ScriptError(f"{location}: it must not include a file of this computer: {value:.200}")
                 self.read(
                     _included(file, value, location),
                     self.constraints if name in _CONSTRAINS else into,

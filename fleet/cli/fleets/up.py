@@ -19,6 +19,7 @@ from fleet.cli.options import (
     Yes,
     option,
     parse_count,
+    parse_text,
 )
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
@@ -39,7 +40,8 @@ def up(
     ] = None,
     provider: ProviderName = None,
     python: Annotated[
-        str | None, option("--python", "Interpreter for the script on the hosts.", "PATH", default="detected")
+        str | None,
+        option("--python", "Interpreter for the script on the hosts.", "PATH", parser=parse_text, default="detected"),
     ] = None,
     package: Packages = None,
     index_url: IndexUrl = None,
@@ -51,6 +53,14 @@ def up(
     output: OutputOption = Output.AUTO,
     accept_new: Annotated[
         bool, option("--accept-new", "Accept the keys of unknown hosts without asking.", panel=EXISTING_HOSTS)
+    ] = False,
+    allow_programs: Annotated[
+        bool,
+        option(
+            "--allow-programs",
+            "Run programs on this computer that fleet.toml or the inventory names, without asking.",
+            envvar="FLEET_ALLOW_PROGRAMS",
+        ),
     ] = False,
 ) -> None:
     """Create, repair, or resize a fleet.
@@ -81,6 +91,12 @@ def up(
     )
     name = resolve_fleet(fleet)
     request = UpRequest(
-        name, given, read_settings(provider), dry_run=dry_run, retry_until_up=retry_until_up, accept_new=accept_new
+        name,
+        given,
+        read_settings(provider),
+        dry_run=dry_run,
+        retry_until_up=retry_until_up,
+        accept_new=accept_new,
+        allow_programs=allow_programs,
     )
     run_command(name, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -189,6 +190,7 @@ def train(
     from fleet.commands.jobs import train as verb
     from fleet.console.starts import StartSink
     from fleet.jobs.policy import replication
+    from fleet.jobs.reporting.repetition import confirm_capsule
     from fleet.jobs.tasks import TaskTypes, success
 
     typed = ctx.meta[TYPED]
@@ -216,6 +218,10 @@ def train(
         )
 
     def run(sink: Sink) -> None:
-        verb.run(request(), make_services(sink), StartSink(sink) if verbose else sink)
+        made, services = request(), make_services(sink)
+        if repeated:
+            command = (*filter(None, (Path(made.script).name, made.module)), *made.command, *made.arguments)
+            confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
+        verb.run(made, services, StartSink(sink) if verbose else sink)
 
     run_command(fleet, output, run)

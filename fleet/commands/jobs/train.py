@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-import shlex
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
@@ -45,6 +44,7 @@ from fleet.jobs.selection import check_job_name, job_id
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types
 from fleet.remote.client import AgentClient
 from fleet.remote.publication import publish
+from fleet.remote.quoting import show_command
 from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
@@ -255,7 +255,7 @@ def _prepare(
         gpus = tuple(gpu.name for gpu in item.gpus)
         member = item.member
         sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
-    for note in repetition_notes(request.repeated_versions, (*request.env, *request.secrets), prepared):
+    for note in repetition_notes(request.repeated_versions, prepared):
         sink.emit(note)
     return prepared
 
@@ -333,7 +333,7 @@ def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) ->
                 slot=member.slot,
                 host=host.address,
                 tf_config=tf_config(members, member.task) if member.task else "",
-                command=shlex.join(commit.command),
+                command=show_command(commit.command),
                 env=commit.env,
             )
         )

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from datetime import datetime, timezone
 
+from fleet.errors import UsageError
 from fleet.events import LogChunk
+from provision.bounds import CpuLimitError, limit_cpu
 from provision.deferred import dataclass
 from train.agent.protocol.records import LATEST_S
 
@@ -17,6 +19,7 @@ _MORE_LINES = 256
 _TAIL_BYTES = 64 << 20  # of the last lines that are held
 _LINE_OVERHEAD = 400  # bytes of a held line in addition to its text
 _LINE_BYTES = 64 << 10  # of an unfinished line that are held
+_MATCH_S = 5.0  # of CPU time for the lines of a chunk
 _STARTUP_LENGTH = 512  # characters of a line in which a startup message is recognized
 
 _STARTUP = re.compile(
@@ -191,8 +194,7 @@ class LogView:
         texts = chunk.data.decode("utf-8", "replace").split("\n")
         run: list[bytes] = []
         offset = begin = chunk.offset
-        for line, text in zip(lines, texts, strict=False):
-            shows = self._shows_text(text, may_be_startup=may_be_startup)
+        for line, shows in zip(lines, self._show_texts(texts[: len(lines)], may_be_startup), strict=True):
             if run and (not shows or self._tail is not None):
                 yield self._stamped(replace(chunk, offset=begin, data=b"\n".join([*run, b""])))
                 run = []
@@ -216,7 +218,22 @@ class LogView:
             yield self._stamped(line)
 
     def _shows(self, line: bytes) -> bool:
-        return self._shows_text(line.decode("utf-8", "replace").removesuffix("\n"), may_be_startup=True)
+        return self._show_texts([line.decode("utf-8", "replace").removesuffix("\n")], may_be_startup=True)[0]
+
+    def _show_texts(self, texts: list[str], may_be_startup: bool) -> list[bool]:
+        """Return for each line whether it is shown.
+
+        Raises:
+            UsageError: the pattern takes too long.
+        """
+        try:
+            with limit_cpu(_MATCH_S):
+                return [self._shows_text(text, may_be_startup=may_be_startup) for text in texts]
+        except CpuLimitError as error:
+            pattern = self.selection.pattern.pattern if self.selection.pattern else ""
+            raise UsageError(
+                f"--grep {pattern!r:.200} cannot be evaluated: {error} for a part of the log", hint="simplify it"
+            ) from None
 
     def _shows_text(self, text: str, *, may_be_startup: bool) -> bool:
         if may_be_startup and not self.selection.startup and is_startup_line(text[:_STARTUP_LENGTH].rstrip()):

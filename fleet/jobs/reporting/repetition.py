@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from fleet.errors import FleetError, UsageError
-from fleet.events import Level, Note
+from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.events import Level, Note, Sink
 from fleet.folding import fold
 from fleet.jobs.environment import environment
+from fleet.remote.quoting import show_command
+from fleet.services import Services
 from fleet.state import TrainCommand
+from fleet.steps import Again
 from provision.deferred import dataclass
 from train.agent.files.containment import is_inner_path
 from train.agent.protocol.records import Prepared
@@ -160,18 +163,59 @@ def located(words: Words, source: Path) -> Iterator[str]:
             yield from text
 
 
-def repetition_notes(
-    versions: Mapping[str, str], variables: Sequence[str], prepared: Sequence[Prepared]
-) -> Iterator[Note]:
+@dataclass(frozen=True)
+class Capsule:
+    """A capsule from which a job comes.
+
+    Attributes:
+        variables: Names of variables of this computer that its options copy, and that the user has not named.
+        pip_options: Options in its requirements, such as the package index.
+    """
+
+    variables: tuple[str, ...] = ()
+    pip_options: tuple[str, ...] = ()
+
+
+def variables_in(words: Words) -> set[str]:
+    """Return the names of the variables that options copy."""
+    return {_value(option, text).partition("=")[0] for option, text in words if option in _NAMED}
+
+
+def confirm_capsule(
+    capsule: Capsule, command: Sequence[str], services: Services, sink: Sink, *, dry_run: bool
+) -> None:
+    """Show what a capsule runs, installs, and copies; ask the user if there is a terminal.
+
+    Raises:
+        UsageError: it copies variables that the user has not named, and no user can be asked.
+        CancelledError: the user declined.
+    """
+    names = ", ".join(capsule.variables)
+    sink.emit(Note(f"the capsule runs: {show_command(command)}"))
+    for line in capsule.pip_options:
+        sink.emit(Note(f"the capsule installs packages with {line.strip()}"))
+    if names:
+        sink.emit(Note(f"the capsule copies variables of this computer: {names}"))
+    if dry_run:
+        return
+    if services.confirm_keys is not None:
+        if not services.confirm_keys("Run it on the hosts?"):
+            raise CancelledError("nothing was started")
+    elif names:
+        raise UsageError(
+            f"the capsule copies variables of this computer, and confirmation requires a terminal: {names}",
+            hint="agree to each by its name: --env NAME",
+            next_steps=[Again({"--env": capsule.variables[0]})] if len(capsule.variables) == 1 else [],
+        )
+
+
+def repetition_notes(versions: Mapping[str, str], prepared: Sequence[Prepared]) -> Iterator[Note]:
     """Yield what the user should know before the job of a capsule starts.
 
     Args:
         versions: Versions on the hosts of the earlier job; empty: the job is not one of a capsule.
-        variables: Names of the variables that the job gets.
         prepared: The hosts of the new job.
     """
-    if versions and variables:
-        yield Note(f"the capsule copies variables of this computer: {', '.join(sorted(variables))}")
     for text in version_changes(versions, {item.member.slot: item.versions for item in prepared}):
         yield Note(text, Level.WARNING)
 

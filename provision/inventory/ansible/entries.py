@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from provision.bounds import check_text
 from provision.deferred import dataclass
 from provision.inventory.ansible.groups import CONNECTION, Settings
 from provision.inventory.ansible.ranges import is_host_name
@@ -286,7 +287,10 @@ class _Reading:
                 location=setting.location,
                 hint="quote it; INI requires two kinds of quotes: \"'1.10'\"",
             )
-        return str(value).strip()
+        try:
+            return check_text(str(value).strip())
+        except ValueError as error:  # raised by str, too, for a number with thousands of digits
+            raise InventoryError(f"{owner}: {error}", location=setting.location, hint="correct the value") from None
 
 
 def _number(text: str, name: str, location: Location | None) -> None:

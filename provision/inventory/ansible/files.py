@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from provision.inventory.errors import InventoryError, Location
+from provision.ssh_config.ownership import require_ownership
 
 SIZE_MAX = 16 * 2**20
 """Bytes; a larger file is not an inventory."""
@@ -31,9 +32,10 @@ def read_text(path: Path) -> str:
     """Return the content of a text file.
 
     Raises:
-        InventoryError: it cannot be read, is not text, or is encrypted by ansible-vault.
+        ProviderError: others can change it, it cannot be read, is not text, or is encrypted by ansible-vault.
     """
     location = Location(path)
+    require_ownership(path)
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)

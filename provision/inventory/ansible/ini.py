@@ -14,12 +14,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from provision.bounds import TEXT_MAX
 from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.ansible.ranges import expand_host
 from provision.inventory.errors import InventoryError, Location
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _CHILD = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
+_LINE_MAX = 50_000  # characters
 _LITERALS = (bool, int, float, str, list, tuple, dict, type(None))
 
 
@@ -37,6 +39,8 @@ def read_ini(text: str, path: Path) -> Groups:
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         if stripped and stripped[0] not in "#;":
+            if len(stripped) > _LINE_MAX:
+                raise InventoryError(f"a line with {len(stripped):,} characters", location=Location(path, number))
             form.line(stripped, Location(path, number))
     form.close()
     return form.groups
@@ -159,6 +163,8 @@ class _IniForm:
 
 def literal(text: str) -> Any:
     """Return the Python literal that `text` is, or `text` itself."""
+    if len(text) > TEXT_MAX:
+        return text
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

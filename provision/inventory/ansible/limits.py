@@ -12,9 +12,11 @@ import fnmatch
 import ipaddress
 import re
 
+from provision.bounds import CpuLimitError, limit_cpu
 from provision.inventory.ansible.groups import Groups
 from provision.inventory.errors import InventoryError
 
+_MATCH_S = 3.0  # of CPU time
 _SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")
 _POSITION = re.compile(r"(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
 
@@ -23,8 +25,16 @@ def select(groups: Groups, limit: str) -> list[str]:
     """Return the hosts that `limit` names, in the order of the inventory; all of them if it is empty.
 
     Raises:
-        InventoryError: a pattern is malformed or names nothing, or no host is left.
+        InventoryError: a pattern is malformed, takes too long, or names nothing, or no host is left.
     """
+    try:
+        with limit_cpu(_MATCH_S):
+            return _select(groups, limit)
+    except CpuLimitError as error:
+        raise InventoryError(f"--limit {limit!r:.200} cannot be evaluated: {error}", hint="simplify it") from None
+
+
+def _select(groups: Groups, limit: str) -> list[str]:
     patterns = split(limit)
     plain = [pattern for pattern in patterns if pattern[0] not in "&!"]
     chosen: set[str] = set()
@@ -96,7 +106,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
     expression = pattern[1:] if pattern.startswith("~") else fnmatch.translate(pattern)
     try:
         return re.compile(expression)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InventoryError(f"--limit {pattern!r} is not a regular expression: {error}") from None
 
 

@@ -18,7 +18,8 @@ HOSTS_MAX = 10_000
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
 _LETTERS = string.ascii_letters
 _BRACKETED = re.compile(r"\[(.*)\]:(\d+)")
-_NAME = re.compile(r"\w[\w.-]*")
+_NAME = re.compile(r"\w[\w.-]{0,252}")
+_WORD_MAX = 1000
 
 
 def is_host_name(text: str) -> bool:
@@ -38,6 +39,8 @@ def expand_host(text: str) -> tuple[list[str], int]:
     Raises:
         ValueError: it is malformed; the text is a clause for the user.
     """
+    if len(text) > _WORD_MAX:
+        raise ValueError(f"a name with {len(text):,} characters is not a valid host name or address")
     pattern, port = _split_port(text) if _is_balanced(text) else (text, 0)
     names = _expand(pattern)
     for name in names:

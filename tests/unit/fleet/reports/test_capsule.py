@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import stat
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,29 @@ def test_a_capsule_that_is_too_large_is_refused(
     with pytest.raises(UsageError) as refused:
         unpack_capsule(capsule, tmp_path)
     assert "are the limit" in refused.value.cause
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+def test_a_capsule_with_a_million_members_is_refused_before_their_list_is_read(
+    tmp_path: Path, comment: bytes
+) -> None:
+    path = tmp_path / "large.capsule.zip"
+    size = 46_000_000
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(size)
+        numbers = (0, 0, 0xFFFF, 0xFFFF, size, 0, len(comment))
+        file.write(b"PK\x05\x06" + struct.pack("<4H2LH", *numbers) + comment)
+    with pytest.raises(UsageError) as error:
+        unpack_capsule(path, tmp_path)
+    assert error.value.cause == "it has too many members"
+    assert not is_capsule(path)
+
+
+def test_a_list_of_members_in_zip64_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.capsule.zip"
+    end = b"PK\x05\x06" + struct.pack("<4H2LH", 0, 0, 1, 1, 46, 0, 0)
+    path.write_bytes(b"PK\x06\x06" + bytes(52) + b"PK\x06\x07" + bytes(16) + end)
+    with pytest.raises(UsageError) as error:
+        unpack_capsule(path, tmp_path)
+    assert error.value.cause == "it has too many members"

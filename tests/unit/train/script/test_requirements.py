@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.train.script.test_script import write
 from train.errors import ScriptError
-from train.script.requirements import Requirements, read_requirements
+from train.script.requirements import Requirements, is_requirement, read_requirements
 
 
 def read(directory: Path, text: str, **others: str) -> Requirements:
@@ -108,3 +108,28 @@ def test_modules_are_matched_with_the_packages_that_provide_them() -> None:
     result = Requirements("", names=frozenset({"scikit-learn", "tf-keras", "pyyaml", "opencv-python", "python-box"}))
     assert all(map(result.brings, ["sklearn", "tf_keras", "yaml", "cv2", "box"]))
     assert not any(map(result.brings, ["numpy", "keras", "python"]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tensorflow~=2.21.0", "tensorflow[and-cuda]~=2.21.0", "a<2,>1", "six", "numpy (>=1,<2)", "a  >= 1",
+        "x @ git+https://h/x.git@v1#egg=x", "https://h/x.whl", "git+ssh://git@h/x", "torch==2.1+cu118",
+        "a; python_version < '3.9'", "a>=1 ; sys_platform=='linux'", "a[b,c] == 1.*",
+    ],
+)  # fmt: skip
+def test_requirement_specifiers_and_urls(text: str) -> None:
+    assert is_requirement(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "-r /etc/passwd", "--index-url=http://x y", "a b", "./local", "/abs", "a\nb", "~x", "file:///x",
+        "x @ file:///y", "-e .", "a==", "a==1 --hash=x", "a;\n", "c:\\x", "x/y", "a" + ">=1," * 240,
+        "a" + " " * 990 + "!",
+        "a(" + "<" * 900, "a" * 1001, "a\x1b",
+    ],
+)  # fmt: skip
+def test_options_paths_and_other_texts_are_no_requirements(text: str) -> None:
+    assert not is_requirement(text)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.errors import UsageError
 from fleet.events import LogChunk
 from fleet.jobs.following import log_view
 from fleet.jobs.following.log_view import EVERYTHING, LogView, Selection, format_time
@@ -166,3 +167,10 @@ def test_the_last_lines_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_hosts_are_asked_for_as_few_lines_as_possible(selection: Selection, requested: int) -> None:
     assert selection.tail_lines == requested
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_a_pattern_that_takes_too_long_ends_in_a_sentence(end: bytes) -> None:
+    line = b"L" * 60 + b"!" + end
+    with pytest.raises(UsageError, match=r"--grep '\(L\+\)\+x' cannot be evaluated: it takes more than"):
+        show(Selection(pattern=re.compile("(L+)+x")), chunks_of("worker-0", line))

@@ -5,10 +5,21 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.again import split_train
-from fleet.errors import UsageError
+from fleet.errors import CancelledError, UsageError
+from fleet.events import Event, Note
 from fleet.jobs.reporting.copying import without_logins
-from fleet.jobs.reporting.repetition import check_repetition, located, repeat, version_changes
-from fleet.state import TrainCommand
+from fleet.jobs.reporting.repetition import (
+    Capsule,
+    check_repetition,
+    confirm_capsule,
+    located,
+    repeat,
+    variables_in,
+    version_changes,
+)
+from fleet.services import Services
+from fleet.state import Store, TrainCommand
+from fleet.steps import Again
 
 
 @pytest.fixture
@@ -84,3 +95,56 @@ def test_logins_in_urls_are_left_out() -> None:
     assert "sesame" not in without_logins(text)
     assert "token" not in without_logins(text)
     assert "https://host.example/simple" in without_logins(text)
+
+
+class Shown:
+    """Keeps the notes that a command shows."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def emit(self, event: Event) -> None:
+        assert isinstance(event, Note)
+        self.texts.append(event.text)
+
+    def close(self) -> None:
+        pass
+
+
+def confirm(capsule: Capsule, answer: bool | None, *, dry_run: bool = False) -> list[str]:
+    """Return what is shown before a capsule runs; `answer` is that of the user, None: there is no terminal."""
+    asked = None if answer is None else lambda _: answer
+    shown = Shown()
+    services = Services(Store(Path("none")), lambda _: True, confirm_keys=asked)
+    confirm_capsule(capsule, ["task.py", "a\x1b"], services, shown, dry_run=dry_run)
+    return shown.texts
+
+
+def test_a_capsule_is_shown_before_it_runs() -> None:
+    capsule = Capsule(("TOKEN",), ("--index-url https://stranger.example/simple",))
+    shown = [
+        "the capsule runs: task.py $'a\\x1b'",
+        "the capsule installs packages with --index-url https://stranger.example/simple",
+        "the capsule copies variables of this computer: TOKEN",
+    ]
+    assert confirm(capsule, True) == confirm(capsule, None, dry_run=True) == shown
+    assert confirm(Capsule(), None) == shown[:1]
+
+
+def test_variables_of_a_capsule_are_copied_only_with_consent() -> None:
+    with pytest.raises(CancelledError):
+        confirm(Capsule(("TOKEN",)), False)
+    with pytest.raises(UsageError, match="requires a terminal: TOKEN") as error:
+        confirm(Capsule(("TOKEN",)), None)
+    assert error.value.next_steps == (Again({"--env": "TOKEN"}),)
+    with pytest.raises(UsageError, match="requires a terminal: A, B"):
+        confirm(Capsule(("A", "B")), None)
+
+
+def test_variables_are_those_of_all_spellings() -> None:
+    assert variables_in(split_train(["-eA", "--env", "B", "--env=C", "--secret", "D", "x.py"])) == {
+        "A",
+        "B",
+        "C",
+        "D",
+    }

@@ -1,0 +1,51 @@
+"""Name the settings file and the programs that it lets run on this computer, and ask once before they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fleet.errors import CancelledError, UsageError
+from fleet.events import Note, Sink
+from fleet.fleets.resolution import UpRequest
+from fleet.services import Services
+from fleet.state import FleetRecord
+from fleet.steps import Again
+from provision.model import FleetSpec
+from provision.ssh_config.programs import AcceptedPrograms, describe_program
+
+
+def confirm_programs(
+    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
+) -> None:
+    """Get the user's consent to programs that fleet.toml or an inventory names; a dry run only shows them.
+
+    Raises:
+        UsageError: the user cannot be asked.
+        CancelledError: the user declined.
+    """
+    programs = list(services.provider(spec.options, keep=False).programs(spec))
+    file, defaults = request.defaults.file, request.defaults
+    if record is None and file is not None:
+        if file.parent != Path.cwd():
+            sink.emit(Note(f"settings: {file}"))
+        if defaults.packages and not spec.options.remote:
+            sink.emit(Note(f"packages of {file} are not installed: the fleet is on this computer"))
+        if spec.python and spec.python == defaults.python and not (request.given.python or spec.options.remote):
+            programs.append(describe_program(str(file), "python", spec.python))
+    accepted = AcceptedPrograms(services.store.root / "programs")
+    missing = accepted.missing(programs)
+    for each in missing:
+        sink.emit(Note(f"{each.source} names a program to run on this computer: {each.text}"))
+    if request.dry_run or not missing:
+        return
+    if not request.allow_programs:
+        if services.confirm_keys is None:
+            raise UsageError(
+                f"{missing[0].source} names a program to run on this computer, and confirmation requires a terminal",
+                cause=missing[0].text,
+                hint="--allow-programs accepts it; --yes does not",
+                next_steps=[Again({"--dry-run": True}, "up")],
+            )
+        if not services.confirm_keys("Run this on this computer, now and in later commands?"):
+            raise CancelledError("nothing was started")
+    accepted.add(missing)

@@ -1,0 +1,74 @@
+"""Programs that an inventory lets run on this computer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.model import LocalProgram
+from provision.provider import ProviderError
+from provision.ssh_config.programs import AcceptedPrograms, describe_program, programs_of_ssh
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Match exec id",
+        'Match "exec" id',
+        'match host x e"xe"c id',
+        "ProxyCommand sh -c id",
+        "proxycommand=id",
+        "Include other",
+        "LocalCommand id",
+        "KnownHostsCommand id",
+        "PKCS11Provider /x.so",
+        "SecurityKeyProvider /x.so",
+        "SmartcardDevice /x.so",
+    ],
+)
+def test_a_configuration_that_can_run_a_program_is_one(tmp_path: Path, line: str) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"Host a\n  HostName b\n  {line}\n")
+    (program,) = programs_of_ssh("hosts.ini", ("-F", str(config)))
+    assert program.source == "hosts.ini"
+    assert line in program.text
+
+
+@pytest.mark.parametrize("options", [("-o", "ProxyJump=bastion"), ("-o", "ProxyCommand=none"), ("-F", "none")])
+def test_options_that_run_only_ssh_name_no_program(options: tuple[str, ...]) -> None:
+    assert not programs_of_ssh("hosts.ini", options)
+
+
+def test_a_configuration_of_addresses_names_no_program(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host gpu*\n  HostName 10.0.0.1\n  Port 2222\n  ProxyJump bastion\n  IdentityFile key\n")
+    assert not programs_of_ssh("hosts.ini", ("-F", str(config)))
+
+
+def test_a_configuration_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host a\n")
+    config.chmod(0o666)
+    with pytest.raises(ProviderError, match="other users may write"):
+        programs_of_ssh("hosts.ini", ("-F", str(config)))
+
+
+def test_a_program_is_accepted_until_it_or_a_file_of_its_command_changes(tmp_path: Path) -> None:
+    accepted = AcceptedPrograms(tmp_path / "state" / "programs")
+    script = tmp_path / "proxy.sh"
+    script.write_text("one")
+
+    def program(source: str = "hosts.ini", words: str = "") -> list[LocalProgram]:
+        return accepted.missing([describe_program(source, "ProxyCommand", f"sh {script}{words}")] * 2)
+
+    (new,) = program()
+    with pytest.raises(ProviderError, match=r"hosts\.ini names a program .* you have not accepted: ProxyCommand sh"):
+        accepted.require([describe_program("hosts.ini", "ProxyCommand", f"sh {script}")])
+    accepted.add([describe_program("hosts.ini", "ProxyCommand", f"sh {script}")])
+    assert new
+    assert not program()
+    assert program("other.ini")
+    assert program(words=" x")
+    script.write_text("two")
+    assert program()

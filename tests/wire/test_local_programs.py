@@ -1,0 +1,100 @@
+"""Programs that fleet.toml and inventories name run on this computer only after the user accepted them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.program import Program
+from tests.wire.machines import Lab, lab
+from tests.wire.test_inventory import run_at_terminal
+
+pytestmark = pytest.mark.wire
+
+
+def python_of(program: Program) -> Path:
+    """Return the file that shows that the interpreter of a fleet.toml ran, which is written above the directory."""
+    mark = program.directory.parent / "python-ran"
+    python = program.directory.parent / "python"
+    python.write_text(f'#!/bin/sh\ntouch {mark}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (program.directory.parent / "fleet.toml").write_text(f'[fleet]\npython = "{python}"\nworkers = 1\n')
+    return mark
+
+
+def test_the_interpreter_of_a_settings_file_is_named_with_its_file_and_asked_about_once(program: Program) -> None:
+    mark = python_of(program)
+    settings = program.directory.parent / "fleet.toml"
+    shown = program.run("up", "--dry-run").err
+    assert f"settings: {settings}\n" in shown
+    assert f"{settings} names a program to run on this computer: python {mark.parent / 'python'}" in shown
+    refused = program.run("up", "--yes", code=2)
+    assert "confirmation requires a terminal" in refused.err
+    assert "--allow-programs" in refused.err
+    assert "python-ran" not in refused.err
+    for command in (("doctor",), ("status",), ("up", "--dry-run", "--allow-programs")):
+        program.run(*command, code=None)
+    assert not mark.exists()
+    output, code = run_at_terminal(program, "n", "up", "-o", "lines")
+    assert (code, output.count("[y/N]"), mark.exists()) == (103, 1, False), output
+    output, code = run_at_terminal(program, "y", "up", "-o", "lines")
+    assert (code, output.count("[y/N]"), mark.exists()) == (0, 1, True), output
+    program.run("down", "--yes")
+    assert "names a program" not in program.run("up").err  # accepted
+    program.run("down", "--yes")
+    mark.with_name("python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    assert "names a program" in program.run("up", code=2).err
+
+
+def test_a_typed_interpreter_is_not_asked_about(program: Program) -> None:
+    python_of(program)
+    assert "names a program" not in program.run("up", "--dry-run", "--python", sys.executable).err
+
+
+def test_an_ssh_configuration_of_an_inventory_runs_nothing_before_it_is_accepted(
+    program: Program, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    with lab(tmp_path / "lab") as home:
+        home.machine("gpu1")
+        config = configured(home, mark)
+        inventory = home.inventory("gpu1", config=config)
+        program.script("fleet.toml", f'[static]\ninventory = "{inventory}"\n')
+        shown = program.run("up", "--dry-run").err
+        assert f'{inventory} names a program to run on this computer: -F {config}: Match exec "touch' in shown
+        for command in (("up", "--yes"), ("doctor",), ("status",), ("up", "--dry-run", "--allow-programs")):
+            ran = program.run(*command, code=None)
+            assert f"touch {mark}" not in ran.err.partition("next:")[2]
+        assert not mark.exists()
+        program.run("up", "--accept-new", env={"FLEET_ALLOW_PROGRAMS": "1"})
+        assert mark.exists()
+        program.run("status")
+        config.write_text(config.read_text().replace("touch", "sleep 0; touch"))
+        mark.unlink()
+        for command in (("status",), ("exec", "--", "true"), ("up", "--dry-run")):
+            program.run(*command, code=None)
+        assert "sleep 0; touch" in program.run("up", code=2).err
+        assert not mark.exists()
+        program.run("up", "--allow-programs")
+        program.run("down", "--yes")
+
+
+def configured(home: Lab, mark: Path) -> Path:
+    return home.config(f'Match exec "touch {mark}"\n  Compression no\n')
+
+
+@pytest.mark.parametrize("option", ["-o ProxyCommand=\\'touch {mark}\\'", "-F {config}"])
+def test_no_next_line_offers_a_program_of_an_inventory(program: Program, tmp_path: Path, option: str) -> None:
+    mark, config = tmp_path / "ran", tmp_path / "config"
+    config.write_text(f'Match exec "touch {mark}"\n')
+    words = option.format(mark=mark, config=config).replace("\\'", "'")
+    program.script("hosts.ini", f'w0 ansible_host=127.0.0.1 ansible_ssh_extra_args="{words}"\n')
+    env = {"SSH_AUTH_SOCK": ""}
+    for command in (("--dry-run",), (), ("--yes",)):
+        ran = program.run("up", "-i", "hosts.ini", *command, code=None, env=env)
+        assert "touch" not in ran.err.partition("next:")[2], ran.err
+        assert not mark.exists()
+    ran = program.run("up", "-i", "hosts.ini", "--allow-programs", code=None, env=env)
+    assert "touch" not in ran.err.partition("next:")[2], ran.err
