@@ -661,6 +661,7 @@ class ResultsPulled:
     received_files: int  # number of these that were not in the directory before
     received: int  # bytes
     complete: bool  # all results of all tasks are on this computer
+    equal: int = 0  # further files of tasks that are equal to one of another task, and stored once
 
 
 @dataclass(frozen=True)

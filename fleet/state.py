@@ -112,7 +112,6 @@ class OnThisComputer:
 
     Attributes:
         directory: Directory to which `fleet pull` copied them; empty: none.
-        tasks: The fingerprint of each task's results that were pulled, by host, slot and task.
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
         pull_to: Directory that `fleet train --pull` named, until the results are in it; empty: none.
         sources: The task, by host, slot and task, of which `fleet pull` stores each shared kind of results.
@@ -120,7 +119,6 @@ class OnThisComputer:
     """
 
     directory: str = ""
-    tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log_shown: bool = False
     pull_to: str = ""
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -394,7 +392,6 @@ class FleetDirectory:
             values = json.loads((self.path / "results" / job).read_bytes())
             return OnThisComputer(
                 str(values["directory"]),
-                {str(key): str(value) for key, value in values["tasks"].items()},
                 bool(values["log_shown"]),
                 str(values.get("pull_to", "")),
                 {str(kind): str(key) for kind, key in values.get("sources", {}).items()},
@@ -408,7 +405,6 @@ class FleetDirectory:
         job: str,
         *,
         directory: str = "",
-        tasks: Mapping[str, str] | None = None,
         log_shown: bool = False,
         pull_to: str = "",
         sources: Mapping[str, str] | None = None,
@@ -419,12 +415,10 @@ class FleetDirectory:
         A fleet that was deleted meanwhile is not changed.
         """
         before = self.on_this_computer(job)
-        kept = before.tasks if not directory or directory == before.directory else {}
         self._record_results(
             job,
             OnThisComputer(
                 directory or before.directory,
-                {**kept, **(tasks or {})},
                 before.log_shown or log_shown,
                 pull_to or before.pull_to,
                 {**before.sources, **(sources or {})},

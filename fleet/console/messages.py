@@ -337,9 +337,11 @@ def _results_pulled(event: events.ResultsPulled) -> str:
     before = f", {present:,} of them there before" if present and event.received_files else ""
     if not event.files and not event.complete:  # an error follows
         return ""
-    if not event.received_files:
-        return f"{counted(event.files, 'file')}, {format_size(event.size)}: already in {event.directory}"
-    return f"{counted(event.files, 'file')}, {format_size(event.size)}{before}, in {event.directory}"
+    equal = f" ({event.equal:,} more are equal to those of another task)" if event.equal else ""
+    files = f"{counted(event.files, 'file')}{equal}, {format_size(event.size)}"
+    return (
+        f"{files}{before}, in {event.directory}" if event.received_files else f"{files}: already in {event.directory}"
+    )
 
 
 def _tensorboard_started(event: events.TensorboardStarted) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, Sink, StoredResults
@@ -259,12 +258,10 @@ def survey_of(
 
 def _job(job: str, entries: Sequence[tuple[Host, StoredJob]], local: OnThisComputer) -> StoredJobs:
     names = _task_names([stored for _, stored in entries])
-    recorded = any(local.tasks.get(task_key(host.name, stored)) == stored.fingerprint for host, stored in entries)
-    here = complete_tasks(Path(local.directory)) if local.directory and recorded else {}
+    here = complete_tasks(local.directory)
     tasks = []
     for (host, stored), name in zip(entries, names, strict=True):
-        key = task_key(host.name, stored)
-        copied = local.tasks.get(key) == here.get(key) == stored.fingerprint
+        copied = here.get(task_key(host.name, stored)) == stored.fingerprint
         tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, local)))
     return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), local)
 

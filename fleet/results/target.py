@@ -502,18 +502,13 @@ def check_new(path: Path, option: str) -> None:
         raise UsageError(f"{str(path)!r} {reason}", hint=f"choose another directory with {option}")
 
 
-def is_present(directory: str) -> bool:
-    """Return whether the results that were pulled to `directory` still exist."""
-    return (Path(directory) / MARK / "manifest").is_file()
-
-
-def complete_tasks(directory: Path) -> dict[str, str]:
+def complete_tasks(directory: str) -> dict[str, str]:
     """Return the tasks of which all files are in a directory as they were copied: their fingerprints, by key.
 
-    A file is read if its size or time is not that of the copy.
+    A file is read if its time is not that of the copy. An empty directory has none.
     """
     try:
-        manifest = _Manifest((directory / MARK / "manifest").read_bytes())
+        manifest = _Manifest((Path(directory) / MARK / "manifest").read_bytes() if directory else b"")
     except OSError:
         return {}
     present: dict[tuple[str, str], bool] = {}
@@ -521,7 +516,7 @@ def complete_tasks(directory: Path) -> dict[str, str]:
     for key, (fingerprint, contents) in manifest.tasks.items():
         for each in contents.items():
             if each not in present:
-                present[each] = _has_contents(directory / each[0], each[1], manifest.files.get(each[0]))
+                present[each] = _has_contents(Path(directory, each[0]), each[1], manifest.files.get(each[0]))
         if all(present[each] for each in contents.items()):
             complete[key] = fingerprint
     return complete

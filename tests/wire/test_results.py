@@ -102,7 +102,10 @@ def test_down_asks_before_a_pull_and_about_a_lost_host_and_not_after_a_pull(prog
     assert f"job {job} task.py: not pulled" in program.run("down", code=2).err
 
     pulled = program.run("pull")
-    assert re.search(rf"11 files, \d+ B, 6 of them there before, in {target}\n", pulled.err)
+    assert re.search(
+        rf"11 files \(2 more are equal to those of another task\), \d+ B, 6 of them there before, in {target}\n",
+        pulled.err,
+    )
     contents = files(target)
     assert all(contents.pop(f"logs/worker-{rank}/attempt-1.times") for rank in (0, 1))
     assert contents == {
@@ -221,7 +224,15 @@ def test_a_log_that_is_left_out_shows_in_the_exit_code(two: Program) -> None:
     assert "only a log" in two.run("logs", "--worker", "0").text
     two.run("up", "--workers", "2")
     assert job not in pruned(two)  # the log of worker-1 was not shown
-    two.run("logs")
+
+    # Several jobs are pulled by one command.
+    two.run("train", "--detach", "quiet.py")
+    two.run("logs", "-f", "-n", "0")
+    assert "next:  fleet pull --all\n       fleet down --yes\n" in two.run("down", code=2).err
+    assert "JOB and --all exclude each other" in two.run("pull", "--all", job, code=2).err
+    two.run("pull", "--all", "--to", "every")
+    assert {job, newest(two)} <= {path.name for path in (two.directory / "every").iterdir()}
+    assert "are on this computer" in two.run("pull", "--all").err
     assert job in pruned(two)
 
 

@@ -21,6 +21,9 @@ def pull(
         ),
     ] = "",
     worker: Worker = "all",
+    every: Annotated[
+        bool, option("--all", "Copy the results of all ended jobs that are not on this computer, each to DIR/JOB.")
+    ] = False,
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -31,10 +34,13 @@ def pull(
 
     Examples:
       fleet pull
+      fleet pull --all
       fleet pull --what model,logs
       fleet pull --to results/baseline --worker all
     """
     from fleet.commands.jobs import pull as verb
 
-    request = verb.PullRequest(fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker, kinds=kinds)
+    request = verb.PullRequest(
+        fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker, kinds=kinds, every=every
+    )
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

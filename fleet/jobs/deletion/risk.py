@@ -15,7 +15,7 @@ from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import NextStep, Step
 from provision.model import Instance, InstanceState
 
-_PULLS = 3  # suggested
+_MANY = 2  # jobs, for which one command is suggested
 
 
 def survey_present(
@@ -89,12 +89,11 @@ def confirm_loss(at_risk: ResultsAtRisk, question: str, again: NextStep, service
         return
     sink.emit(at_risk)
     pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
+    pulls = pulls if len(pulls) < _MANY else [Step("pull", "--all")]
     if not services.attended:
-        raise UsageError(
-            "results would be lost, and confirmation requires a terminal", next_steps=[*pulls[:_PULLS], again]
-        )
+        raise UsageError("results would be lost, and confirmation requires a terminal", next_steps=[*pulls, again])
     if not services.consent(question):
-        raise CancelledError("nothing was deleted", next_steps=pulls[:_PULLS] or [Step("status")])
+        raise CancelledError("nothing was deleted", next_steps=pulls or [Step("status")])
 
 
 def _is_safe(job: StoredJobs, *, rented: bool) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
 from fleet.folding import fold
 from fleet.jobs.reporting.collection import collect_record
-from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_job
+from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_agents, survey_job
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
@@ -24,9 +24,9 @@ from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
 from fleet.results.kinds import parse_kinds
 from fleet.results.layout import Item, Layout, Listed, choose_sources, lay_out
-from fleet.results.target import LocalWriteError, PartialFile, Target, is_present
+from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks
 from fleet.services import Services
-from fleet.state import FleetDirectory, OnThisComputer
+from fleet.state import FleetDirectory
 from fleet.steps import Step
 from provision.deferred import dataclass
 from train.agent.protocol.cluster import is_task, task_rank
@@ -52,6 +52,7 @@ class PullRequest:
         directory: Destination; empty: that of `fleet train --pull`, else results/JOB.
         worker: ``all``, ``1`` or a task.
         kinds: Kinds of results between commas; empty: all.
+        every: Copy the results of all ended jobs that are not on this computer, each to ``directory/JOB``.
     """
 
     fleet: str
@@ -59,6 +60,7 @@ class PullRequest:
     directory: str = ""
     worker: str = "all"
     kinds: str = ""
+    every: bool = False
 
     def step(self, job: str) -> Step:
         """Return the command that repeats the request for the job that it means."""
@@ -109,6 +111,39 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
     if not name and not areas and not job.is_running:
         directory.forget_pull(job.job)
     return summary
+
+
+def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[ResultsPulled]:
+    """Copy the results of all ended jobs that are not on this computer; an error of one does not stop the others.
+
+    Raises:
+        UsageError: a job is given, too.
+        FleetError: the results of a job were not copied, as for `pull_results`; the error of the first one.
+    """
+    if request.job:
+        raise UsageError(
+            "JOB and --all exclude each other", next_steps=[Step("pull", request.job), Step("pull", "--all")]
+        )
+    directory, record = services.store.need(request.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_agents(clients, directory, unreached=unreached)
+    pulled, errors = list[ResultsPulled](), list[FleetError]()
+    for job in stored.jobs:
+        if job.tasks and not job.is_safe and not job.is_running:
+            to = str(Path(request.directory) / job.job) if request.directory else ""
+            try:
+                pulled.append(pull_results(replace(request, job=job.job, directory=to), services, sink))
+            except CancelledError:
+                raise
+            except FleetError as error:
+                errors.append(error)
+                sink.emit(Note(f"job {job.job}: {error.message}", Level.WARNING))
+    if errors:
+        raise errors[0]
+    raise_if_silent(stored)
+    if not pulled:
+        sink.emit(Note("the results of all ended jobs are on this computer"))
+    return pulled
 
 
 def interrupted(request: PullRequest, job: str) -> CancelledError:
@@ -180,16 +215,15 @@ def covers(areas: Sequence[Area], task: StoredTask, fingerprint: str) -> bool:
     return not areas or (unchanged and all(use.area in areas for use in task.stored.areas))
 
 
-def replaces(before: OnThisComputer, directory: str, tasks: Mapping[str, str]) -> bool:
-    """Return whether a copy becomes the recorded one: a copy of less in another directory does not.
+def replaces(before: str, directory: str, tasks: Collection[str]) -> bool:
+    """Return whether a copy becomes the recorded one: a copy of fewer tasks in another directory does not.
 
     Args:
-        before: The recorded copy.
+        before: Directory of the recorded copy; empty: none.
         directory: Directory of the new copy.
-        tasks: Fingerprints of the tasks of which the new copy has all results.
+        tasks: The tasks of which the new copy has all results.
     """
-    same = directory == before.directory
-    return same or not before.tasks or not is_present(before.directory) or before.tasks.keys() <= tasks.keys()
+    return directory == before or complete_tasks(before).keys() <= set(tasks)
 
 
 def _sources(job: StoredJobs, *, certain: bool) -> dict[Area, str]:
@@ -259,9 +293,8 @@ class Pull:
             and left_out.isdisjoint(layout.contents.get(at, {}))
         }
         self.target.finish(kept)
-        tasks = {key: fingerprint for key, (fingerprint, _) in kept.items()}
-        if replaces(self.job.local, str(self.target.path), tasks):
-            directory.note_results(self.job.job, directory=str(self.target.path), tasks=tasks)
+        if replaces(self.job.local.directory, str(self.target.path), kept):
+            directory.note_results(self.job.job, directory=str(self.target.path))
         files = [item for item in layout.files if item.path not in left_out]
         complete = whole and not self.failed and len(kept) == len(self.tasks) and not self.job.is_running
         return ResultsPulled(
@@ -273,6 +306,7 @@ class Pull:
             received_files=len(self._received_paths.intersection(item.path for item in files)),
             received=self._received,
             complete=complete,
+            equal=sum(map(len, layout.contents.values())) - len(layout.files),
         )
 
     def raise_failures(self) -> None:

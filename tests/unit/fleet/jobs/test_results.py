@@ -39,8 +39,9 @@ def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
     directory = StateStore(tmp_path / "state").fleet("demo")
     directory.create()
     with Target(tmp_path / "results", "j") as target:
-        target.finish({f"worker-{at}/worker-{at}": (f"print-{at}", {}) for at in range(2)})
-    directory.note_results("j", directory=str(tmp_path / "results"), tasks={"worker-0/worker-0": "print-0"})
-    assert stored(directory, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
-    directory.note_results("j", tasks={"worker-1/worker-1": "print-1"}, log_shown=True)
+        target.finish({"worker-0/worker-0": ("print-0", {})})
+        directory.note_results("j", directory=str(tmp_path / "results"))
+        assert stored(directory, [LOGS, MODEL], [LOGS, MODEL]) == "partly"
+        target.finish({"worker-1/worker-1": ("print-1", {})})
+    directory.note_results("j", log_shown=True)
     assert stored(directory, [LOGS, MODEL], [LOGS, MODEL], [LOGS]) == "yes"

@@ -151,16 +151,16 @@ def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
         receive(target, [file], b"1")
         receive(target, [other], b"2")
         target.finish({"w": ("print", {"model/a": file.entry.sha256}), "v": ("v", {"model/b": other.entry.sha256})})
-    assert complete_tasks(directory) == {"w": "print", "v": "v"}
+    assert complete_tasks(str(directory)) == {"w": "print", "v": "v"}
     (directory / "model/a").touch()  # another time, but the same contents
-    assert complete_tasks(directory) == {"w": "print", "v": "v"}
+    assert complete_tasks(str(directory)) == {"w": "print", "v": "v"}
     (directory / "model/a").write_bytes(b"x")
-    assert complete_tasks(directory) == {"v": "v"}
+    assert complete_tasks(str(directory)) == {"v": "v"}
     with Target(directory, "j") as target:  # replaced by another copy: that of the task is no longer here
         receive(target, [item("model/b", b"3")], b"3")
     (directory / "model/a").unlink()
-    assert complete_tasks(directory) == {}
-    assert complete_tasks(tmp_path / "missing") == {}
+    assert complete_tasks(str(directory)) == {}
+    assert complete_tasks(str(tmp_path / "missing")) == complete_tasks("") == {}
 
 
 def test_holes_of_a_file_take_no_space(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fleet.errors import NotFoundError
 from fleet.jobs.pulls.pull import PullRequest, covers, replaces, select_tasks
 from fleet.jobs.results import StoredJobs, StoredTask
+from fleet.results.target import Target
 from fleet.state import FleetDirectory, OnThisComputer
 from provision.model import Host
 from train.agent.protocol.records import Area, AreaUse, StoredJob
@@ -29,14 +30,14 @@ def test_a_copy_of_some_kinds_is_whole_only_if_the_task_has_no_others() -> None:
 
 
 def test_a_copy_of_less_in_another_directory_does_not_replace_a_whole_one(tmp_path: Path) -> None:
-    whole = OnThisComputer(str(tmp_path), {"a": "1", "b": "2"})
-    assert replaces(whole, "/elsewhere", {})  # its files are gone
-    (tmp_path / ".fleet-results").mkdir()
-    (tmp_path / ".fleet-results/manifest").touch()
-    assert not replaces(whole, "/elsewhere", {"a": "1"})
-    assert replaces(whole, "/elsewhere", {"a": "1", "b": "2"})
-    assert replaces(whole, str(tmp_path), {})
-    assert replaces(OnThisComputer(), "/elsewhere", {})
+    whole = str(tmp_path / "whole")
+    assert replaces(whole, "/elsewhere", [])  # its files are gone
+    with Target(tmp_path / "whole", "j") as target:
+        target.finish({"a": ("1", {}), "b": ("2", {})})
+    assert not replaces(whole, "/elsewhere", ["a"])
+    assert replaces(whole, "/elsewhere", ["a", "b"])
+    assert replaces(whole, whole, [])
+    assert replaces("", "/elsewhere", [])
 
 
 def test_a_kind_that_no_task_has_is_named_with_those_that_exist() -> None:
