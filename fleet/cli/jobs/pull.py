@@ -36,7 +36,6 @@ def pull(
       fleet pull
       fleet pull --all
       fleet pull --what model,logs
-      fleet pull --to results/baseline --worker all
     """
     from fleet.commands.jobs import pull as verb
 
