@@ -38,18 +38,17 @@ _PIECE = 1 << 20
 _RESERVE = 64 << 20  # free bytes to keep
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # no file can be written
-_CHANGED = "was changed on this computer"
+_CHANGED = "was changed on this computer, and would be replaced"
 
 
 class LocalWriteError(NotReadyError):
     """No file can be written to the directory, for example because its disk is full."""
 
 
-class _Manifest:
+class Manifest:
     """The lines of a manifest: what was copied.
 
     Attributes:
-        job: The job; empty if there is none.
         files: The files, as they were copied last.
         written: Paths and hashes of all files that were ever written.
         links: Targets of links.
@@ -57,7 +56,6 @@ class _Manifest:
     """
 
     def __init__(self, data: bytes) -> None:
-        self.job = ""
         self.files: dict[str, Recorded] = {}
         self.written: set[tuple[str, str]] = set()
         self.links: dict[str, str] = {}
@@ -73,8 +71,6 @@ class _Manifest:
             self.links[line["path"]] = line["target"]
         elif "path" in line:
             self.add(line["path"], Recorded(line["sha256"], line["size"], line["mtime_ns"], line.get("task", "")))
-        else:
-            self.job = self.job or line["job"]
 
     def add(self, path: str, recorded: Recorded) -> None:
         """Add a file; one that is copied again with the same contents stays that of its task."""
@@ -93,6 +89,7 @@ class Target:
         job: The job whose results it stores.
 
     Attributes:
+        copied: What was copied before.
         problems: Paths that cannot be written, with the reason; the other results are copied.
 
     Raises:
@@ -152,12 +149,7 @@ class Target:
             self._write({"job": self._job})
         elif not data.endswith(b"\n"):
             os.write(self._manifest, b"\n")
-        self._copied = _Manifest(data)
-
-    @property
-    def recorded(self) -> Mapping[str, Recorded]:
-        """Return the files that were copied here, by path."""
-        return self._copied.files
+        self.copied = Manifest(data)
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._manifest, json.dumps(line).encode() + b"\n")
@@ -186,14 +178,14 @@ class Target:
             if descriptor is None:
                 return "old"
             status = os.fstat(descriptor)
-            copied = self._copied.files.get(item.path)
+            copied = self.copied.files.get(item.path)
             as_copied = copied is not None and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
             digest = copied.sha256 if copied is not None and as_copied else _digest(descriptor)
             if digest == item.entry.sha256:
                 if not as_copied:
                     self._note(item, status.st_mtime_ns)
                 return "equal"
-            return "old" if (item.path, digest) in self._copied.written else "other"
+            return "old" if (item.path, digest) in self.copied.written else "other"
 
     def _is_behind_link(self, path: str) -> bool:
         """Return whether a path is, or leads through, a link that was not copied from a host."""
@@ -204,7 +196,7 @@ class Target:
                 return False
             except OSError:  # it is not a link
                 continue
-            return self._copied.links.get(part) != target
+            return self.copied.links.get(part) != target
         return False
 
     @contextlib.contextmanager
@@ -243,7 +235,7 @@ class Target:
 
     def _make_directory(self, name: str, parent: int, path: str) -> None:
         with contextlib.suppress(OSError):
-            if os.readlink(name, dir_fd=parent) == self._copied.links.get(path):
+            if os.readlink(name, dir_fd=parent) == self.copied.links.get(path):
                 os.unlink(name, dir_fd=parent)  # a link of an earlier pull became a directory
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)
@@ -308,7 +300,8 @@ class Target:
         except OSError as error:
             if error.errno in _FATAL:
                 raise
-            self.problems[item.path] = _CHANGED if self._is_behind_link(item.path) else error.strerror or str(error)
+            reason = f"cannot be written: {error.strerror or error}"
+            self.problems[item.path] = _CHANGED if self._is_behind_link(item.path) else reason
 
     def _copy(self, source: str, target: str) -> None:
         read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._state_directory)
@@ -332,26 +325,23 @@ class Target:
             os.rename(name, last, src_dir_fd=self._state_directory, dst_dir_fd=directory)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
-        self._copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns, item.key))
-        self._write({"path": item.path, **self._copied.files[item.path]._asdict()})
+        self.copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns, item.key))
+        self._write({"path": item.path, **self.copied.files[item.path]._asdict()})
 
     def link(self, item: Item) -> None:
         """Create a link, or keep an existing file; a link that was changed here is added to `problems`."""
+        target, before = item.entry.target, self.copied.links.get(item.path)
         with _writing(), self._reporting(item), self._parent(item.path, make=True) as (directory, name):
-            with contextlib.suppress(FileNotFoundError):
-                if not stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
-                    return
-                target = os.readlink(name, dir_fd=directory)
-                if target == item.entry.target:
-                    return
-                if target != self._copied.links.get(item.path):
+            with contextlib.suppress(OSError):  # it is not a link
+                if os.readlink(name, dir_fd=directory) not in (target, before):
                     self.problems[item.path] = _CHANGED
                     return
                 os.unlink(name, dir_fd=directory)
-            self._copied.links[item.path] = item.entry.target
-            self._write({"path": item.path, "target": item.entry.target})
-            with contextlib.suppress(PermissionError):  # the file system has no links
-                os.symlink(item.entry.target, name, dir_fd=directory)
+            if target != before:
+                self.copied.links[item.path] = target
+                self._write({"path": item.path, "target": target})
+            with contextlib.suppress(PermissionError, FileExistsError):  # the file system has no links; a file
+                os.symlink(target, name, dir_fd=directory)
 
     def directory(self, item: Item) -> None:
         """Create an empty directory."""
@@ -380,7 +370,7 @@ class Target:
         """
         with _writing():
             for key, (fingerprint, contents) in tasks.items():
-                if self._copied.tasks.get(key) != (fingerprint, contents):
+                if self.copied.tasks.get(key) != (fingerprint, contents):
                     self._write({"task": key, "fingerprint": fingerprint, "contents": contents})
             for path in (self.path / MARK).iterdir():
                 if path.suffix in (".part", ".copy"):
@@ -397,10 +387,9 @@ class Target:
             return
         path, reason = next(iter(self.problems.items()))
         more = f" and {len(self.problems) - 1} more" if len(self.problems) > 1 else ""
-        text = f"{reason}, and would be replaced" if reason == _CHANGED else "cannot be written"
         raise UsageError(
-            f"{str(self.path / path)!r}{more} {text}",
-            cause="the other results are on this computer" if reason == _CHANGED else reason,
+            f"{str(self.path / path)!r}{more} {reason}",
+            cause="the other results are on this computer",
             next_steps=[Step("pull", self._job, "--to", f"{self.path}-new")],
         )
 
@@ -508,18 +497,19 @@ def complete_tasks(directory: str) -> dict[str, str]:
     A file is read if its time is not that of the copy. An empty directory has none.
     """
     try:
-        manifest = _Manifest((Path(directory) / MARK / "manifest").read_bytes() if directory else b"")
+        manifest = Manifest((Path(directory) / MARK / "manifest").read_bytes() if directory else b"")
     except OSError:
         return {}
-    present: dict[tuple[str, str], bool] = {}
-    complete = {}
-    for key, (fingerprint, contents) in manifest.tasks.items():
-        for each in contents.items():
-            if each not in present:
-                present[each] = _has_contents(Path(directory, each[0]), each[1], manifest.files.get(each[0]))
-        if all(present[each] for each in contents.items()):
-            complete[key] = fingerprint
-    return complete
+    present = {
+        (path, sha256): _has_contents(Path(directory, path), sha256, manifest.files.get(path))
+        for _, contents in manifest.tasks.values()
+        for path, sha256 in contents.items()
+    }
+    return {
+        key: fingerprint
+        for key, (fingerprint, contents) in manifest.tasks.items()
+        if all(present[each] for each in contents.items())
+    }
 
 
 def _has_contents(path: Path, sha256: str, recorded: Recorded | None) -> bool:

@@ -188,7 +188,7 @@ def test_a_pulled_file_is_never_replaced_by_another_tasks_and_counts_only_while_
     note.mkdir()
     (target / "model/weights").unlink()
     failed = two.run("pull", code=2).err
-    assert f"error: '{note}' cannot be written\ncause: Is a directory" in failed
+    assert f"error: '{note}' cannot be written: Is a directory\n" in failed
     assert files(target)["model/weights"] == first
     assert "partly pulled" in two.run("down", code=2).err
     note.rmdir()
@@ -232,7 +232,7 @@ def test_a_log_that_is_left_out_shows_in_the_exit_code(two: Program) -> None:
     assert "JOB and --all exclude each other" in two.run("pull", "--all", job, code=2).err
     two.run("pull", "--all", "--to", "every")
     assert {job, newest(two)} <= {path.name for path in (two.directory / "every").iterdir()}
-    assert "are on this computer" in two.run("pull", "--all").err
+    assert two.run("pull", "--all", "-o", "json").events == []
     assert job in pruned(two)
 
 

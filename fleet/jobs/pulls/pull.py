@@ -141,8 +141,6 @@ def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[Resul
     if errors:
         raise errors[0]
     raise_if_silent(stored)
-    if not pulled:
-        sink.emit(Note("the results of all ended jobs are on this computer"))
     return pulled
 
 
@@ -335,7 +333,7 @@ class Pull:
         while True:
             listings, failed = self._list(), len(self.failed)
             listed = [Listed(task.name, listings[task.key].entries, task.key) for task in self.tasks]
-            layout = lay_out(listed, self._sources, self.target.recorded)
+            layout = lay_out(listed, self._sources, self.target.copied.files)
             changed = self._receive(layout)
             if len(self.failed) > failed:  # other hosts may have the same files
                 continue

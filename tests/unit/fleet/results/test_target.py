@@ -110,7 +110,7 @@ def test_no_link_of_the_user_is_followed_or_replaced(tmp_path: Path) -> None:
     with Target(tmp_path / "r", "j") as target:
         (tmp_path / "r/model").symlink_to(outside)
         assert receive(target, [item("model/a", b"1")], b"1")
-        assert target.problems == {"model/a": "was changed on this computer"}
+        assert target.problems == {"model/a": "was changed on this computer, and would be replaced"}
         (tmp_path / "r/logs").mkdir()
         for name in ("link", "file"):
             (tmp_path / "r/logs" / name).symlink_to(outside / name)
@@ -138,8 +138,8 @@ def test_a_file_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) 
     with Target(tmp_path / "r", "j") as target:
         (tmp_path / "r/model/a").mkdir(parents=True)
         assert receive(target, [item("model/b", b"1"), item("model/a", b"1"), item("model/a/c/d", b"1")], b"1")
-        assert target.problems == {"model/a": "Is a directory"}
-        with pytest.raises(UsageError, match="model/a' cannot be written"):
+        assert target.problems == {"model/a": "cannot be written: Is a directory"}
+        with pytest.raises(UsageError, match="model/a' cannot be written: Is a directory"):
             target.raise_problems()
     assert (tmp_path / "r/model/b").read_bytes() == (tmp_path / "r/model/a/c/d").read_bytes() == b"1"
 
