@@ -109,9 +109,7 @@ def choose_sources(
     """
     sources = dict(earlier)
     for area in set(_SHARED).difference(earlier):
-        first = next((key for key, areas in holding if area in areas), "")
-        if chief and not certain:
-            first = holding[0][0]
+        first = next((key for key, areas in holding if area in areas or (chief and not certain)), "")
         if first and (chief or certain):
             sources[area] = first
     return sources

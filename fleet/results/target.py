@@ -307,12 +307,7 @@ class Target:
         read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._state_directory)
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._state_directory)
         with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
-            while data := reader.read(_PIECE):
-                if data == bytes(len(data)):
-                    writer.seek(len(data), os.SEEK_CUR)
-                else:
-                    writer.write(data)
-            writer.truncate()
+            shutil.copyfileobj(reader, writer, _PIECE)
 
     def _rename(self, name: str, item: Item) -> None:
         mtime_ns = item.entry.mtime_ns
@@ -433,11 +428,10 @@ class PartialFile:
         Raises:
             LocalWriteError: the data cannot be written.
         """
+        is_hole = data == bytes(len(data))  # `close`, or further data, gives the file its size
+        self.offset += len(data) if is_hole else 0
         with _writing():
-            view = memoryview(data)
-            if data == bytes(len(data)):  # a hole, until `close` or further data gives the file this size
-                self.offset += len(data)
-                view = memoryview(b"")
+            view = memoryview(b"" if is_hole else data)
             while view:
                 written = os.pwrite(self._file, view, self.offset)
                 self.offset += written

@@ -223,8 +223,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     except KeyboardInterrupt:
         raise (queued(followed.job, "detached; ") if reporter.is_queued else detached(followed.job)) from None
     ended = reporter.end()
-    shown = ended.result is not None and followed.whole and not incomplete
-    return replace(ended, shown=shown, incomplete=incomplete)
+    return replace(ended, shown=bool(ended.result and followed.whole and not incomplete), incomplete=incomplete)
 
 
 @dataclass

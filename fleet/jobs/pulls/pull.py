@@ -22,7 +22,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
-from fleet.results.kinds import parse_kinds
+from fleet.results.kinds import KINDS, parse_kinds
 from fleet.results.layout import Item, Layout, Listed, choose_sources, lay_out
 from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks
 from fleet.services import Services
@@ -229,7 +229,7 @@ def _sources(job: StoredJobs, *, certain: bool) -> dict[Area, str]:
     members = [member.task for report in job.reports for member in report.members if is_task(member.task)]
     chief = bool(members) and job.tasks[0].name == min(members, key=task_rank)
     holding = [(task.key, {use.area for use in task.stored.areas}) for task in job.tasks]
-    earlier = {area: job.local.sources[area.value] for area in Area if area.value in job.local.sources}
+    earlier = {Area(kind): key for kind, key in job.local.sources.items() if kind in KINDS}
     return choose_sources(holding, earlier, chief=chief, certain=certain)
 
 
