@@ -29,7 +29,6 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u
 _LONGEST_NAME = 255  # bytes
 _LONGEST_PATH = 3500  # bytes; the path of the target is put before it
 _MOST_NOTES = 20
-_MOST_DIRECTORIES = 10  # of a task, for names that collide
 
 
 class Recorded(NamedTuple):
@@ -205,7 +204,7 @@ def _paths(entry: FileEntry, relative: str, task: str, *, is_source: bool) -> It
     kind = entry.area.value
     yield (f"{kind}/{relative}", is_source) if entry.area in _SHARED else (f"{kind}/{task}/{relative}", True)
     yield f"others/{task}/{kind}/{relative}", True
-    for number in range(2, _MOST_DIRECTORIES):
+    for number in range(2, 10):  # a host cannot make this computer try many
         yield f"others/{task}.{number}/{kind}/{relative}", True
 
 

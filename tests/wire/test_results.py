@@ -232,7 +232,7 @@ def test_a_log_that_is_left_out_shows_in_the_exit_code(two: Program) -> None:
     assert "JOB and --all exclude each other" in two.run("pull", "--all", job, code=2).err
     two.run("pull", "--all", "--to", "every")
     assert {job, newest(two)} <= {path.name for path in (two.directory / "every").iterdir()}
-    assert two.run("pull", "--all", "-o", "json").events == []
+    assert "are on this computer" in two.run("pull", "--all").err
     assert job in pruned(two)
 
 

@@ -141,6 +141,8 @@ def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[Resul
     if errors:
         raise errors[0]
     raise_if_silent(stored)
+    if not pulled:
+        sink.emit(Note("the results of all ended jobs are on this computer"))
     return pulled
 
 
