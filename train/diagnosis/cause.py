@@ -421,6 +421,8 @@ class _Case:
         hint = "" if download.files else texts.SERVER_HINT
         if download.files and download.files[0].endswith(" "):
             hint = texts.PUSHED_HINT
+        if download.cache:
+            hint = texts.CACHE_HINT.format(cache=download.cache, parent=download.cache.rpartition("/")[0] or ".")
         lines = excerpt(reading.lines, fatal)
         verdict = self._verdict(reading, Kind.DOWNLOAD, message, lines, fatal.location, but=failed, hint=hint)
         return replace(verdict, downloads=download.files)

@@ -34,6 +34,9 @@ _OFFLINE = re.compile(rf"{_NO_NAME}|{_NO_ROUTE}")
 # Keras reads four files for this data set, one after the other.
 _FASHION = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("labels-idx1", "images-idx3")]
 
+# Packages that keep what they download in a directory of the home directory, by their own rules.
+_CACHES = {"tensorflow_datasets": "tensorflow_datasets", "huggingface_hub": ".cache/huggingface"}
+
 
 class Download(NamedTuple):
     """A download that failed.
@@ -43,11 +46,13 @@ class Download(NamedTuple):
         reason: Why it failed, without a full stop.
         files: The files that the script needs: each URL with its path on the host, separated by a space; the path
             begins with ``~/`` in the login directory, and is empty if it is unknown. No files: they do not exist.
+        cache: The directory of the home directory in which a package looks, if it decides the names; else empty.
     """
 
     url: str
     reason: str
     files: tuple[str, ...] = ()
+    cache: str = ""
 
 
 def find_download(fatal: Raised, lines: Sequence[str], hosts: Collection[str]) -> Download | None:
@@ -72,11 +77,14 @@ def find_download(fatal: Raised, lines: Sequence[str], hosts: Collection[str]) -
     is_in_keras = any(frame.function == "get_file" for each in chain for frame in each.frames)
     url = keras[1] if keras else targets[-1][1] if targets and is_in_keras else _url(text, region)
     parts = urlsplit(url)
+    packages = [name for name in _CACHES for each in chain for call in each.frames if f"/{name}/" in call.file]
     if not parts.hostname or parts.hostname in hosts:
         return None
-    if not (keras or is_in_keras or _FILE.search(f"{parts.hostname}{parts.path}")):  # a service
+    if not (keras or is_in_keras or packages or _FILE.search(f"{parts.hostname}{parts.path}")):  # a service
         return None
     offline = "it has no access to the internet" if _OFFLINE.match(reason[0]) else "it cannot reach the server"
+    if packages:
+        return Download(url, f"{offline} ({reason[0]})", cache=_CACHES[packages[0]])
     target = next((match[2] for match in targets if match[1] == url), "")
     return Download(url, f"{offline} ({reason[0]})", _files(url, target))
 

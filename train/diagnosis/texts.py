@@ -98,6 +98,10 @@ PUSHED_HINT = (
     "download the file once on this computer and send it to the hosts, and let the script read it there: all tasks "
     "need the same one"
 )
+CACHE_HINT = (
+    "run the script's call once on this computer, and send what it downloads, which all tasks need: "
+    "fleet push --to {parent} ~/{cache}"
+)
 NAME_HINT = (
     "the name is not that of a task: correct it, or give the hosts access to it; `fleet push` sends files that they "
     "cannot download"

@@ -62,6 +62,21 @@ def test_a_time_limit_within_get_file_has_the_url_of_the_log() -> None:
     assert verdict.downloads == ("https://data.example.org/a.npz /data/keras/datasets/a.npz",)
 
 
+@pytest.mark.parametrize(
+    ("package", "push"),
+    [
+        ("tensorflow_datasets/core/download/downloader.py", "fleet push --to . ~/tensorflow_datasets"),
+        ("huggingface_hub/file_download.py", "fleet push --to .cache ~/.cache/huggingface"),
+    ],
+)
+def test_a_package_with_a_cache_of_its_own_gets_all_of_it(package: str, push: str) -> None:
+    source = f'load("x")\n  File "/venv/lib/python3.11/site-packages/{package}", line 7, in get\n    fetch(url)'
+    verdict = failed("requests.exceptions.ConnectionError: " + POOL, source=source)
+    assert verdict.kind is Kind.DOWNLOAD
+    assert verdict.downloads == ()
+    assert verdict.hint.endswith(push)
+
+
 def test_all_files_of_fashion_mnist_are_fetched_at_once() -> None:
     base = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
     name = "train-labels-idx1-ubyte.gz"
