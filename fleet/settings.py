@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from train.agent.protocol.records import PipSource
 
 FILE = "fleet.toml"
-_SIZE_MAX = 1 << 20
+_SIZE_MAX = 1 << 16
 _WORD_MAX = 60  # characters of a key in a message
-_READ_S = 5.0  # of CPU time
+_READ_S = 2.0  # of CPU time
 
 Values = Mapping[str, Mapping[str, Any]]
 """Options of providers: by provider, by field of its options."""
@@ -173,7 +173,7 @@ def _tables(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_SIZE_MAX + 1)
         if len(content) > _SIZE_MAX:
-            raise UsageError(f"{path} is larger than {_SIZE_MAX >> 20} MiB", hint="check the file")
+            raise UsageError(f"{path} is larger than {_SIZE_MAX >> 10} KiB", hint="check the file")
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
         with limit_cpu(_READ_S):
             tables: dict[str, Any] = tomllib.loads(text)

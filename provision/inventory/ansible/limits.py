@@ -16,7 +16,7 @@ from provision.bounds import CpuLimitError, limit_cpu
 from provision.inventory.ansible.groups import Groups
 from provision.inventory.errors import InventoryError
 
-_MATCH_S = 3.0  # of CPU time
+_MATCH_S = 1.0  # of CPU time
 _SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")
 _POSITION = re.compile(r"(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
 
