@@ -399,6 +399,7 @@ class FleetDown:
     uptime_s: float
     external: bool = False
     max_cost_usd: float = 0.0  # limit of the cost; 0: none
+    rented: bool = True
 
 
 @dataclass(frozen=True)

@@ -235,10 +235,11 @@ def _fleet_down(event: events.FleetDown) -> str:
     if event.external:
         left = f"files remain on {event.left}" if event.left else "no files remain on them"
         return f"fleet {event.fleet}: {counted(len(event.deleted), 'host')} released; {left}"
-    left = f"; {counted(event.left, 'instance')} left" if event.left else ", 0 left"
+    noun = "instance" if event.rented else "host"
+    left = f"; {counted(event.left, noun)} left" if event.left else ", 0 left"
     limit = f" of at most {format_money(event.max_cost_usd)}" if event.max_cost_usd else ""
     cost = f", cost {format_money(event.cost_usd)}{limit}" if event.cost_usd > 0 else ""
-    deleted = f"{counted(len(event.deleted), 'instance')} deleted{left}"
+    deleted = f"{counted(len(event.deleted), noun)} deleted{left}"
     return f"fleet {event.fleet}: {deleted}, uptime {format_span(event.uptime_s)}{cost}"
 
 

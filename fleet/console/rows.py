@@ -16,6 +16,7 @@ from fleet.waiting import find_awaited
 from provision.deferred import dataclass
 
 STOPPED = "stopped"
+EPOCH_END = "end of the epoch: validating or saving"
 _METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and reserve; memory comes after the first metric
 _EXPECTED = ("loss", "metric")  # there is room for them before the first one is reported
 _SLOW_RATE = 0.7  # of the median of the others
@@ -55,6 +56,7 @@ class Row:
         reason: Why it is in this phase, if reported.
         progress: Its progress; metrics are the latest values of all reports.
         epoch_at: When this computer received the end of the last epoch, seconds since the epoch; 0: unknown.
+        epoch_span_s: Time between the latest two of them, with validation and checkpoints; 0: unknown.
         cpu_percent: CPU use in percent of one core.
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of the host's GPUs.
@@ -77,6 +79,7 @@ class Row:
     reason: str = ""
     progress: Progress = field(default_factory=Progress)
     epoch_at: float = 0.0
+    epoch_span_s: float = 0.0
     cpu_percent: float = -1.0
     memory_bytes: int = -1
     gpu_percent: float = -1.0
@@ -113,7 +116,7 @@ def describe_activity(row: Row) -> str:
     if not row.running:
         return ""
     if row.progress.epoch >= 0 and 0 < row.progress.steps <= row.progress.step:
-        return "end of the epoch: validating or saving"
+        return EPOCH_END
     return clean(row.progress.activity or "") if row.progress.step <= 0 else ""
 
 

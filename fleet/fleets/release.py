@@ -45,7 +45,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: 
             sink.emit(InstanceChanged(outcome.host.name, "deleted fleet's files", done=True))
     for host in hosts:
         if host.name in failed:
-            text = f"{failed[host.name].message}; what fleet has there stays: ~/{host.root}"
+            text = f"{failed[host.name].message}; files of fleet in ~/{host.root}, if there are any, stay"
             sink.emit(Note(text, Level.WARNING))
     return [host.name for host in hosts if host.name in failed]
 

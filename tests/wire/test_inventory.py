@@ -241,7 +241,7 @@ def test_down_succeeds_on_the_other_hosts_if_a_host_is_lost(program: Program, ho
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
     home.stop(machines(home)[1])
     down = program.run("down", "--yes")
-    assert "what fleet has there stays: ~/.fleet/default-worker-1-" in down.err
+    assert "files of fleet in ~/.fleet/default-worker-1-" in down.err
     assert "files remain on 1" in down.err
     assert machines(home)[0].files_in_home() == []
     assert not (program.state / "fleets/default").exists()

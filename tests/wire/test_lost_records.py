@@ -52,7 +52,7 @@ def test_down_ends_hosts_without_a_readable_record(running: Program) -> None:
         damage(local / f"default-worker-{index}.json")
     lose(local / "default-worker-1")
     ran = running.run("down", "--yes")
-    assert "4 instances deleted, 0 left" in ran.err
+    assert "4 hosts deleted, 0 left" in ran.err
     assert not running.processes()
     assert not list(local.iterdir())
 

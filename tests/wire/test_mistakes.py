@@ -106,3 +106,12 @@ def test_user_errors_are_objects_with_json_output(program: Program) -> None:
     assert error["event"] == "error"
     assert error["exit_code"] == 2
     assert "none.py" in error["message"]
+
+
+def test_status_of_a_fleet_without_any_sshd_offers_its_repair(program: Program) -> None:
+    program.run("up", "--workers", "2", "--fleet", "s")
+    for listener in program.listeners():
+        listener.kill()
+    ran = program.run("status", code=13)
+    assert "no answer" in ran.text
+    assert ran.err == "error: no host of fleet 's' answers\nnext:  fleet up --fleet s\n"

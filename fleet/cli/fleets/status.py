@@ -44,7 +44,6 @@ def status(
         from fleet.console.status_table import print_status
 
         print_status(summary.fleets, out, json=output is Output.JSON)
-        if summary.damaged:
-            raise summary.damaged[0]
+        summary.check()
 
     print_result(name, show)

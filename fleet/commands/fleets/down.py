@@ -85,7 +85,9 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
         )
     directory.delete()
     bill = _compute_bill(request.fleet, record, instances, billed, services.clock())
-    summary = replace(bill, left=len(silent), external=external, max_cost_usd=spec.options.max_cost_usd)
+    summary = replace(
+        bill, left=len(silent), external=external, max_cost_usd=spec.options.max_cost_usd, rented=spec.options.rents
+    )
     sink.emit(summary)
     return summary
 

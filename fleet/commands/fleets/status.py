@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fleet.errors import DamagedStateError, NotFoundError
+from fleet.errors import DamagedStateError, NotFoundError, UnreachableError
 from fleet.services import Services
+from fleet.status import UNREADY, FleetStatus
 from fleet.steps import Step
 from provision.deferred import dataclass
-
-if TYPE_CHECKING:
-    from fleet.status import FleetStatus
 
 
 @dataclass(frozen=True)
@@ -26,6 +22,23 @@ class StatusSummary:
 
     fleets: tuple[FleetStatus, ...]
     damaged: tuple[DamagedStateError, ...] = ()
+
+    def check(self) -> None:
+        """Raise an error if a fleet is damaged, or if none of its hosts answers although it should.
+
+        Raises:
+            DamagedStateError: the files of a fleet are damaged.
+            UnreachableError: no host of a fleet answers.
+        """
+        if self.damaged:
+            raise self.damaged[0]
+        for fleet in self.fleets:
+            if fleet.hosts and not any(
+                host.reachable or host.stopped or host.name == UNREADY for host in fleet.hosts
+            ):
+                raise UnreachableError(
+                    f"no host of fleet {fleet.name!r} answers", next_steps=[Step("up", fleet=fleet.name)]
+                )
 
 
 def run(request: StatusRequest, services: Services) -> StatusSummary:

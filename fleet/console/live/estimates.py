@@ -71,7 +71,7 @@ def draw_curve(points: Sequence[float], width: int, levels: str) -> str:
 def estimate_remaining_s(rows: Iterable[Row], now: float) -> float | None:
     """Return the seconds until the last running task ends at its current rate; None if unknown.
 
-    Time for validation and for checkpoints between epochs is not included, unless the rate is that of whole epochs.
+    Time for validation and for checkpoints between epochs is included after the second epoch.
 
     Args:
         rows: Tasks.
@@ -85,9 +85,10 @@ def estimate_remaining_s(rows: Iterable[Row], now: float) -> float | None:
 
 def _remaining_s(row: Row, now: float) -> float | None:
     at = row.progress
-    if at.epoch_s is not None and at.epochs_done is not None and at.epochs > 0 and row.epoch_at:
+    epoch_s = row.epoch_span_s if at.epoch_s is None else at.epoch_s
+    if epoch_s > 0 and at.epochs_done is not None and at.epochs > 0 and row.epoch_at:
         left = max(0, at.epochs - at.epochs_done)
-        return max(0.0, left * at.epoch_s - (now - row.epoch_at)) if left else 0.0
+        return max(0.0, left * epoch_s - (now - row.epoch_at)) if left else 0.0
     steps = _remaining_steps(at)
     if steps is None or at.steps_per_s <= 0 or row.position < _WARM_STEPS:
         return None

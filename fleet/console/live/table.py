@@ -27,6 +27,7 @@ from fleet.console.live.view import Stage, View
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited, describe_result
 from fleet.console.rows import (
+    EPOCH_END,
     Row,
     describe_activity,
     find_awaited_row,
@@ -165,10 +166,12 @@ def _foot(view: View, width: int, notice: str, glyphs: Glyphs) -> list[Line]:
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(describe_result(view.result)), width, max_lines=4, placeholder=f" {glyphs.mark}")
         lines += [(Span(line, style),) for line in words]
-    elif view.stage in (Stage.UP, Stage.READY, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
+    elif view.stage in (Stage.UP, Stage.PUSH, Stage.PULL, Stage.DOWN) and view.rows and not view.down:
         lines.append(_stage_line(view, width, glyphs))
     elif awaited := find_awaited_row(view.rows):
         lines.append((Span(clean(describe_awaited(awaited)), "yellow"),))
+    elif {describe_activity(row) for row in view.rows if row.running} == {EPOCH_END}:
+        lines.append((Span(EPOCH_END, "dim"),))
     if notice:
         lines.append((Span(notice, "dim"),))
     return lines

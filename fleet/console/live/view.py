@@ -21,8 +21,7 @@ from provision.quantities import counted
 class Stage(Enum):
     """Stage of a command."""
 
-    UP = "starting"
-    READY = "getting ready"
+    UP = "getting ready"
     PUSH = "pushing"
     PULL = "pulling"
     QUEUE = "queued"
@@ -102,7 +101,8 @@ def apply(view: View, event: events.Event, now: float) -> View:
     if isinstance(event, Progress) and after is not view:
         done = _row(view, event.task).progress.epochs_done
         if event.epochs_done is not None and event.epochs_done != done:
-            return _update(after, event.task, epoch_at=now)
+            began = _row(after, event.task).epoch_at
+            return _update(after, event.task, epoch_at=now, epoch_span_s=now - began if began else 0.0)
     return after
 
 
@@ -158,12 +158,12 @@ def _instance_changed(view: View, event: events.InstanceChanged) -> View:
 
 
 def _host_connected(view: View, event: events.HostConnected) -> View:
-    return _update(view, event.host, step_text="connected", address=event.address, lost="")
+    return _update(view, event.host, step_text="ready", address=event.address, lost="")
 
 
 def _bootstrap_progress(view: View, event: events.BootstrapProgress) -> View:
     return _update(
-        _stage(view, Stage.READY),
+        _stage(view, Stage.UP),
         event.host,
         step_text=event.step,
         ready=event.done,

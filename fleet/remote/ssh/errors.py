@@ -78,7 +78,10 @@ _TABLE: tuple[_Row, ...] = (
         paramiko.AuthenticationException, "refuses the fleet's key",
         lambda _: "the key is not in the authorized_keys of the login", _UP,
     ),
-    _Row(IncompatiblePeer, "shares no SSH algorithm with this program", _text, hint="update its SSH server"),
+    _Row(
+        IncompatiblePeer, "shares no SSH algorithm with this program", _text,
+        hint="let its SSH server offer one of both, such as the key exchange curve25519-sha256",
+    ),
     _Row(paramiko.ChannelException, "refuses another session on its connection", lambda e: e.text, _STATUS),
     _Row(ProxyCommandFailure, "cannot be reached through its proxy command", _text, _STATUS),
     _Row(NoValidConnectionsError, "cannot be connected to", _of_attempts, _UP),

@@ -387,7 +387,7 @@ class _Tree:
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
-        if not target.is_relative_to(top):
+        if kind is EntryKind.FILE and not target.is_relative_to(top):
             self.outside[path] = f"a link to {printable(str(target))}"
         return _Entry(kind, target, stat.S_IMODE(mode) & 0o777)
 

@@ -94,6 +94,10 @@ PUSHED = "worker-[0-1]: 3 files, 2.0 KiB, in /d (2 unchanged)"
             FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, external=True),
             "fleet demo: 2 hosts released; files remain on 1",
         ),
+        (
+            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, rented=False),
+            "fleet demo: 2 hosts deleted, 0 left, uptime 10 s",
+        ),
         (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left, uptime 10 s"),
         (TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
         (

@@ -63,3 +63,9 @@ def test_the_remaining_time_of_whole_epochs_gets_shorter_within_an_epoch() -> No
     row = Row("worker-0", phase=Phase.RUNNING, progress=at, epoch_at=1000.0)
     assert [estimate_remaining_s([row], now) for now in (1000.0, 1045.0, 2000.0)] == [120.0, 75.0, 0.0]
     assert estimate_remaining_s([replace(row, progress=replace(at, epochs_done=5))], 1000.0) == 0.0
+
+
+def test_the_time_between_epochs_counts_after_the_second_epoch() -> None:
+    at = row(2, 4, 22, 22, 10.0)
+    done = replace(at, progress=replace(at.progress, epochs_done=2), epoch_at=100.0, epoch_span_s=12.0)
+    assert [estimate_remaining_s([done], now) for now in (100.0, 105.0, 124.0)] == [24.0, 19.0, 0.0]

@@ -135,7 +135,7 @@ def test_up_and_down_have_a_bar() -> None:
     assert shown(ups)[-3:] == [
         "worker-0  ready",
         "worker-1  starting sshd",
-        "starting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2",
+        "getting ready  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2",
     ]
     downs: list[Event] = [InstanceChanged("worker-0", "deleting"), InstanceChanged("worker-1", "deleted", done=True)]
     assert shown(downs)[-1] == "deleting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2"
@@ -222,3 +222,14 @@ def test_the_curve_of_the_loss_is_shown_if_there_is_room() -> None:
     assert "loss" not in shown(events, 70)[1]
     assert "loss" not in shown(events, glyphs=ASCII)[1]
     assert "█" not in shown([*events, TaskState("worker-0", "worker-0", 2, Phase.RUNNING, START)])[1]
+
+
+def test_tasks_between_two_epochs_say_so() -> None:
+    def view(steps: Sequence[tuple[int, int]], width: int) -> list[str]:
+        at = [Progress(f"worker-{number}", f"worker-{number}", 1, START, 2, 5, step, 22) for number, step in steps]
+        return shown([opened(2), started(2), *running(2), *at], width)
+
+    words = "end of the epoch: validating or saving"
+    assert view([(0, 22), (1, 22)], 80)[-1] == words
+    assert words not in view([(0, 22), (1, 21)], 80)[-1]
+    assert view([(0, 22), (1, 21)], 160)[-2].rstrip().endswith(words)

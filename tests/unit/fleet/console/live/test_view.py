@@ -80,7 +80,7 @@ def test_hosts_get_ready_step_by_step() -> None:
         BootstrapProgress("worker-0", "downloading packages", "a.whl", 10, 20),
         BootstrapProgress("worker-1", "ready", "Python 3.12.3", done=True),
     )
-    assert view.stage is Stage.READY
+    assert view.stage is Stage.UP
     assert [(row.step_text, row.detail, row.part, row.whole, row.ready) for row in view.rows] == [
         ("downloading packages", "a.whl", 10, 20, False),
         ("ready", "Python 3.12.3", 0, 0, True),
