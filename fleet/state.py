@@ -54,7 +54,6 @@ SSH_CONFIG = "ssh_config"
 _LOCK_POLL_S = 0.05
 _OWNER_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _OWNER_LENGTH = 8
-_DEFAULT_DIRECTORY = Shell('export FLEET_STATE_DIR="$HOME/.local/state/fleet"')
 
 T = TypeVar("T")
 
@@ -672,7 +671,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise UsageError(
             f"the state directory {path} belongs to another user (uid {status.st_uid})",
             cause="its owner decides which programs fleet runs to reach its hosts",
-            next_steps=[_DEFAULT_DIRECTORY],
+            next_steps=[_other_directory(path)],
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(
@@ -680,6 +679,17 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
             cause="any user who can write there decides which programs fleet runs to reach its hosts",
             next_steps=[Shell(shlex.join(["chmod", "go-w", str(path)]))],
         )
+
+
+def _other_directory(failed: Path) -> Shell:
+    """Return the command that selects a state directory outside of the one that cannot be used."""
+    home = Path.home()
+    for name in (".local/state/fleet", "fleet-state"):
+        parents = [home / name, *(home / name).parents]
+        existing = next(path for path in parents if path.exists())
+        if not failed.is_relative_to(home / name) and existing.is_dir() and os.access(existing, os.W_OK):
+            return Shell(f'export FLEET_STATE_DIR="$HOME/{name}"')
+    return Shell('export FLEET_STATE_DIR="$(mktemp -d /var/tmp/fleet-state-XXXXXX)"')
 
 
 @contextlib.contextmanager
@@ -693,7 +703,7 @@ def _writing(directory: Path, verb: str = "written") -> Iterator[None]:
             f"the state directory {directory} cannot be {verb}",
             cause=error.strerror or str(error),
             hint="free space on its disk" if is_full else "set FLEET_STATE_DIR to a directory of your own",
-            next_steps=[Shell(shlex.join(["df", "-h", str(directory)])) if is_full else _DEFAULT_DIRECTORY],
+            next_steps=[Shell(shlex.join(["df", "-h", str(directory)])) if is_full else _other_directory(directory)],
         ) from error
 
 

@@ -70,7 +70,7 @@ ENTRIES: Mapping[str, Entry] = {
     "train": Entry(
         "Jobs", "fleet.cli.jobs.train:train", "Run a training script on all workers.", "fleet.cli.program:WithResume"
     ),
-    "logs": Entry("Jobs", "fleet.cli.jobs.logs:logs", "Show the logs of a job."),
+    "logs": Entry("Jobs", "fleet.cli.jobs.logs:logs", "Show the logs of a job.", _JOBS),
     "stop": Entry("Jobs", "fleet.cli.jobs.stop:stop", "Stop the running job; keep the fleet.", _JOBS),
     "rerun": Entry(
         "Jobs", "fleet.cli.jobs.rerun:rerun", "Run a job again with the current files of its directory.", _JOBS

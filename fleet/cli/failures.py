@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 from fleet.cli.application import list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
-from fleet.errors import FleetError, InternalError, UsageError
+from fleet.errors import CancelledError, FleetError, InternalError, UsageError
 from fleet.interrupts import ignore_interrupts, was_interrupted
 from fleet.steps import Again, Step
 
@@ -32,10 +32,17 @@ def find_typed_command(arguments: list[str]) -> CommandLine | None:
 
 
 def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
-    """Return the command lines of the next steps, each once, with the name of the fleet."""
+    """Return the command lines of the next steps, each once, with the name of the fleet.
+
+    The first one is not the command that has just failed, unless it was cancelled: nothing before it changes its
+    outcome.
+    """
     typed = find_typed_command(arguments)
     steps = (_resolve(step, typed) if isinstance(step, Again) else step for step in error.next_steps)
-    return list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
+    lines = list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
+    failed = typed.step().text(fleet) if typed is not None else ""
+    is_repeated = lines[:1] == [failed] and not isinstance(error, CancelledError)
+    return lines[1:] if is_repeated else lines
 
 
 def _resolve(again: Again, typed: CommandLine | None) -> Step | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from fleet.cli.command_line import SCRIPT, CommandLine, Word
 from fleet.errors import UsageError
-from fleet.steps import Step
+from fleet.steps import Again, NextStep, Step
 
 _WITH_SCRIPT = ("train", "check", "agent")
 _CLOSE = 0.75  # of difflib: trani is train, but exec is not extend
@@ -101,6 +101,8 @@ def _name_operand(typed: CommandLine) -> list[Step]:
     """Return the command with its only operand as the job or fleet that it most likely is."""
     operands = [word.text[0] for word in typed.words if word.is_operand]
     options = [name for name in ("--job", "--fleet") if name in typed.option_names]
+    if len(operands) == 1 and operands[0].isdigit() and "--workers" in typed.option_names:
+        return [typed.changed({"--workers": operands[0], SCRIPT: None}).step()]
     if len(operands) != 1 or not options or any(word.option == options[0] for word in typed.words):
         return []
     return [typed.changed({options[0]: operands[0], SCRIPT: None}).step()]
@@ -134,18 +136,21 @@ def explain_unknown_option(name: str, typed: CommandLine, takers: Mapping[str, C
     """
     command = typed.command
     hints: list[str] = []
-    steps: list[Step] = []
+    steps: list[NextStep] = []
     options = takers.get(command, ())
     habit = _OPTION_HABITS.get(name, "")
-    close = habit if habit in options else next(iter(get_close_matches(name, options, n=1, cutoff=_CLOSE)), "")
+    others = sorted((other for other, names in takers.items() if name in names), key=lambda other: other != "up")
+    is_elsewhere = bool(others) and name.startswith("--")
+    close = habit if habit in options else "" if is_elsewhere else _closest(name, options)
     if close:
         hints.append(f"did you mean {close}?")
         words = tuple(_rename(word, name, close) for word in typed.words)
         steps.append(CommandLine(typed.command, words, typed.program, typed.option_names).step())
     elif name.startswith("--"):
-        others = [other for other, names in takers.items() if name in names]
-        others.sort(key=lambda other: other != "up")  # other commands share its options
-        hints += [f"{name} is an option of fleet {other}" for other in others[:1]]
+        similar = "" if others[:1] == ["up"] else _closest(name, takers["up"])
+        hints += [f"fleet up has {similar}"] if similar else [f"{name} is an option of fleet {x}" for x in others[:1]]
+        if (value := _value_of(name, typed)) and others[:1] == ["up"]:
+            steps.append(Again({name: value}, command="up"))
     if command in _WITH_SCRIPT:
         hints.append("arguments of the script go after SCRIPT and --")
         separated = separate(typed)
@@ -155,6 +160,20 @@ def explain_unknown_option(name: str, typed: CommandLine, takers: Mapping[str, C
         hint=" ".join(hints) if close else "; ".join(hints),
         next_steps=steps or [Step(typed.command, "--help")],
     )
+
+
+def _closest(name: str, options: Iterable[str]) -> str:
+    """Return the option with one letter more, less, or changed; empty if there is none."""
+    alike = [option for option in options if abs(len(option) - len(name)) <= 1]
+    return next(iter(get_close_matches(name, alike, n=1, cutoff=_CLOSE)), "")
+
+
+def _value_of(name: str, typed: CommandLine) -> str:
+    """Return the value that was typed for an unknown option; empty if it has none."""
+    parts = [part for word in typed.words for part in word.text]
+    at = next((at for at, part in enumerate(parts) if part.partition("=")[0] == name), len(parts))
+    attached = parts[at].partition("=")[2] if at < len(parts) else ""
+    return attached or next((part for part in parts[at + 1 : at + 2] if not part.startswith("-")), "")
 
 
 def separate(typed: CommandLine) -> CommandLine | None:

@@ -14,6 +14,8 @@ import typer
 
 from fleet.cli.completion import complete_fleet, complete_job, complete_worker
 from fleet.config import NAME_VARIABLE
+from fleet.errors import UsageError
+from fleet.steps import Again
 from provision.bounds import check_text
 from provision.durations import seconds
 from provision.options import MONEY
@@ -146,6 +148,19 @@ def argument(metavar: str, help_text: str, **details: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help_text, show_default=False, **details)
 
 
+def one_job(argument: str, option_value: str) -> str:
+    """Return the job that is given as an argument or with ``--job``.
+
+    Raises:
+        UsageError: two different jobs are given.
+    """
+    if argument and option_value and argument != option_value:
+        raise UsageError(
+            f"JOB is given twice: {argument!r} and {option_value!r}", next_steps=[Again({"--job": None})]
+        )
+    return argument or option_value
+
+
 def select_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values of a command line that are fields of `kind`, a dataclass or a named tuple."""
     names: tuple[str, ...] = getattr(kind, "_fields", ()) or tuple(field.name for field in fields(kind))
@@ -213,7 +228,7 @@ Worker = Annotated[
 ]
 JOB_HELP = "Job: its ID or the first characters of it, its name, or -1 for the latest, -2 for the one before."
 JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]", autocompletion=complete_job)]
-JobOption = Annotated[str, option("--job", JOB_HELP, "JOB", default="the latest job", autocompletion=complete_job)]
+SameJob = Annotated[str, option("--job", "The same as JOB.", "JOB", autocompletion=complete_job)]
 HostsOption = Annotated[
     str,
     option(

@@ -32,7 +32,6 @@ FORMAT = 1
 LARGEST = 1 << 30
 """Maximum size of all members in bytes, uncompressed."""
 
-SUFFIX = ".capsule.zip"
 _MANIFEST = "capsule.json"
 _SOURCE = "source/"
 _MOST_MEMBERS = 25_000

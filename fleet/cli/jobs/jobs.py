@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.completion import complete_job
-from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, option
+from fleet.cli.options import Fleet, Output, OutputOption, SameJob, Yes, argument, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
@@ -19,6 +19,7 @@ def jobs(
         option("--prune", "Delete ended jobs on the hosts: those named, else those with nothing left to pull."),
     ] = False,
     yes: Yes = False,
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -30,5 +31,7 @@ def jobs(
     """
     from fleet.commands.jobs import jobs as verb
 
-    request = verb.JobsRequest(fleet=resolve_fleet(fleet), jobs=tuple(jobs or ()), prune=prune)
+    request = verb.JobsRequest(
+        fleet=resolve_fleet(fleet), jobs=(*(jobs or ()), *filter(None, [same_job])), prune=prune
+    )
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink), live=False)

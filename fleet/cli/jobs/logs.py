@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import Fleet, JobOption, Output, OutputOption, Worker, option, parse_since
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option, parse_since
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.errors import UsageError
+from fleet.steps import Step
+
+_TASK = re.compile(r"[0-9]+|(chief|worker|ps|evaluator)-[0-9]+", re.ASCII)
 
 
 def _parse_pattern(text: str) -> re.Pattern[str]:
@@ -20,6 +24,7 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
 
 
 def logs(
+    job: JobArgument = "",
     follow: Annotated[bool, option("--follow/--no-follow", "Follow until the job ends.", short="-f")] = False,
     lines: Annotated[
         int | None,
@@ -41,7 +46,7 @@ def logs(
     timestamps: Annotated[bool, option("--timestamps", "Show the time of each line, in UTC.", short="-t")] = False,
     raw: Annotated[bool, option("--raw", "Show each byte, TensorFlow's startup messages included.")] = False,
     worker: Worker = "all",
-    job: JobOption = "",
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -58,6 +63,8 @@ def logs(
     from fleet.commands.jobs import logs as verb
     from fleet.jobs.following.log_view import Selection
 
+    if _TASK.fullmatch(job):
+        raise UsageError(f"{job!r} is a task, not a job", next_steps=[Step("logs", "--worker", job), Step("jobs")])
     is_text = output is not Output.JSON  # JSON has times in a field, and startup messages
     selection = Selection(
         lines=lines,
@@ -66,7 +73,9 @@ def logs(
         timestamps=timestamps and is_text,
         startup=raw or not is_text,
     )
-    request = verb.LogsRequest(fleet=resolve_fleet(fleet), follow=follow, selection=selection, worker=worker, job=job)
+    request = verb.LogsRequest(
+        fleet=resolve_fleet(fleet), follow=follow, selection=selection, worker=worker, job=one_job(job, same_job)
+    )
     run_command(
         request.fleet,
         output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, Worker, option
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
@@ -24,6 +24,7 @@ def pull(
     every: Annotated[
         bool, option("--all", "Copy the results of all ended jobs that are not on this computer, each to DIR/JOB.")
     ] = False,
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -40,6 +41,6 @@ def pull(
     from fleet.commands.jobs import pull as verb
 
     request = verb.PullRequest(
-        fleet=resolve_fleet(fleet), job=job, directory=to, worker=worker, kinds=kinds, every=every
+        fleet=resolve_fleet(fleet), job=one_job(job, same_job), directory=to, worker=worker, kinds=kinds, every=every
     )
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.again import split_train
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, option
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
@@ -18,6 +18,7 @@ def report(
     capsule: Annotated[
         bool, option("--capsule/--no-capsule", "Write a capsule, from which fleet train repeats the job.")
     ] = True,
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -35,6 +36,10 @@ def report(
     from fleet.commands.jobs import report as verb
 
     request = verb.ReportRequest(
-        fleet=resolve_fleet(fleet), job=job, to=to, directory=directory, split=split_train if capsule else None
+        fleet=resolve_fleet(fleet),
+        job=one_job(job, same_job),
+        to=to,
+        directory=directory,
+        split=split_train if capsule else None,
     )
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink), live=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.again import find_remembered, run_again
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, option
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import resolve_fleet
 
 
@@ -16,6 +16,7 @@ def rerun(
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
     ] = False,
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -29,7 +30,7 @@ def rerun(
       fleet rerun baseline --name baseline-2
     """
     fleet = resolve_fleet(fleet)
-    _, command = find_remembered(job, fleet)
+    _, command = find_remembered(one_job(job, same_job), fleet)
     options = ["--output", output.value, *(["--name", name] if name else [])]
     options += [flag for flag, is_set in (("--detach", detach), ("--dry-run", dry_run)) if is_set]
     run_again(command, fleet, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, option
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 
 
@@ -18,6 +18,7 @@ def tensorboard(
         option("--port", "Port on this computer.", "N", default="first free one from 6006", min=1, max=65535),
     ] = None,
     open_browser: Annotated[bool, option("--open/--no-open", "Open a browser.")] = True,
+    same_job: SameJob = "",
     fleet: Fleet = "",
     output: OutputOption = Output.AUTO,
 ) -> None:
@@ -33,5 +34,5 @@ def tensorboard(
     """
     from fleet.commands.jobs import tensorboard as verb
 
-    request = verb.TensorBoardRequest(resolve_fleet(fleet), job, directory, port, open_browser)
+    request = verb.TensorBoardRequest(resolve_fleet(fleet), one_job(job, same_job), directory, port, open_browser)
     run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink), live=False)

@@ -17,9 +17,10 @@ from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.reporting.copying import Collected, store_capsule
 from fleet.jobs.reporting.repetition import Words, repeat
 from fleet.jobs.results import Survey, survey_job
-from fleet.reports.capsule import SUFFIX, is_capsule
+from fleet.reports.capsule import is_capsule
 from fleet.reports.measures import Measure, measure
 from fleet.reports.record import LARGEST, JobRecord, decode_record
+from fleet.reports.written import SUFFIX, is_page
 from fleet.results.target import job_of, read_description
 from fleet.services import Services
 from fleet.state import TrainCommand
@@ -28,9 +29,6 @@ from provision.deferred import dataclass
 from train.agent.files.disk import write_atomic
 
 _TELEMETRY = (".telemetry.jsonl",)
-_MARK = b'<!doctype html>\n<html lang="en">\n'
-_GENERATOR = b'<meta name="generator" content="fleet '
-_HEAD = 1 << 10  # bytes of a page in which the generator is named
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class ReportRequest:
     Attributes:
         fleet: Name of the fleet.
         job: The job, as in `select_job`.
-        to: File of the page; empty: JOB.html in the current directory.
+        to: File of the page, or directory for JOB.html; empty: the current directory.
         directory: Directory of pulled results to describe instead; empty: ask the hosts.
         split: Returns the words of a `fleet train`, as for `repeat`; None: no capsule is written.
     """
@@ -64,8 +62,8 @@ def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten
     survey: Survey | None = None
     if request.directory and request.job:
         raise UsageError("JOB and --dir exclude each other", next_steps=[Step("report", request.job)])
-    if request.to:
-        _check_file(Path(request.to).expanduser())
+    if request.to and not request.to.endswith("/"):
+        _page_of(request, "JOB")
     results = find_pulled(request.directory, request.job, request.fleet, services)
     if results is not None:
         record, measures = _from_results(results, sink)
@@ -79,7 +77,11 @@ def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten
 
 
 def _page_of(request: ReportRequest, job: str) -> Path:
-    path = Path(request.to or f"{job}.html").expanduser().absolute()
+    path = Path(request.to or ".").expanduser().absolute()
+    if path.is_dir():
+        path /= f"{job}.html"
+    elif not path.suffix:
+        path = path.with_name(f"{path.name}.html")
     _check_file(path)
     return path
 
@@ -163,9 +165,7 @@ def _check_file(path: Path) -> None:
         elif not path.absolute().parent.is_dir():
             reason = "cannot be written: its directory does not exist"
         elif path.exists() or path.is_symlink():
-            with path.open("rb") as file:
-                head = file.read(_HEAD)
-            reason = "" if head.startswith(_MARK) and _GENERATOR in head else "exists, and is not a report"
+            reason = "" if is_page(path) else "exists, and is not a report"
     except OSError as error:
         reason = f"cannot be written: {error.strerror or error}"
     if reason:

@@ -17,6 +17,7 @@ from fleet.remote.upload.hashes import HashCache, Stamp
 from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.upload.relay import RelayTree
 from fleet.remote.upload.stream import Content, Stream
+from fleet.reports.written import is_report
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
 from provision.deferred import dataclass
@@ -296,7 +297,7 @@ class _Tree:
         if is_directory and (Path(child.path) / RESULTS_MARK).is_dir():
             self.results.append(path)
             return True
-        return rules.ignores(path, child.name, is_directory)
+        return rules.ignores(path, child.name, is_directory) or is_report(Path(child.path))
 
     def _add(self, child: os.DirEntry[str], path: str, kind: EntryKind) -> bool:
         """Add a file or link; return False for others, such as a socket."""

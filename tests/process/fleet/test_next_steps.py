@@ -154,7 +154,7 @@ def wrong(line: str) -> str:
         words = shlex.split(line)
     except ValueError as error:
         return str(error)
-    if words[0] not in PROGRAMS:
+    if words[0] not in PROGRAMS and words[:3] != ["x", "-m", "pip"]:  # of the interpreter that runs the program
         return f"{words[0]!r} is not a program: prose goes into the hint"
     if PLACEHOLDER.search(line):
         return "it has a placeholder"

@@ -16,7 +16,7 @@ from fleet.cli.entries import ENTRIES
 from fleet.commands.fleets import up
 from fleet.commands.jobs.agent import AgentRequest
 from fleet.commands.jobs.train import TrainRequest
-from fleet.errors import UsageError
+from fleet.errors import CancelledError, UsageError
 from fleet.events import Event, Note
 from fleet.fleets.resolution import UpRequest
 from fleet.jobs.program import ProgramRequest
@@ -113,15 +113,16 @@ def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
         (
             UsageError("no", next_steps=[Again({})]),
             "up --workers 2 --gpu t4 -o lines",
-            ["fleet up --workers 2 --gpu t4 -o lines"],
+            [],  # it has just failed, and nothing before it changes the outcome
         ),
+        (CancelledError("no", next_steps=[Again({})]), "up --gpu t4 -o lines", ["fleet up --gpu t4 -o lines"]),
         (UsageError("no", next_steps=[Again({"--yes": True})]), "up --gpu t4", ["fleet up --yes --gpu t4"]),
         (UsageError("no", next_steps=[Again({"--workers": "3"})]), "up -w 2", ["fleet up --workers 3"]),
         (UsageError("no", next_steps=[Again({"--spot": None})]), "up --no-spot -w 2", ["fleet up -w 2"]),
         (
-            UsageError("no", next_steps=[Again({}, "up"), Step("down"), Step("up")]),
+            UsageError("no", next_steps=[Step("down"), Again({}, "up"), Step("up")]),
             "up --fleet demo",
-            ["fleet up --fleet demo", "fleet down --fleet demo"],
+            ["fleet down --fleet demo", "fleet up --fleet demo"],
         ),
         (UsageError("no", next_steps=[Again({"--chief": True}), Step("status")]), "up", ["fleet status"]),
     ],
@@ -137,7 +138,7 @@ def test_the_typed_command_is_repeated_with_changes(
         raise error
 
     monkeypatch.setattr(up, "run", fail)
-    assert cli.run(typed.split()) == 2
+    assert cli.run(typed.split()) == error.exit_code
     error_lines = capsys.readouterr().err.splitlines()
     assert [line[7:] for line in error_lines[1:]] == lines
 

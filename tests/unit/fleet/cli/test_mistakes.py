@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fleet.cli import app as cli
@@ -90,7 +92,28 @@ def test_an_option_of_other_tools_is_translated(capsys: pytest.CaptureFixture[st
             "down demo --yes",
             ["error: unexpected argument 'demo'", "next:  fleet down --fleet demo --yes", "       fleet down --help"],
         ),
-        ("logs baseline -f", ["error: unexpected argument 'baseline'", "next:  fleet logs --job baseline -f"]),
+        ("up 4", ["error: unexpected argument '4'", "next:  fleet up --workers 4"]),
+        ("logs worker-1", ["error: 'worker-1' is a task, not a job", "next:  fleet logs --worker worker-1"]),
+        (
+            "rerun x.capsule.zip",
+            ["error: 'x.capsule.zip' is a capsule, not a job", "next:  fleet train --from-capsule x.capsule.zip"],
+        ),
+        ("stop a --job b", ["error: JOB is given twice: 'a' and 'b'", "next:  fleet stop a"]),
+        (
+            "train --workers 4 t.py",
+            [
+                "error: fleet train has no option '--workers'",
+                "hint:  --workers is an option of fleet up; arguments of the script go after SCRIPT and --",
+                "next:  fleet up --workers 4",
+            ],
+        ),
+        (
+            "train t.py --gpus 2",
+            [
+                "error: fleet train has no option '--gpus'",
+                "hint:  fleet up has --gpu; arguments of the script go after SCRIPT and --",
+            ],
+        ),
         ("status a b", ["error: unexpected argument 'a b'", "next:  fleet status --help"]),
         ("-q", ["error: fleet has no option '-q'", "next:  fleet --help"]),
     ],
@@ -99,6 +122,16 @@ def test_a_command_line_that_cannot_be_parsed(
     capsys: pytest.CaptureFixture[str], typed: str, lines: list[str]
 ) -> None:
     assert error_lines(capsys, *typed.split())[: len(lines)] == lines
+
+
+@pytest.mark.parametrize("command", ["stop", "pull", "report", "rerun", "logs", "jobs"])
+def test_a_job_is_accepted_as_an_argument_and_as_an_option(
+    capsys: pytest.CaptureFixture[str], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
+    for words in (("-1",), ("--job", "-1"), ("baseline",), ("--job", "baseline"), ("--job=baseline",)):
+        assert cli.run([command, *words]) == 102  # parsed: there is no fleet
+        assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
