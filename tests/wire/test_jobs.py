@@ -59,15 +59,15 @@ def test_a_job_is_found_by_its_name_its_number_and_the_start_of_its_id(two: Prog
     named = job_of(two.run("train", "--name", "base", "task.py", "-o", "json").events)
     compared = two.run("compare", base, named, "-o", "json").events[-1]
     assert compared["first"]["code_sha256"] != compared["second"]["code_sha256"]
+    assert "2 jobs have the name 'base'" in two.run("pull", "base", code=2).err
+    assert f"job {named}  succeeded  base: task.py" in two.run("status").text
+    assert "| arguments\n" in two.run("logs", "--job", "-1").text
     two.run("report", "--job", "-1")
     two.run("report", "--to", "other")
     assert sorted(path.name for path in two.directory.glob("other*")) == ["other.capsule.zip", "other.html"]
     two.run("rerun", "-1")  # reports are not code of the next job
     compared = two.run("compare", "-2", "-1", "-o", "json").events[-1]
     assert compared["first"]["code_sha256"] == compared["second"]["code_sha256"]
-    assert "2 jobs have the name 'base'" in two.run("pull", "base", code=2).err
-    assert f"job {named}  succeeded  base: task.py" in two.run("status").text
-    assert "| arguments\n" in two.run("logs", "--job", "-1").text
 
 
 SAVES = """
