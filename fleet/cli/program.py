@@ -99,7 +99,7 @@ def read_program_fields(
         str, argument("[SCRIPT]", "Training script: task.py, task.R, or a directory with __main__.py.")
     ] = "",
     arguments: Annotated[
-        list[str] | None, argument("-- ARGS", "Arguments passed to SCRIPT; without SCRIPT, the command to run.")
+        list[str] | None, argument("-- ARGS", "Arguments of SCRIPT, or a command; {rank} etc.: see docs/scripts.md.")
     ] = None,
     module: Annotated[str, option("-m", "Run a module (python -m), e.g. trainer.task.", "MODULE")] = "",
     workdir: Annotated[

@@ -13,23 +13,25 @@ from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
-from fleet.errors import UsageError
+from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Note, Sink
 from fleet.fleets.install import install, job_packages
 from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
-from fleet.steps import Again, NextStep
+from fleet.state import TrainCommand
+from fleet.steps import Again, NextStep, Step
 from fleet.translation import translate_errors
 from provision.deferred import dataclass
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
-from train.diagnosis.texts import LAUNCHER_HINT
+from train.diagnosis.texts import ARGUMENTS_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT
 from train.diagnosis.verdict import Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
+from train.script.arguments import complete, find_missing, value_of, words
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import TENSORBOARD, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
@@ -362,7 +364,7 @@ def _sets_variables(entry: EntryPoint, message: str, terms: Terms) -> bool:
     return all(name in terms.variables or entry.settings_of(name) for name in names)
 
 
-def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:
+def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:
     """Return the command that sets the variables of another launcher without which a script failed, if any."""
     if verdict is None or verdict.hint != LAUNCHER_HINT or request.command or request.script.endswith(".ipynb"):
         return []
@@ -374,6 +376,29 @@ def set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Next
     here = entry.workdir == Path.cwd()
     change = {"SCRIPT": None, "-m": None, **({} if here else {"--workdir": os.path.relpath(entry.workdir)})}
     return [Again(change, program=words)] if assigned else []
+
+
+def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict | None, typed: TrainCommand) -> None:
+    """Add the command that sets the variables, or passes the arguments, without which a script failed, if any.
+
+    Args:
+        error: The error; if the values of arguments are not known, its hint becomes the command with their names.
+        request: The program.
+        verdict: Why it failed.
+        typed: The command that started it.
+    """
+    error.next_steps = (*_set_variables(request, verdict), *error.next_steps)
+    missing = find_missing(verdict.lines) if verdict and verdict.hint.startswith(ARGUMENTS_HINT) else ()
+    entry = find(request).entry if missing else None
+    if entry is None or (entry.kind is Kind.COMMAND and entry.first is None):
+        return
+    operand = next((at for at, word in enumerate(request.command) if at and not word.startswith("-")), 0)
+    names = complete(missing, _texts(entry).values(), request.arguments or request.command[operand + 1 :])
+    program = (*typed.program, *words(names))
+    error.hint = ARGUMENTS_HINT + Step("train", *typed.options, "--", *program).text(request.fleet)
+    if all(map(value_of, names)):  # a command that repeats a job takes neither this option nor arguments
+        again = Again({"--from-capsule": None}, program=program)
+        error.hint, error.next_steps = PLACEHOLDERS_HINT, (again, *error.next_steps)
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:

@@ -236,3 +236,109 @@ def test_the_next_line_sets_the_variables_of_another_launcher(pair: Program, exp
     assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == [
         f"SEEN {expected.replace('{rank}', str(i))}" for i in (0, 1)
     ]
+
+
+BY_ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("-r", "--rank", type=int, required=True)
+parser.add_argument("--world-size", type=int, required=True)
+parser.add_argument("--note", default="")
+given = parser.parse_args()
+print("SEEN", (given.rank, given.world_size, given.note))
+"""
+BY_ABSL = """
+from absl import app, flags
+flags.DEFINE_integer("task_index", None, "index")
+flags.DEFINE_string("job_name", None, "type")
+flags.DEFINE_list("worker_hosts", [], "addresses")
+flags.DEFINE_string("note", "", "text")
+flags.mark_flags_as_required(["task_index", "job_name"])
+def main(_):
+    given = flags.FLAGS
+    print("SEEN", (given.task_index, given.job_name, len(given.worker_hosts), given.note))
+app.run(main)
+"""
+BY_ARGV = """
+import sys
+note = sys.argv[1]
+rank = int(sys.argv[2])
+size = sys.argv[3]
+print("SEEN", (rank, sys.argv[3], note))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "typed", "expected"),
+    [
+        pytest.param(BY_ARGPARSE, ["--note", "a b"], "({rank}, 2, 'a b')", id="argparse"),
+        pytest.param(BY_ABSL, ["--note=a b"], "({rank}, 'worker', 2, 'a b')", id="absl"),
+        pytest.param(BY_ARGV.replace("size", "num_workers"), ["a b"], "({rank}, '2', 'a b')", id="argv"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["job/task.py", "--"], ["--", "python", "job/task.py"]], ids=["script", "command"]
+)
+def test_the_next_line_passes_the_arguments_that_differ_by_task(
+    pair: Program, command: list[str], source: str, typed: list[str], expected: str
+) -> None:
+    pair.script("job/task.py", source)
+    if source == BY_ABSL:  # the hosts have no packages
+        absl = Path(pytest.importorskip("absl").__file__).parent
+        shutil.copytree(absl, pair.directory / "job" / "absl", ignore=shutil.ignore_patterns("__pycache__"))
+    failed = pair.run("train", "--env", "X=1 2", *command, *typed, code=100)
+    assert "fleet replaces words such as {rank} on each host" in failed.err
+    line = next(line for line in failed.err.splitlines() if line.startswith("next: "))
+    assert "--env 'X=1 2'" in line
+    words = shlex.split(line.removeprefix("next: "))[1:]
+    ran = pair.run(*words)
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == [
+        f"SEEN {expected.replace('{rank}', str(i))}" for i in (0, 1)
+    ]
+    plan = pair.run(words[0], "--dry-run", "-o", "json", *words[1:]).events
+    commands = [shlex.split(event["command"]) for event in plan if event["event"] == "task_planned"]
+    assert [[str(i) in command, any("{" in word for word in command)] for i, command in enumerate(commands)] == [
+        [True, False]
+    ] * 2
+
+
+def test_placeholders_are_replaced_on_each_host_and_other_braces_stay(pair: Program) -> None:
+    pair.script("run.sh", 'echo "SEEN $(printf "<%s>" "$@") $TF_CONFIG"\n')
+    others = ["{{rank}}", "{epoch:02d}", '{"rank": {}}', "${rank}", "f'{rank}'"]
+    ran = pair.run(
+        "train", "--", "bash", "run.sh", "{rank}/{tasks} {type}-{index} {attempt}", "{worker_hosts}", *others
+    )
+    for index in (0, 1):
+        line = next(line for line in lines_of(ran, f"worker-{index}") if line.startswith("SEEN "))
+        given, _, config = line.removeprefix("SEEN ").partition(' {"cluster')
+        hosts = ",".join(json.loads('{"cluster' + config)["cluster"]["worker"])
+        assert given == f"<{index}/2 worker-{index} 1><{hosts}><{{rank}}>" + "".join(
+            f"<{word}>" for word in others[1:]
+        )
+
+
+def test_arguments_with_unknown_values_are_named_in_the_hint(pair: Program) -> None:
+    pair.script("task.py", BY_ARGPARSE.replace('"--note"', '"--epochs", required=True'))
+    failed = pair.run("train", "task.py", code=100)
+    assert (
+        "exited with code 2: task.py: error: the following arguments are required: -r/--rank, --world-size, --epochs"
+        in failed.err
+    )
+    words = "--rank '{rank}' --world-size '{tasks}' --epochs EPOCHS"
+    assert f"fleet train task.py -- {words}" in " ".join(failed.err.split())
+    assert "next:  fleet train" not in failed.err
+    assert "unknown" not in failed.err
+    again = pair.run("rerun", code=100)
+    assert "next:  fleet rerun" not in again.err
+
+
+def test_the_text_of_sys_exit_is_the_cause(pair: Program) -> None:
+    pair.script(
+        "task.py",
+        "import os, sys, time\nif os.environ['FLEET_RANK'] == '0':\n    time.sleep(600)\n"
+        "sys.exit('this worker has no data')\n",
+    )
+    failed = pair.run("train", "task.py", code=100)
+    assert "worker-1 (" in failed.err
+    assert ") exited with code 1: this worker has no data" in failed.err
+    assert "unknown" not in failed.err

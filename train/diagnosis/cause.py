@@ -18,6 +18,7 @@ from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
 from train.diagnosis.texts import CLAUSES, HINTS, SHARED_CLAUSES
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.script.arguments import find_missing, words
 from train.script.imports import advice
 
 # Clocks of hosts differ by less than this; within it, the order of the reports to the chief's agent decides.
@@ -395,7 +396,8 @@ class _Case:
             where = f" at {fatal.location}" if fatal.location else ""
             by = next((f", as {answer.task} reported" for answer in reading.answers if answer.line < fatal.end), "")
             message = f"{reading.name} raised {text}{where}{by}{too}"
-            hint = hint or rules.hint_of(fatal) or _package_hint(fatal) or _import_hint(reading, fatal)
+            hint = hint or _arguments_hint(lines) or rules.hint_of(fatal)
+            hint = hint or _package_hint(fatal) or _import_hint(reading, fatal)
         elif kind is Kind.SERVICE_UNREACHABLE:
             message = (
                 f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"
@@ -475,6 +477,11 @@ class _Case:
 
     def _of_code(self, reading: Reading, failed: list[str]) -> Verdict:
         """Return the verdict on a task that exited without an exception and without a known message."""
+        lines, hint = ending(reading.lines), _arguments_hint(ending(reading.lines))
+        last = next((line.strip() for line in lines if find_missing([line])), reading.last_output)
+        if hint or (reading.code == 1 and last in lines and rules.COMPLAINT.search(last)):
+            message, hint = f"{reading.name} {self._ended(reading)}: {shortened(last, 200)}", hint or texts.EXIT_HINT
+            return self._verdict(reading, Kind.SCRIPT_EXCEPTION, message, lines, but=failed, hint=hint)
         message = f"{reading.name} {self._ended(reading)} without a traceback{_last_output(reading.last_output)}"
         return self._verdict(reading, Kind.UNKNOWN, message, but=failed)
 
@@ -528,6 +535,12 @@ def _package_hint(fatal: Raised) -> str:
     """Return what to do about a module that was not found; empty: it is another exception."""
     package = re.match(r"No module named '([\w.-]{1,80})'(?!; )", fatal.message)
     return advice(package.group(1).partition(".")[0]) if package else ""
+
+
+def _arguments_hint(lines: Sequence[str]) -> str:
+    """Return the hint for arguments that were missing; empty: it is another failure."""
+    missing = find_missing(lines)
+    return f"{texts.ARGUMENTS_HINT}fleet train SCRIPT -- {' '.join(words(missing))}" if missing else ""
 
 
 def _import_hint(reading: Reading, fatal: Raised) -> str:

@@ -513,6 +513,11 @@ LAST_WORDS = (
         r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime |reaching LSF run time limit",
     ),
 )
+# In the last line of a program that ends itself with code 1, as sys.exit("no data") does.
+COMPLAINT = re.compile(
+    r"(?i)\b(?:not?|\w+n't|cannot|none|nothing|never|missing|must|needs?|require[sd]?|invalid|errors?|fail\w*"
+    r"|unable|un(?:known|supported)|wrong|expect\w*|bad|too|without|abort\w*|only|empty|give|giving up|lacks?)\b"
+)
 EARLY_WORDS = (
     Rule(
         Kind.DATA_RAN_OUT,

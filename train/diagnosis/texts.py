@@ -120,6 +120,9 @@ LAUNCHER_HINT = (
     "another launcher (mpirun, srun, torchrun) sets this variable; in a task of fleet, use FLEET_RANK, "
     "FLEET_NUM_TASKS, and FLEET_ADDRESSES"
 )
+ARGUMENTS_HINT = "pass the arguments of the script after --: "
+PLACEHOLDERS_HINT = "fleet replaces words such as {rank} on each host; --dry-run shows the values"
+EXIT_HINT = "the program ended itself with this message: provide what it requires"
 SERVERS_HINT = "start the job with the roles that ParameterServerStrategy needs: fleet train with --chief and --ps 1"
 ILLEGAL_HINT = (
     "the CPU lacks instructions (for example AVX) that TensorFlow or another package was compiled for: use hosts "

@@ -25,13 +25,13 @@ from fleet.jobs.program import (
     Program,
     ProgramRequest,
     Terms,
+    add_next_steps,
     choose_keras,
     collect,
     find,
     install_for,
     preparation,
     refuse_without_servers,
-    set_variables,
     shown,
     warnings,
 )
@@ -51,7 +51,7 @@ from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
 from provision.deferred import dataclass
 from train.agent.protocol import records
-from train.agent.protocol.cluster import tf_config
+from train.agent.protocol.cluster import expand_placeholders, tf_config
 from train.agent.protocol.wording import endpoint
 from train.script import keras
 from train.script.keras import Choice
@@ -327,13 +327,14 @@ def _commits(
 def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) -> None:
     members = [member for member in commits[0].members if member.task]
     for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
+        task, words = member.task, commit.command
         sink.emit(
             TaskPlanned(
                 task=member.task,
                 slot=member.slot,
                 host=host.address,
                 tf_config=tf_config(members, member.task) if member.task else "",
-                command=show_command(commit.command),
+                command=show_command(expand_placeholders(words, members, task, commit.attempt) if task else words),
                 env=commit.env,
             )
         )
@@ -462,7 +463,8 @@ def _finish(
     except FleetError as error:
         if failed is not None:
             sink.emit(warning_of(job, request.fleet, failed))
-        error.next_steps = (*set_variables(request, ended.verdict), *error.next_steps)
+        if request.command_line is not None and not request.repeated_versions:
+            add_next_steps(error, request, ended.verdict, request.command_line)
         raise
     if failed is not None:
         raise failed

@@ -7,6 +7,7 @@ https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConf
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 
 from train.agent.protocol.classes import TYPE_CHECKING
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from typing import Dict, List, Sequence, Tuple
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
+PLACEHOLDERS = ("rank", "index", "type", "tasks", "addresses", "worker_hosts", "ps_hosts", "attempt")
+"""Words that are replaced in the arguments of a task if they are in braces."""
+_NAME = f"(?:{'|'.join(PLACEHOLDERS)})"
+# Unchanged: f-strings of Python, and parameters of a shell such as ${rank}.
+_F_STRING = r"""(?<![\w"'])(?:[fF][rR]?|[rR][fF])("{3}|'{3}|["'])(?:\\.|(?!\1).)*\1"""
+_PLACEHOLDER = re.compile(rf"{_F_STRING}|\{{(\{{{_NAME}\}})\}}|(?<!\$)\{{({_NAME})\}}", re.DOTALL)
 
 
 @lru_cache(maxsize=1 << 14)  # a leader sorts the names of all tasks often
@@ -108,3 +115,26 @@ def tf_config(members: Sequence[Member], task: str) -> str:
 def by_rank(members: Sequence[Member]) -> List[Member]:
     """Return the tasks by rank: by type in TensorFlow's order, then by index."""
     return sorted(members, key=lambda member: task_rank(member.task))
+
+
+def placeholder_values(members: Sequence[Member], task: str, attempt: int) -> Dict[str, str]:
+    """Return the values of PLACEHOLDERS for one task; lists are separated by commas."""
+    kind, index = parse_task(task)
+    ends = [(member.task, endpoint(member.address, member.port)) for member in by_rank(members)]
+    lists = (",".join(end for name, end in ends if name.startswith(prefix)) for prefix in ("", "worker-", "ps-"))
+    rank = str([name for name, _ in ends].index(task))
+    return dict(zip(PLACEHOLDERS, (rank, str(index), kind, str(len(ends)), *lists, str(attempt))))  # noqa: B905
+
+
+def expand_placeholders(command: Sequence[str], members: Sequence[Member], task: str, attempt: int) -> List[str]:
+    """Return a command with the values of one task: ``{rank}`` becomes ``1``, and ``{{rank}}`` becomes ``{rank}``.
+
+    Args:
+        command: The program, which stays as it is, and its arguments.
+        members: All tasks of the job.
+        task: The task that runs the command.
+        attempt: From 1.
+    """
+    values = placeholder_values(members, task, attempt)
+    expanded = (_PLACEHOLDER.sub(lambda at: at[2] or values.get(at[3], at[0]), word) for word in command[1:])
+    return [*command[:1], *expanded]

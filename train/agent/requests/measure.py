@@ -72,14 +72,14 @@ def measure_steps(channel: Channel, reservation: Reservation, request: MeasureSt
         raise RefusedError(Refusal.REQUEST, f"{request.steps} steps cannot be measured")
     paths = reservation.paths
     file = os.path.join(paths.directory, _FILE)
-    env = yield_environment(reservation, request, request.members)
+    command, env = yield_environment(reservation, request, request.members)
     kind = ALONE if len(request.members) == 1 else TOGETHER
     env[VARIABLE] = f"{kind}:{request.steps}:{file}"
     watch = _Watch(Steps(channel), file, request.steps, min(request.seconds, LONGEST_S))
     ended: Optional[Exit] = None
     try:
         ended = run(
-            request.command,
+            command,
             env,
             paths.source,
             watch.reports,

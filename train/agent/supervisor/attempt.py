@@ -24,6 +24,7 @@ from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, Gpu
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
+from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
 from train.agent.protocol.session import Credentials
@@ -213,18 +214,19 @@ class Attempt:
             checkpoints=self._start.checkpoints,
             host_environment=self._start.host_environment,
         )
-        hook = hook_for(commit.command, env, self._start.session, self._start.proof)
-        if not self._start_warm(env, hook):
-            self.task.start(commit.command, env, paths.source, self._start.umask, self._with_plan(hook))
+        command = expand_placeholders(commit.command, action.members, action.task, self.number)
+        hook = hook_for(command, env, self._start.session, self._start.proof)
+        if not self._start_warm(command, env, hook):
+            self.task.start(command, env, paths.source, self._start.umask, self._with_plan(hook))
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
             self._port_watch = PortWatch(self._loop, self.port)
         self._record_phase(Phase.WAITING)
 
-    def _start_warm(self, env: Dict[str, str], hook: Optional[Hook]) -> bool:
+    def _start_warm(self, command: List[str], env: Dict[str, str], hook: Optional[Hook]) -> bool:
         """Fork the process from the warm one, held at its gate; return False if it must be started."""
-        start, command = self._start, self._commit.command
+        start = self._start._replace(commit=self._commit._replace(command=command))
         if not self._commit.warm:
             return False
         self._plan = plan_start(start, env, hook)

@@ -8,14 +8,17 @@ from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
 from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
 from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-from train.agent.protocol.cluster import by_rank, parse_task, tf_config
+from train.agent.protocol.cluster import placeholder_values, tf_config
 from train.agent.protocol.records import Member
-from train.agent.protocol.wording import endpoint
 
 if TYPE_CHECKING:
     from typing import Dict, Mapping, Sequence, Tuple
 
 _PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
+_VARIABLES = {
+    "rank": "FLEET_RANK", "index": "FLEET_TASK_INDEX", "type": "FLEET_TASK_TYPE", "tasks": "FLEET_NUM_TASKS",
+    "addresses": "FLEET_ADDRESSES", "attempt": "FLEET_ATTEMPT",
+}  # fmt: skip
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -122,8 +125,7 @@ def task_environment(
     """
     checkpoints = checkpoints or paths.checkpoints
     fleet, job, task, attempt, members = identity
-    kind, index = parse_task(task)
-    ranked = by_rank(members)
+    values = placeholder_values(members, task, attempt)
     variables = {**_nccl(host_environment), **session}
     variables.update(_of_python(session, host_environment))
     variables.update(
@@ -131,12 +133,7 @@ def task_environment(
         PWD=paths.source,
         FLEET_NAME=fleet,
         FLEET_JOB_ID=job,
-        FLEET_ATTEMPT=str(attempt),
-        FLEET_TASK_TYPE=kind,
-        FLEET_TASK_INDEX=str(index),
-        FLEET_RANK=str([member.task for member in ranked].index(task)),
-        FLEET_NUM_TASKS=str(len(ranked)),
-        FLEET_ADDRESSES=",".join(endpoint(member.address, member.port) for member in ranked),
+        **{variable: values[name] for name, variable in _VARIABLES.items()},
         FLEET_CHECKPOINT_DIR=checkpoints,
         FLEET_LOG_DIR=paths.logs,
         FLEET_MODEL_DIR=paths.model,

@@ -33,7 +33,7 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
     "endless": ("worker-0", Kind.DATA_RAN_OUT, "End of sequence; so did worker-1", "task.py:107 in <module>", ""),
     "exception": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised ValueError: loss is not a number: nan at step 10", "task.py:67 in fault", "worker-0"),
     "exception0": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised ValueError: loss is not a number", "task.py:67 in fault", "worker-1"),
-    "exit-text": ("worker-1", Kind.UNKNOWN, "last output: no GPU on this host, giving up", "", "worker-0"),
+    "exit-text": ("worker-1", Kind.SCRIPT_EXCEPTION, "exited with code 1: no GPU on this host, giving up", "", "worker-0"),
     "exit0": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "worker-0"),
     "exit3": ("worker-1", Kind.UNKNOWN, "exited with code 3", "", "worker-0"),
     "faulthandler": ("worker-1", Kind.KILLED, "crashed in native code (SIGSEGV)", "", "worker-0"),
@@ -85,6 +85,10 @@ EXPECTED: dict[str, tuple[str, Kind, str, str, str]] = {
 }  # fmt: skip
 # Jobs that `fleet train` ran: task, kind, part of the message, place of the exception, part of the hint.
 JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
+    "arguments-absl": ("worker-0", Kind.SCRIPT_EXCEPTION, "exited with code 1: flag --task_index=None: Flag --task_index must have a value", "", "fleet train SCRIPT -- --task_index {index} --job_name {type}"),
+    "arguments-argparse": ("worker-0", Kind.SCRIPT_EXCEPTION, "exited with code 2: task.py: error: the following arguments are required: --epochs, --rank", "", "fleet train SCRIPT -- --epochs EPOCHS --rank {rank}"),
+    "arguments-argv": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised IndexError: list index out of range", "task.py:2 in <module>", "fleet train SCRIPT -- {rank}"),
+    "arguments-click": ("worker-0", Kind.SCRIPT_EXCEPTION, "exited with code 2: Error: Missing option '--rank' / '-r'.", "", "fleet train SCRIPT -- --rank {rank}"),
     "assertion": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AssertionError: total 8.0 at step 4 at task.py:16 in <module>", "task.py:16 in <module>", "correct the script where the traceback points"),
     "bar-killed": ("worker-1", Kind.KILLED, "was killed by SIGKILL", "", "the kernel log of the host"),
     "barrier": ("worker-1", Kind.HANG, "did not come to the barrier 'data-ready', at which worker-0 waited", "", "read in the logs what each task was doing; --on-"),
@@ -135,7 +139,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "sigill": ("worker-1", Kind.KILLED, "crashed: its CPU does not have an instruction (SIGILL)", "", "the CPU lacks instructions (for example AVX) tha"),
     "steps-differ": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "let every worker take the same number of steps"),
     "stop-iteration": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: StopIteration", "task.py:16 in <module>", "give every worker the same number of batches: re"),
-    "sys-exit": ("worker-1", Kind.UNKNOWN, "exited with code 1 without a traceback; last output: no labels.txt: run prepare.py first", "", ""),
+    "sys-exit": ("worker-1", Kind.SCRIPT_EXCEPTION, "exited with code 1: no labels.txt: run prepare.py first", "", "the program ended itself with this message"),
     "tensorboard": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TBNotInstalledError: TensorBoard is not installed, missing implementation for tf.summary.scal", "task.py:13 in <module>", "list tensorboard in requirements.txt next to the"),
     "tf-config-index": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised TypeError: 'str' object cannot be interpreted as an integer at task.py:9 in <module>", "task.py:9 in <module>", "correct the script where the traceback points"),
     "tf-config-type": ("worker-1", Kind.WRONG_TF_CONFIG, "has a TF_CONFIG that does not fit the cluster: ValueError: Unrecognized task_type: master, valid tas", "task.py:11 in <module>", "give every task the same cluster in TF_CONFIG, i"),

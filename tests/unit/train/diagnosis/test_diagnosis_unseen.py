@@ -223,3 +223,23 @@ def test_prefixes_of_launchers_do_not_change_the_verdict(name: str, wrapping: st
     assert verdict is not None
     if verdict.kind is not Kind.UNKNOWN or any("Traceback (most recent call last):" in log for _, log in case.tasks):
         assert (verdict.kind, verdict.task) == (case.kind, case.task), verdict.message
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "kind"),
+    [
+        (1, "this worker has no data", Kind.SCRIPT_EXCEPTION),
+        (1, "need at least 4 workers", Kind.SCRIPT_EXCEPTION),
+        (1, "The data set is empty: /data/part-1", Kind.SCRIPT_EXCEPTION),
+        (1, "learning_rate must be positive", Kind.SCRIPT_EXCEPTION),
+        (1, "model saved to /data/model", Kind.UNKNOWN),
+        (1, "step 10 loss 1.6963", Kind.UNKNOWN),
+        (3, "this worker has no data", Kind.UNKNOWN),
+    ],
+)
+def test_the_last_sentence_of_a_program_that_exits_with_code_1_is_the_cause(code: int, line: str, kind: Kind) -> None:
+    tasks = [TaskEvidence("worker-0", exit=Exit(code), exited_at=1.7e9, log_tail=f"Epoch 1/2\n{line}\n".encode())]
+    verdict = diagnose(tasks, Outcome.FAILED, "worker-0")
+    assert verdict is not None
+    assert verdict.kind is kind
+    assert (f"exited with code 1: {line}" in verdict.message) == (kind is Kind.SCRIPT_EXCEPTION)

@@ -10,6 +10,7 @@ from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.classes import TYPE_CHECKING
+from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, MeasureSteps, Member, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
@@ -17,7 +18,7 @@ from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.agent.supervisor.progress import ProgressParser
 
 if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Union
+    from typing import Deque, Dict, List, Optional, Tuple, Union
 
 LONGEST_S = 3600.0
 _TASK = "worker-0"
@@ -39,11 +40,11 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
         OSError: it cannot be started.
     """
     paths = reservation.paths
-    env = yield_environment(reservation, request, [reservation.member()._replace(task=_TASK)])
+    command, env = yield_environment(reservation, request, [reservation.member()._replace(task=_TASK)])
     watch = _OutputWatch(Steps(channel), min(request.seconds, LONGEST_S))
     ended: Optional[Exit] = None
     try:
-        ended = run(request.command, env, paths.source, watch.steps, deadline_s=DEADLINE_S, on_lines=watch.on_lines)
+        ended = run(command, env, paths.source, watch.steps, deadline_s=DEADLINE_S, on_lines=watch.on_lines)
     except (SteppedError, OverdueError):
         pass
     finally:
@@ -53,8 +54,8 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
 
 def yield_environment(
     reservation: Reservation, request: Union[SmokeTest, MeasureSteps], members: List[Member]
-) -> Dict[str, str]:
-    """Return the environment of a task that runs without a supervisor, and give the port to the task.
+) -> Tuple[List[str], Dict[str, str]]:
+    """Return command and environment of a task that runs without a supervisor, and give the port to the task.
 
     Args:
         reservation: What was prepared.
@@ -78,7 +79,7 @@ def yield_environment(
     )
     write_atomic(reservation.paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
     reservation.port.yield_to_task()
-    return env
+    return expand_placeholders(request.command, members, task, 1), env
 
 
 class _OutputWatch:

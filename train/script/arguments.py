@@ -1,0 +1,95 @@
+"""Arguments that a script requires and did not get; some of them have another value in each task. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_ONE = r"(?:node|machine|host|process|proc|replica|trainer|task|worker)"
+_ENDS = r"(?:hosts|addr(?:es(?:se)?)?s|endpoints|list)"
+_VALUES = (
+    (rf"(?:(?:global|my|mpi|dist|{_ONE})_?)?rank(?:_id)?|(?!task|worker){_ONE}_?(?:id|idx|index)", "{rank}"),
+    (r"(?:(?:tf_)?task|worker)_?(?:id|idx|index|number)|index|idx", "{index}"),
+    (r"job_?name|(?:tf_)?(?:task|job|node)_?type|role", "{type}"),
+    (rf"world_?size|(?:num|n|total)_?(?:workers|nodes|tasks|proc\w*|hosts|machines|ranks)|{_ONE}_?count", "{tasks}"),
+    (rf"workers?_?{_ENDS}", "{worker_hosts}"),
+    (rf"(?:ps|parameter_servers?)_?{_ENDS}", "{ps_hosts}"),
+    (rf"(?!list$)(?:(?:all|cluster|node|host|task|peer)_?)?{_ENDS}", "{addresses}"),
+)
+"""Patterns of names, and values with the placeholders of `train.agent.protocol.cluster`."""
+# Options that have these values, also if the script has a default for them.
+_CERTAIN = r"(?:node_|global_)?rank|task_(?:id|index|type)|world_size|(?:ps|worker)_hosts|nnodes|num_nodes"
+# Reports of argparse, absl, click, and fire.
+_REPORT = re.compile(
+    r"error: the following arguments are required: (.+)|no value for the required argument: (\w+)"
+    r"|flag (--\w+)=.{0,80}: Flag \S+ must (?:have a value other than None|be specified)"
+    r"|Missing (?:option|argument|parameter:?) ((?:['\"]?[\w-]+['\"]?(?: / )?)+)"
+)
+_TOO_FEW = re.compile(r"IndexError: (?:list|tuple) index out of range|ValueError: not enough values to unpack")
+_READ = re.compile(r"(?!.*\bif\b)\s*([A-Za-z_][\w, ]*?) *(?:: *\w+ *)?=(?!=).*\bargv\b.*")
+_DECLARED = re.compile(
+    r"(?:(?:add_argument|[oO]ption)\(\s*(?:[\"']-\w[\"'],\s*)?[\"'](--[\w-]+)|DEFINE_\w+\(\s*(?:name=)?[\"'](\w+)"
+    r"|click\.argument\(\s*[\"'](\w+))[\"'](?:[^()]|\([^()]*\))*"
+)
+
+
+def value_of(name: str) -> str:
+    """Return the value of an argument that differs by task, ``{rank}``; empty: it is another argument."""
+    return next((value for pattern, value in _VALUES if re.fullmatch(pattern, _plain(name))), "")
+
+
+def words(names: Iterable[str]) -> list[str]:
+    """Return the words of a command line that pass these arguments; NAME stands for a value that is not known."""
+    pairs = ((name, value_of(name) or re.sub(r"\W", "_", name.lstrip("-")).upper()) for name in names)
+    return [word for name, value in pairs for word in ((name, value) if name.startswith("-") else (value,))]
+
+
+def find_missing(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the arguments that were missing, as the last lines of a task report; empty: none.
+
+    Args:
+        lines: The end of the output, or the lines of a traceback from the last call in the user's code.
+    """
+    names: list[str] = []
+    for line in lines:
+        for report in _REPORT.finditer(line):
+            for aliases in (re.findall(r"[^\s'\"/]+", name) for name in report[report.lastindex or 0].split(", ")):
+                names += [alias for alias in aliases if alias.startswith("--")][:1] or aliases[:1]
+        names += _positions(lines).values() if _TOO_FEW.match(line) else ()
+    return tuple(dict.fromkeys(names))
+
+
+def complete(missing: Sequence[str], sources: Iterable[str], given: Sequence[str]) -> list[str]:
+    """Return the names of all arguments to add so that a script runs: also those that it would report later.
+
+    Args:
+        missing: The names that it reported.
+        sources: The text of its files.
+        given: The arguments that it had.
+    """
+    text, names = "\n".join(sources), list(missing)
+    read = _positions(text.splitlines())
+    if set(read.values()).issuperset(missing):
+        return [read.get(at, f"ARG{at}") for at in range(len(given) + 1, max(read) + 1)]
+    typed = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
+    for match in _DECLARED.finditer(text):
+        name = match[1] or match[3] or f"--{match[2]}"
+        is_needed = match[3] or "required=True" in match[0] or re.fullmatch(_CERTAIN, _plain(name))
+        aliases = {_plain(name), *re.findall(r"[\"']-(\w)[\"']", match[0])}
+        names += [name] if is_needed and not aliases & {*typed, *map(_plain, names)} else []
+    return names
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _positions(lines: Sequence[str]) -> dict[int, str]:
+    """Return the arguments that lines of a script read from sys.argv, by index."""
+    names: dict[int, str] = {}
+    for match in (match for match in map(_READ.match, lines) if match):
+        targets, first = re.split(r", *", match[1]), int("argv[1:" in match[0])
+        indices = [int(index) for index in re.findall(r"\bargv\[(\d)\]", match[0])]
+        indices = indices or [*range(first, first + len(targets))][: len(targets) if targets[1:] else 0]
+        names.update(zip(indices, targets, strict=False))
+    return {index: name for index, name in sorted(names.items()) if index}
