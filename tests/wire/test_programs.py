@@ -222,6 +222,10 @@ def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> Non
     [
         ("int(os.environ['PMI_RANK']), os.environ['PMI_SIZE'], sys.argv[1:]", "({rank}, '2', ['a b', '--n'])"),
         ("os.environ['OMPI_COMM_WORLD_RANK'], os.environ['OMPI_COMM_WORLD_LOCAL_RANK']", "('{rank}', '0')"),
+        (
+            "os.environ['RANK'], os.environ['MASTER_ADDR'][:4], os.environ['MASTER_PORT'].isdigit()",
+            "('{rank}', '127.', True)",
+        ),
         ("os.environ['SLURM_PROCID'], os.environ['SLURM_NODELIST'].count(',')", "('{rank}', 1)"),
     ],
 )

@@ -26,10 +26,14 @@ _VALUES = (
     (r"\w*LOCAL_(?:WORLD_)?SIZE|SLURM_NTASKS_PER_NODE", "1"),
     (r"SLURM(?:_JOB|_STEP)?_NODELIST", '"$(echo $FLEET_ADDRESSES | sed s/:[0-9]*//g)"'),
     ("MASTER_ADDR", "${FLEET_ADDRESSES%%:*}"),
+    ("MASTER_PORT", '"$(echo $FLEET_ADDRESSES | sed "s/,.*//; s/.*://")"'),
     ("SLURM_JOB_?ID|PBS_JOBID", "$FLEET_JOB_ID"),
 )
 """Patterns of names, and values for a shell."""
-LAUNCHERS = r"(?:PMI|PMIX|OMPI|MV2|MPI|PALS|FLUX|SLURM|PBS)_\w+|RANK|WORLD_SIZE|MASTER_ADDR|LOCAL_RANK"
+LAUNCHERS = (
+    r"(?:PMI|PMIX|OMPI|MV2|MPI|PALS|FLUX|SLURM|PBS)_\w+|RANK|WORLD_SIZE|MASTER_(?:ADDR|PORT)|"
+    r"LOCAL_(?:RANK|WORLD_SIZE)|NODE_RANK"
+)
 """Pattern of the names of all variables that other launchers set."""
 
 

@@ -13,10 +13,13 @@ from train.errors import ScriptError
 
 _LARGEST = 64 << 20  # bytes, with the outputs of the cells
 _WRITES = re.compile(
-    r"%%(?:writefile|file)[ \t]+(-a[ \t]+|--append[ \t]+)?(\"[^\"\n]+\"|'[^'\n]+'|\S+)[ \t]*(?:\n|$)"
+    r"(?:%%(?:time|capture)\b.*\n)*%%(?:writefile|file)[ \t]+(-a[ \t]+|--append[ \t]+)?"
+    r"(\"[^\"\n]+\"|'[^'\n]+'|\S+)[ \t]*(?:\n|$)"
 )
 _RUNS = re.compile(
-    r"^[ \t]*(?:[!%].{0,300}?\b)?(?:python[\d.]*|%?run)[ \t]+(?:-\w+[ \t]+)*([\w./-]+\.py)\b", re.MULTILINE
+    r"^[ \t]*(?:[!%].{0,300}?\b|cd .{0,300}?&& *)?(?:python[\d.]*|%?run)[ \t]+"
+    r"(?:-\w+[ \t]+)*((?<=-m )[\w.]+|[\w./-]+\.py\b)",
+    re.MULTILINE,
 )
 _SHELLS = re.compile(r"[ \t]*(?:%%(?:bash|sh|script)\b|[!%])|.*\n[ \t]*[!%]", re.DOTALL)
 _STRATEGY = re.compile(r"\btf\.distribute\b|\btensorflow\.distribute\b|Strategy\(")
@@ -48,7 +51,8 @@ def read_notebook(path: Path) -> Notebook:
             name = _inside(writes[2].strip("\"'"), path)
             files[name] = (files.get(name, "") if writes[1] else "") + cell[writes.end() :].rstrip("\n") + "\n"
         elif _SHELLS.match(cell):
-            runs += [posixpath.normpath(name) for name in _RUNS.findall(cell)]
+            names = [name if name.endswith(".py") else name.replace(".", "/") + ".py" for name in _RUNS.findall(cell)]
+            runs += map(posixpath.normpath, names)
     parents = {parent for name in files for parent in map(str, Path(name).parents)}
     if parents & {*files}:
         raise ScriptError(f"{path} writes {min(parents & {*files})} as a file and as a directory", hint="rename one")
@@ -59,7 +63,9 @@ def read_notebook(path: Path) -> Notebook:
             hint="a notebook runs only if its cells write the script with %%writefile",
             next_steps=[("jupyter", "nbconvert", "--to", "script", str(path))],
         )
-    likely = [name for name in runs if name in scripts] or scripts
+    below = [name for run in runs for name in scripts if name.endswith("/" + run)]  # the cell changes the directory
+    others = [name for name in scripts if not name.endswith("__init__.py")]
+    likely = [name for name in runs if name in scripts] or below or others or scripts
     return Notebook(files, next((name for name in reversed(likely) if _STRATEGY.search(files[name])), likely[-1]))
 
 
@@ -71,7 +77,8 @@ def _cells(path: Path) -> Iterator[str]:
         notebook = json.loads(path.read_bytes())
         for cell in notebook.get("cells", []):
             if cell["cell_type"] == "code":
-                yield "".join(cell["source"]).lstrip("\n")
+                text = "".join(cell["source"]).replace("\r\n", "\n")
+                yield re.sub(r"^(?:[ \t]*\n)+", "", text)
     except OSError as error:
         raise ScriptError(
             f"the notebook {path} cannot be read", cause=(error.strerror or str(error)).lower()

@@ -56,6 +56,26 @@ def test_the_script_that_a_cell_runs_is_the_main_one(tmp_path: Path, run: str, m
     assert read_notebook(path).main == main
 
 
+@pytest.mark.parametrize(
+    "run", ["!python -m src.main --epochs 3", "!cd src && python main.py", "%%sh\ncd src && python3 main.py"]
+)
+def test_a_module_and_a_script_of_another_directory_are_the_main_one(tmp_path: Path, run: str) -> None:
+    path = notebook(tmp_path, "%%writefile src/main.py\nimport model\n", "%%writefile src/model.py\n", run)
+    assert read_notebook(path).main == "src/main.py"
+
+
+def test_a_package_file_is_not_the_main_script(tmp_path: Path) -> None:
+    path = notebook(tmp_path, "%%writefile src/main.py\nimport model\n", "%%writefile src/__init__.py\n")
+    assert read_notebook(path).main == "src/main.py"
+
+
+@pytest.mark.parametrize(
+    "cell", ["%%time\n%%writefile a.py\nx = 1", "\n  \n%%writefile a.py\nx = 1", "%%writefile a.py\r\nx = 1"]
+)
+def test_other_magics_blank_lines_and_line_ends_of_windows_may_precede_the_text(tmp_path: Path, cell: str) -> None:
+    assert read_notebook(notebook(tmp_path, cell)).files == {"a.py": "x = 1\n"}
+
+
 def test_of_several_scripts_the_one_with_a_strategy_is_the_main_one(tmp_path: Path) -> None:
     path = notebook(tmp_path, f"%%writefile train.py\n{MAIN}", "%%writefile evaluate.py\nx = 1\n")
     assert read_notebook(path).main == "train.py"
