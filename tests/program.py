@@ -278,6 +278,6 @@ def task_config(env_dump: str) -> dict[str, Any]:
 
 
 def lines_of(ran: CommandResult, task: str) -> Sequence[str]:
-    """Return the lines that one task printed, from a merged log with prefixes."""
-    prefix = f"{task} | "
-    return [line[len(prefix) :] for line in ran.text.split("\n") if line.startswith(prefix)]
+    """Return the lines that one task printed, alone or with all others, from a merged log with prefixes."""
+    lines = [line.partition(" | ") for line in ran.text.split("\n")]
+    return [text for name, _, text in lines if name == task or (name.startswith("all ") and name[4:].isdigit())]

@@ -220,6 +220,9 @@ PipProxy = Annotated[
 ]
 DryRun = Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")]
 Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
+Raw = Annotated[
+    bool, option("--raw", "Show each byte: all lines of all tasks, redrawn text, and TensorFlow's startup messages.")
+]
 Worker = Annotated[
     str,
     option(

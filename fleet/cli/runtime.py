@@ -122,7 +122,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     )
 
 
-def open_sink(output: Output, *, prefix: bool = True, startup: bool = False) -> Sink:
+def open_sink(output: Output, *, prefix: bool = True, raw: bool = False) -> Sink:
     """Return the sink that prints the events of a command."""
     from fleet.console import make_sink
 
@@ -131,7 +131,7 @@ def open_sink(output: Output, *, prefix: bool = True, startup: bool = False) -> 
         stdout=sys.stdout,
         stderr=sys.stderr,
         prefix=prefix,
-        startup=startup,
+        raw=raw,
         hint="Ctrl-C detaches; the job keeps running",
     )
 
@@ -166,11 +166,11 @@ def run_command(
     command: Callable[[Sink], object],
     *,
     prefix: bool = True,
-    startup: bool = False,
+    raw: bool = False,
     live: bool = True,
 ) -> None:
     """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
-    inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix, startup=startup)
+    inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix, raw=raw)
     sink = CommandSink(inner)
     try:
         with failures_of(fleet, inner):

@@ -20,7 +20,7 @@ def make_sink(
     stdout: TextIO,
     stderr: TextIO,
     prefix: bool = True,
-    startup: bool = False,
+    raw: bool = False,
     hint: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Sink:
@@ -30,9 +30,9 @@ def make_sink(
         output: ``auto`` is live if `stdout` is a terminal that can move its cursor, else lines.
         stdout: Takes the log; its ``buffer`` is written to directly, unless the sink is live.
         stderr: Takes messages, if the log is written to `stdout` as lines.
-        prefix: Whether lines of the log start with their task; without it and without a terminal, they are passed
-            on byte for byte.
-        startup: Whether the live console shows TensorFlow's startup messages.
+        prefix: Whether lines of the log start with their task.
+        raw: Whether the log is shown byte for byte: with TensorFlow's startup messages, equal lines of all tasks,
+            and redrawn text.
         hint: How to leave the live console, for its last line.
         environ: Environment: TERM and NO_COLOR count.
     """
@@ -43,9 +43,14 @@ def make_sink(
     if output == "auto" and is_smart(stdout, environ):
         from fleet.console.live.sink import LiveSink
 
-        return LiveSink(stdout, prefix=prefix, startup=startup, hint=hint, environ=environ)
+        return LiveSink(stdout, prefix=prefix, startup=raw, hint=hint, environ=environ)
     from fleet.console.lines import LinesSink
 
     return LinesSink(
-        stdout.buffer, stderr, prefix=prefix, color=accepts_color(stdout, environ), terminal=stdout.isatty()
+        stdout.buffer,
+        stderr,
+        prefix=prefix,
+        color=accepts_color(stdout, environ),
+        terminal=stdout.isatty(),
+        raw=raw,
     )

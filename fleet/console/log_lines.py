@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from fleet.console.formatting import format_size
+from fleet.jobs.following.log_view import final_state, latest_state
 
 LINE_MAX = 1000  # characters of a line that are shown
 _HELD_MAX = 32 * 1024  # bytes of an unfinished line that are kept
@@ -23,7 +24,6 @@ _SEQUENCE = re.compile(
 _LABEL = re.compile(r"\s*(?:fleet|error|cause|hint|next|warning|note)\s*:", re.IGNORECASE)
 _SGR_PARAMETERS = re.compile(r"[0-9;:]*", re.ASCII)
 _SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
-_ERASURE = re.compile(r"([^\x08]*)(\x08*)")
 
 
 def clean(text: str) -> str:
@@ -47,24 +47,8 @@ def render_line(line: str, dropped: int = 0) -> str:
         dropped: Bytes of its end that are missing already.
     """
     if _CONTROL.search(line):
-        line = _clean_line(_last_state(line))
+        line = _clean_line(final_state(line))
     return _cut(line, dropped) if dropped or len(line) > LINE_MAX else line
-
-
-def _last_state(line: str) -> str:
-    line = line.rstrip("\r")
-    line = line[line.rfind("\r") + 1 :]
-    if "\x08" not in line:
-        return line
-    shown: list[str] = []
-    erased = 0
-    for text, erasures in _ERASURE.findall(line):
-        if text:
-            del shown[max(0, len(shown) - erased) :]
-            shown.extend(text)
-            erased = 0
-        erased += len(erasures)
-    return "".join(shown)
 
 
 def _clean_line(line: str) -> str:
@@ -145,18 +129,7 @@ class LogText:
         """Append `data`, which has no newline, to the unfinished line."""
         held = self._held + data
         if len(held) > _HELD_MAX:
-            held = self._latest_state(held)
+            self._dropped = 0 if b"\r" in held.rstrip(b"\r") else self._dropped
+            held = latest_state(held)
         self._held = held[:_HELD_MAX]
         self._dropped += max(0, len(held) - _HELD_MAX)
-
-    def _latest_state(self, held: bytes) -> bytes:
-        """Return `held` without replaced text (carriage returns, backspaces); a progress bar stays recognizable."""
-        end = len(held.rstrip(b"\r"))
-        start = held.rfind(b"\r", 0, end)
-        if start >= 0:
-            self._dropped = 0
-        held = held[max(0, start) : end] + held[end : end + 1]
-        if len(held) > _HELD_MAX and b"\x08" in held:
-            shown = _last_state(held.decode("latin-1")).encode("latin-1")
-            held = b"\r" + shown + b"\x08" * min(len(shown), len(held) - len(held.rstrip(b"\x08")))
-        return held

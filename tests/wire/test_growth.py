@@ -61,7 +61,7 @@ def test_a_running_job_takes_in_a_new_host_at_its_next_checkpoint(program: Progr
         "worker-2",
     }
 
-    shown = program.run("logs", "--no-follow").text.splitlines()
+    shown = program.run("logs", "--no-follow", "--raw").text.splitlines()
     assert {line.partition(" |")[0] for line in shown if " | " in line} == {"worker-0", "worker-1", "worker-2"}
     steps = [line.split(" | ")[1] for line in shown if line.startswith("worker-0 | step")]
     before = [int(line.split()[1]) for line in steps if line.endswith("of 2")]

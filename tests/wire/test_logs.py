@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import CommandResult, Program
+from tests.program import CommandResult, Program, lines_of
 
 pytestmark = pytest.mark.wire
 
@@ -58,3 +58,41 @@ def test_the_log_is_in_the_order_of_time(pair: Program, tmp_path: Path) -> None:
     assert [chunk["at"] for chunk in chunks] == sorted(chunk["at"] for chunk in chunks)
     assert "regular expression" in pair.run("logs", "--grep", "(", code=2).err
     assert "10m" in pair.run("logs", "--since", "yesterday", code=2).err
+
+
+BARS = """
+import sys, time
+for step in range(400):
+    print(f"\\r{step + 1}/400 [===>..]", end="", flush=step % 100 == 0)
+print()
+bar = ""
+for step in range(44):
+    print("\\b" * len(bar), end="")
+    bar = f"{step + 1}/44 [===>..]"
+    print(bar, end="")
+print(" - loss: 1.0")
+print("To enable the following instructions: AVX2,",
+    "rebuild TensorFlow with the appropriate compiler flags.")
+print("no newline", end="")
+"""
+
+
+def test_a_pipe_gets_final_states_only(pair: Program) -> None:
+    pair.script("bars.py", BARS)
+    final = ["400/400 [===>..]", "44/44 [===>..] - loss: 1.0", "no newline"]
+    trained = pair.run("train", "bars.py")
+    stored = pair.log_of("worker-1").read_bytes()
+    followed = pair.run("logs", "-f")
+    for ran in (trained, pair.run("logs"), followed):
+        for task in ("worker-0", "worker-1"):
+            assert lines_of(ran, task) == final
+        assert ran.err.count("2 TensorFlow startup lines hidden; --raw shows everything") == 1
+    assert b"all 2 | 400/400 [===>..]\n" in followed.out
+    assert pair.run("logs", "--worker", "1").text == "\n".join(final)
+    assert pair.run("logs", "--worker", "1", "--raw").out == stored
+    assert lines_of(pair.run("logs", "--grep", "44/44"), "worker-1") == final[1:2]
+    assert "no line matches" in pair.run("logs", "--grep", "43/44").err
+    assert lines_of(pair.run("logs", "-n", "2"), "worker-0")[-1:] == final[2:]
+    raw = pair.run("train", "--raw", "bars.py")
+    assert b"\n".join(line.encode() for line in lines_of(raw, "worker-1")) == stored
+    assert "hidden" not in raw.err

@@ -54,5 +54,5 @@ def test_each_host_rejoins_its_job_from_its_own_disk(caller: Program, emulator: 
     assert [each.starts for each in emulator.cloud.instances.values()] == [2, 2]
 
     caller.run("up", "--yes")  # reads the other addresses of the restarted hosts
-    assert caller.run("logs", "-f").text.count("continued") == 2
+    assert caller.run("logs", "-f", "--raw").text.count("continued") == 2
     assert count_files(emulator, "boot.json") == 0

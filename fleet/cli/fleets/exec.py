@@ -45,6 +45,7 @@ def exec_(
         output,
         lambda sink: codes.append(verb.run(request, make_services(sink), sink)),
         prefix=worker == "all" or "," in worker,
+        raw=True,
         live=False,
     )
     raise CommandEnded(codes[0])

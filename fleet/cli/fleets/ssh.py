@@ -82,5 +82,7 @@ def ssh(
         resolve_fleet(fleet), worker, words, job, input_terminal, input_terminal and output_terminal
     )
     codes: list[int] = []
-    run_command(request.fleet, Output.LINES, lambda sink: codes.append(verb.run(request, make_services(sink), sink)))
+    run_command(
+        request.fleet, Output.LINES, lambda sink: codes.append(verb.run(request, make_services(sink), sink)), raw=True
+    )
     raise CommandEnded(codes[0])

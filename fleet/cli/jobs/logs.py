@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option, parse_since
+from fleet.cli.options import (
+    Fleet,
+    JobArgument,
+    Output,
+    OutputOption,
+    Raw,
+    SameJob,
+    Worker,
+    one_job,
+    option,
+    parse_since,
+)
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import UsageError
 from fleet.steps import Step
@@ -44,7 +55,7 @@ def logs(
         option("--grep", "Show only lines that match a regular expression.", "PATTERN", parser=_parse_pattern),
     ] = None,
     timestamps: Annotated[bool, option("--timestamps", "Show the time of each line, in UTC.", short="-t")] = False,
-    raw: Annotated[bool, option("--raw", "Show each byte, TensorFlow's startup messages included.")] = False,
+    raw: Raw = False,
     worker: Worker = "all",
     same_job: SameJob = "",
     fleet: Fleet = "",
@@ -81,6 +92,6 @@ def logs(
         output,
         lambda sink: verb.run(request, make_services(sink), sink),
         prefix=worker == "all",
-        startup=raw,
+        raw=raw,
         live=follow,
     )

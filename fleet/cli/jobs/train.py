@@ -71,6 +71,7 @@ def train(
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
     ] = False,
+    raw: options.Raw = False,
     output: options.OutputOption = Output.AUTO,
     chief: Annotated[bool, option("--chief", "Use a chief task.", panel=TASKS)] = False,
     ps: Annotated[int, option("--ps", "Number of parameter servers.", "N", min=0, panel=TASKS)] = 0,
@@ -224,4 +225,4 @@ def train(
             confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
         verb.run(made, services, StartSink(sink) if verbose else sink)
 
-    run_command(fleet, output, run)
+    run_command(fleet, output, run, raw=raw)

@@ -9,7 +9,7 @@ from dataclasses import field
 from provision.deferred import dataclass
 
 WINDOW_S = 0.3  # in which all tasks print the same line
-_WAITING_MAX = 500  # lines
+WAITING_MAX = 500  # lines
 _DURATION = re.compile(r"\b\d+(?:\.\d+)?(?:us|ms|s)(?:/(?:step|epoch|sample))?(?![\w.])")  # as Keras prints them
 
 
@@ -49,7 +49,7 @@ class Repeats:
         """
         for task, line in lines:
             self._add(task, line, now)
-        due = len(self._entries) - _WAITING_MAX if len(tasks) > 1 else len(self._entries)
+        due = len(self._entries) - WAITING_MAX if len(tasks) > 1 else len(self._entries)
         count = 0
         for entry in self._entries:
             if count >= due and now - entry.at < WINDOW_S and not _is_complete(entry, tasks):

@@ -40,6 +40,7 @@ _STARTUP = re.compile(
 )
 _STARTUP_PARTS = (b"before absl::InitializeLog()", b"/replica:", b"To enable the following instructions: ")
 _REDRAWN = re.compile(rb"\r(?=[^\r\n])")  # the text after it replaces the line
+_ERASURE = re.compile(r"([^\x08]*)(\x08*)")
 _COLOR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -48,7 +49,45 @@ def is_startup_line(line: str) -> bool:
     return _STARTUP.match(line) is not None
 
 
-def _may_have_startup_line(data: bytes) -> bool:
+def final_state(line: str) -> str:
+    """Return what a terminal shows of a line that carriage returns and backspaces redraw."""
+    line = line.rstrip("\r")
+    line = line[line.rfind("\r") + 1 :]
+    if "\x08" not in line:
+        return line
+    shown: list[str] = []
+    erased = 0
+    for text, erasures in _ERASURE.findall(line):
+        if text:
+            del shown[max(0, len(shown) - erased) :]
+            shown.extend(text)
+            erased = 0
+        erased += len(erasures)
+    return "".join(shown)
+
+
+def latest_state(held: bytes) -> bytes:
+    """Return an unfinished line without the text that was replaced; a progress bar stays recognizable."""
+    end = len(held.rstrip(b"\r"))
+    held = held[max(0, held.rfind(b"\r", 0, end)) : end] + held[end : end + 1]
+    if b"\x08" in held:
+        text = held.decode("utf-8", "surrogateescape")
+        shown = final_state(text)
+        erased = min(len(shown), len(text) - len(text.rstrip("\x08")))
+        text = "\r" + shown + ("\r" if text.endswith("\r") else "\x08" * erased)
+        held = text.encode("utf-8", "surrogateescape")
+    return held
+
+
+def final_lines(data: bytes) -> bytes:
+    """Return lines in their final state; all other bytes stay as they are."""
+    if b"\r" not in data and b"\x08" not in data:
+        return data
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    return "\n".join([final_state(line) for line in lines]).encode("utf-8", "surrogateescape")
+
+
+def may_have_startup_line(data: bytes) -> bool:
     """Return True if `data` contains a part that each startup line has: much faster than a look at each line."""
     is_from_cpp = b"]" in data and (b".cc:" in data or b".h:" in data)
     return is_from_cpp or (b":" in data and any(part in data for part in _STARTUP_PARTS))
@@ -184,7 +223,7 @@ class LogView:
 
     def _whole_lines(self, chunk: LogChunk) -> Iterator[LogChunk]:
         """Yield the lines to show of a chunk of whole lines; adjacent ones together, unless they are counted."""
-        may_be_startup = not self.selection.startup and _may_have_startup_line(chunk.data)
+        may_be_startup = not self.selection.startup and may_have_startup_line(chunk.data)
         by_line = self.selection.pattern or self.selection.timestamps or self._tail is not None
         if not by_line and not may_be_startup:
             self.shown += 1
@@ -208,6 +247,8 @@ class LogView:
     def _line(self, text: _Text, line: LogChunk) -> Iterator[LogChunk]:
         """Yield a line if it is shown; hold it if that cannot be decided yet."""
         is_whole = line.data.endswith(b"\n")
+        if len(line.data) >= _LINE_BYTES and not is_whole and not self.selection.startup:
+            line = replace(line, data=latest_state(line.data))
         is_bar = b"\r" in line.data and self.selection.pattern is None and self._tail is None
         if not (is_whole or is_bar or len(line.data) >= _LINE_BYTES):
             text.chunk = line
@@ -240,7 +281,8 @@ class LogView:
             self.hidden += 1
             return False
         pattern = self.selection.pattern
-        if pattern is not None and not pattern.search(_COLOR.sub("", text).rstrip()):
+        state = text if self.selection.startup or pattern is None else final_state(text)
+        if pattern is not None and not pattern.search(_COLOR.sub("", state).rstrip()):
             return False
         self.shown += 1
         return True

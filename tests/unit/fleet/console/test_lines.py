@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from dataclasses import replace
 
@@ -30,13 +31,15 @@ from tests.unit.fleet.console.samples import HANG_INSPECTION, ONE_OF_EACH, exite
 class Reader:
     """A sink and the streams that it writes to."""
 
-    def __init__(self, *, prefix: bool = True, color: bool = False, terminal: bool = False) -> None:
+    def __init__(
+        self, *, prefix: bool = True, color: bool = False, terminal: bool = False, raw: bool = False
+    ) -> None:
         self.raw = io.BytesIO()
         self.err = io.StringIO()
-        self.sink = LinesSink(self.raw, self.err, prefix=prefix, color=color, terminal=terminal)
+        self.sink = LinesSink(self.raw, self.err, prefix=prefix, color=color, terminal=terminal, raw=raw)
 
-    def log(self, data: bytes, task: str = "worker-0", attempt: int = 1) -> None:
-        self.sink.emit(LogChunk(task, task, attempt, 0, data))
+    def log(self, data: bytes, task: str = "worker-0", attempt: int = 1, at: float = -1.0) -> None:
+        self.sink.emit(LogChunk(task, task, attempt, 0, data, at))
 
     @property
     def out(self) -> bytes:
@@ -50,8 +53,8 @@ def test_lines_have_their_task() -> None:
     assert reader.out == b"worker-0 | one\nworker-0 | two\nworker-0 | \nworker-1 | three\n"
 
 
-def test_after_the_prefix_nothing_is_changed() -> None:
-    reader = Reader()
+def test_after_the_prefix_nothing_is_changed_if_raw() -> None:
+    reader = Reader(raw=True)
     line = b"\xff\x00 50%\r100%\x1b[31m\r \x85 \xe2\x80\xa8 \x0b\x0c"
     reader.log(line + b"\r\n")
     assert reader.out == b"worker-0 | " + line + b"\r\n"
@@ -109,8 +112,8 @@ def test_a_new_attempt_starts_a_new_line() -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20))
-def test_without_prefix_every_byte_and_no_other(chunks: list[bytes]) -> None:
-    reader = Reader(prefix=False)
+def test_without_prefix_every_byte_and_no_other_if_raw(chunks: list[bytes]) -> None:
+    reader = Reader(prefix=False, raw=True)
     for chunk in chunks:
         reader.log(chunk)
     reader.sink.emit(exited("worker-0", code=0))
@@ -119,8 +122,8 @@ def test_without_prefix_every_byte_and_no_other(chunks: list[bytes]) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["worker-0", "worker-1"]), st.binary(max_size=50)), max_size=20))
-def test_with_prefix_every_byte_of_each_task(chunks: list[tuple[str, bytes]]) -> None:
-    reader = Reader()
+def test_with_prefix_every_byte_of_each_task_if_raw(chunks: list[tuple[str, bytes]]) -> None:
+    reader = Reader(raw=True)
     for task, data in chunks:
         reader.log(data, task)
     reader.sink.close()
@@ -259,3 +262,97 @@ def test_an_activity_of_all_tasks_is_one_line() -> None:
     for member in members:
         reader.sink.emit(Progress(member.slot, member.task, 1, activity="importing tensorflow"))
     assert reader.err.getvalue().splitlines()[1:] == ["worker-[0-1]: importing tensorflow"]
+
+
+PAIR = tuple(Member(name, name, "", "") for name in ("worker-0", "worker-1"))
+STARTUP = b"I0000 00:00:1700000000.000000 123 cuda.cc:1] text\n"
+
+
+def started_pair(**options: bool) -> Reader:
+    reader = Reader(**options)
+    reader.sink.emit(JobStarted("j-1", "task.py", 1, PAIR, 0.0))
+    return reader
+
+
+def test_a_redrawn_line_is_written_once_in_its_final_state() -> None:
+    reader = Reader()
+    for step in range(400):
+        reader.log(f"\r{step}/400 [===>..]".encode())
+        reader.log(b"\x08" * 4 * bool(step) + b"%4d" % step, "worker-1")
+    assert reader.out == b""
+    reader.log(b"\r400/400 [=====]\r\n\xff\x1b[31m\n")
+    reader.sink.emit(exited("worker-1", code=0))
+    assert reader.out == b"worker-0 | 400/400 [=====]\nworker-0 | \xff\x1b[31m\nworker-1 |  399"
+
+
+def test_a_redrawn_line_of_any_length_is_held_in_its_latest_state() -> None:
+    for prefix in (True, False):
+        reader = Reader(prefix=prefix)
+        for number in range(3000):
+            reader.log(b"\x08" * 200 + b"\r" + "━".encode() * 100 + b"%04d" % number)
+        reader.log(b"\n")
+        assert reader.out == b"worker-0 | " * prefix + "━".encode() * 100 + b"2999\n"
+
+
+def test_a_line_of_all_tasks_is_written_once() -> None:
+    reader = started_pair()
+    reader.log(b"Epoch 1/2\n1/1 - 5ms/step\nshard 0\n", at=10.0)
+    reader.log(b"Epoch 1/2\n1/1 - 7ms/step\nshard 1\n", "worker-1", at=10.1)
+    reader.log(b"later\n", at=11.0)
+    reader.sink.close()
+    assert reader.out.decode().splitlines() == [
+        "all 2 | Epoch 1/2",
+        "all 2 | 1/1 - 5ms/step",
+        "worker-0 | shard 0",
+        "worker-1 | shard 1",
+        "worker-0 | later",
+    ]
+
+
+def test_equal_lines_of_different_times_are_written_twice() -> None:
+    reader = started_pair()
+    reader.log(b"ready\n", at=10.0)
+    reader.log(b"ready\n", "worker-1", at=20.0)
+    reader.sink.close()
+    assert reader.out == b"worker-0 | ready\nworker-1 | ready\n"
+
+
+def test_a_line_that_waits_for_other_tasks_is_written_without_a_further_event() -> None:
+    written = threading.Event()
+
+    class Output(io.BytesIO):
+        def write(self, data: object) -> int:
+            written.set()
+            return 0
+
+    sink = LinesSink(Output(), io.StringIO(), prefix=True, color=False)
+    sink.emit(JobStarted("j-1", "task.py", 1, PAIR, 0.0))
+    sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"alone\n", 10.0))
+    assert written.wait(60)
+    sink.close()
+
+
+def test_startup_messages_are_counted_instead() -> None:
+    reader = started_pair()
+    reader.log(STARTUP + b"text\n" + STARTUP)
+    reader.sink.close()
+    assert reader.out == b"worker-0 | text\n"
+    assert "2 TensorFlow startup lines hidden; --raw shows everything" in reader.err.getvalue()
+    reader = started_pair(raw=True)
+    reader.log(STARTUP)
+    reader.log(STARTUP, "worker-1")
+    reader.sink.close()
+    assert reader.out == b"worker-0 | " + STARTUP + b"worker-1 | " + STARTUP
+
+
+@given(st.lists(st.tuples(st.sampled_from(["worker-0", "worker-1"]), st.text("ab\n", max_size=9), st.floats(0, 0.2))))
+def test_folded_output_has_every_line_of_each_task(chunks: list[tuple[str, str, float]]) -> None:
+    reader, at = started_pair(), 0.0
+    for task, text, pause in chunks:
+        at += pause
+        reader.log(text.encode(), task, at=at)
+    reader.sink.close()
+    shown = [line.split(" | ") for line in reader.out.decode().splitlines()]
+    for task in ("worker-0", "worker-1"):
+        expected = "".join(text for name, text, _ in chunks if name == task).splitlines()
+        assert [text for name, text in shown if name in (task, "all 2")] == expected
