@@ -25,7 +25,9 @@ def measure(session: Session) -> None:
     session.measure(
         f"{workers} hosts, {_RATE_HZ} lines per second each; the first quarter is not counted",
         {
-            "fleet train": lambda: read(hosts.fleet("train", str(script), "--", str(_RATE_HZ), str(seconds))),
+            "fleet train": lambda: read(
+                hosts.fleet("train", "--raw", str(script), "--", str(_RATE_HZ), str(seconds))
+            ),
             "pdsh": lambda: read(hosts.pdsh(rate)),
         },
         [Goal("p50", "fleet train", "", 2.0), Goal("p99", "fleet train", "pdsh", 1.0)],

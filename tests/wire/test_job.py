@@ -85,7 +85,7 @@ def test_a_killed_client_does_not_affect_the_job(pair: Program) -> None:
     time.sleep(0.5)
     client.kill()
     client.communicate()
-    ran = pair.run("logs", "-f", "--worker", "1")
+    ran = pair.run("logs", "-f", "--worker", "1", "--raw")
     assert ran.out == pair.log_of("worker-1").read_bytes()
     assert ran.out.count(b"of 1 \xff\r") == 400
     assert pair.run("logs", "--worker", "worker-0", "--raw").out == pair.log_of("worker-0").read_bytes()
@@ -169,7 +169,7 @@ def test_two_concurrent_trains_start_one_job_which_alone_reads_its_secret_and_is
         assert secret.encode() not in content, path
     pair.run("stop")
     assert not pair.tasks()
-    logs = pair.run("logs", code=103)
+    logs = pair.run("logs", "--raw", code=103)
     assert logs.text.count("up") == 2
     assert lines_of(logs, "worker-0") == ["21", "up"]
     pair.run("stop")

@@ -49,7 +49,7 @@ def test_a_local_fleet_grows_during_a_job_and_shrinks(program: Program) -> None:
     assert len(program.listeners()) == 2
 
     program.run("up", "--workers", "3")
-    ran = program.run("train", "task.py", "--", "0")
+    ran = program.run("train", "--raw", "task.py", "--", "0")
     assert ran.text.count("of 3") == 3
     refused = program.run("up", "--workers", "2", code=2).err
     assert "results exist on the hosts only" in refused

@@ -36,7 +36,7 @@ def test_different_versions_are_reported_and_refused_with_their_reason(program: 
     program.run("up", "--workers", "2")
     versions = versions_of(program)
     change_python(program, tmp_path / "newer", **{**versions, "python": "3.99.0"})
-    ran = program.run("train", "task.py")
+    ran = program.run("train", "--raw", "task.py")
     assert ran.text.count("it runs") == 2
     assert (ran.text + ran.err).count("warning: Python differs: ") == 1
 
