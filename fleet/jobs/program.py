@@ -157,7 +157,10 @@ def _notebook_entry(notebook: Path, workdir: str) -> EntryPoint:
     for name, text in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")
-    entry = find_entry(str(directory / main), "", (), str(directory))
+    module = (
+        main.removesuffix(".py").replace("/", ".") if (directory / main).with_name("__init__.py").is_file() else ""
+    )
+    entry = find_entry("" if module else str(directory / main), module, (), str(directory))
     names = ", ".join(files)
     return replace(entry, note=f"{notebook.name} writes {names}: running {main} in a directory of its own")
 

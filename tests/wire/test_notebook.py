@@ -31,6 +31,15 @@ def test_the_script_of_a_notebook_runs_and_no_file_of_the_user_is_changed(pair: 
     assert sorted(path.name for path in pair.directory.iterdir()) == ["helper.py", "main.py", "tutorial.ipynb"]
 
 
+def test_the_module_of_a_package_that_a_notebook_writes_runs(pair: Program) -> None:
+    package = ["%%writefile trainer/task.py\nfrom trainer import model\nprint(model.SIZE)\n"]
+    package += ["%%writefile trainer/model.py\nSIZE = 43\n", "%%writefile trainer/__init__.py\n"]
+    cells = [{"cell_type": "code", "source": cell} for cell in [*package, "!python -m trainer.task\n"]]
+    pair.script("package.ipynb", json.dumps({"cells": cells, "nbformat": 4}))
+    ran = pair.run("train", "package.ipynb")
+    assert [lines_of(ran, f"worker-{index}") for index in (0, 1)] == [["43"], ["43"]]
+
+
 def test_a_notebook_without_a_script_is_refused_before_anything_is_started(pair: Program) -> None:
     pair.script("plain.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": "print(1)\n"}]}))
     ran = pair.run("train", "plain.ipynb", code=2)
