@@ -302,7 +302,7 @@ def test_yes_confirms_and_without_a_terminal_no_question_is_asked(monkeypatch: p
 def test_every_option_belongs_to_a_field_of_the_request(command: str) -> None:
     converted = {
         "no_adapt", "no_requirements", "checkpoint_dir", "checkpoint_bandwidth", "success_policy", "env_file",
-        "secret", "output", "from_capsule", "verbose",
+        "secret", "output", "from_capsule", "verbose", "raw",
     }  # fmt: skip
     kinds: list[type] = [ProgramRequest, TrainRequest, AgentRequest, Policy, TaskTypes, Given]
     fields = {name for kind in kinds for name in kind.__annotations__}
