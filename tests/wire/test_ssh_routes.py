@@ -15,6 +15,7 @@ from fleet.remote.ssh.host_key import fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from provision.provider import ErrorKind, ProviderError
+from provision.ssh_config.programs import AcceptedPrograms
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.next_steps import next_lines
@@ -35,6 +36,7 @@ def hosts_of(home: Lab, inventory: Path) -> list[Host]:
     provider = StaticProvider(home.directory / "static")
     count = sum(line.startswith(("gpu", "alpha")) for line in inventory.read_text().splitlines())
     spec = FleetSpec("demo", "static", count, options=StaticOptions(inventory=str(inventory)))
+    AcceptedPrograms(home.directory / "programs").add(provider.programs(spec))
     provider.create(spec, [f"worker-{index}" for index in range(count)], lambda *_: None)
     return provider.hosts(spec, provider.list("demo"))
 

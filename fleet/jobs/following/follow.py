@@ -381,11 +381,15 @@ class _Reporter:
             self._sink.emit(_diagnosed(self._followed.job, ended.attempt, verdict, final=False))
 
     def report_incomplete(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
-        """Warn about the logs of hosts that could not be reached again; return their tasks."""
+        """Warn about the logs of hosts that could not be reached again; return their tasks.
+
+        A host that could have joined the job, and that no attempt had, has no log.
+        """
         if not self._followed.logs:
             return ()
-        for host, position in positions.items():
-            task = self._tasks.get(host) or host
+        tasks = {host: self._tasks[host] for host in positions if self._tasks.get(host)}
+        for host, task in tasks.items():
+            position = positions[host]
             attempt, size = position.reached
             shown = (
                 f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
@@ -396,7 +400,7 @@ class _Reporter:
             command = step.text(self._followed.record.spec.name)
             text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
             self._sink.emit(Note(text, Level.WARNING))
-        return tuple(self._tasks.get(host) or host for host in positions)
+        return tuple(tasks.values())
 
     def end(self) -> Ended:
         """Emit the result of the job and its cause, and return both."""

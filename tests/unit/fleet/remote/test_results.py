@@ -12,7 +12,17 @@ from fleet.errors import FleetError
 from fleet.remote import results
 from fleet.remote.client import AgentClient
 from provision.model import Host
-from train.agent.protocol.records import Area, Beat, DiskSpace, EntryKind, FileEntry, Hello, Record, StoredJob
+from train.agent.protocol.records import (
+    Area,
+    Beat,
+    DiskSpace,
+    EntryKind,
+    FileEntry,
+    FilesListed,
+    Hello,
+    Record,
+    StoredJob,
+)
 
 JOB = StoredJob("j", "worker-0", "", "/x", 1, "f", [])
 ENTRY = FileEntry(Area.MODEL, "a", EntryKind.FILE, 0o644, 1, 0, "0" * 64)
@@ -49,7 +59,6 @@ def test_a_list_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
     [
         ENTRY._replace(size=-1),
         ENTRY._replace(sha256="z"),
-        ENTRY._replace(path="x" * 5000),
         ENTRY._replace(mtime_ns=1 << 63),
         ENTRY._replace(kind=EntryKind.DATA),
         DiskSpace("/", 1, 1),
@@ -58,6 +67,12 @@ def test_a_list_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.Monk
 def test_invalid_entries_are_refused(record: Record) -> None:
     with pytest.raises(FleetError):
         results.list_files(client(iter([Beat(1.0), record])), JOB)
+
+
+def test_a_path_that_is_too_long_is_a_file_that_cannot_be_read() -> None:
+    listed = client(iter([Beat(1.0), ENTRY._replace(path="x" * 5000), FilesListed("f", [])]))
+    [entry] = results.list_files(listed, JOB).entries
+    assert (len(entry.path), entry.sha256) == (4096, "")
 
 
 @pytest.mark.parametrize("change", [{"job": "../x"}, {"slot": "a/b"}, {"directory": "../.."}, {"size": -1}])
